@@ -85,7 +85,7 @@ def renewed(shown: list[str], lines: list[str]) -> list[str]:
 
 
 def _start(line: str) -> str:
-    return re.sub(r"\d[\d.,]*", "#", line)[:12]
+    return re.sub(r"\s+", " ", re.sub(r"\d[\d.,]*", "#", line))[:12]
 
 
 def test_lines_that_are_not_printed_are_found() -> None:

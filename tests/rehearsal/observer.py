@@ -1,9 +1,9 @@
 """Follows the live bytes of tensor storages in a real training on CPUs; knows nothing of the rehearsal.
 
-    python observer.py OUT.json PORT WORLD script.py WORLD script.py …     as each rank, told by its environment
+    python observer.py FOLDER RANKS PORT WORLD script.py WORLD script.py …     writes FOLDER/0 and so on
 
 Every operation that Python's dispatcher sees tells its outputs; a storage counts from then on until it is gone, as its
-finalizer says, or is resized. Left out: storages made within the trainings' mark for memory of the host, tensors without
+finalizer says, or is resized. Left out: storages made within the mark for memory of the host, tensors without
 data, and what kernels take and give back within an operation. Of each script it writes, for each of its steps,
 the most bytes that were live; the first step begins with its first forward.
 """
@@ -144,14 +144,33 @@ def observe(script: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Observe scripts one after another; those with fewer ranks than this one's leave it out."""
-    out, port, *rest = sys.argv[1:]
+    """Observe scripts one after another in ranks that are forked once torch is there."""
+    folder, ranks, port, *rest = sys.argv[1:]
+    started = []
+    for rank in range(int(ranks)):
+        process = os.fork()
+        if process == 0:
+            status = 1
+            try:
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                observe_all(Path(folder) / str(rank), int(port), rest)
+                status = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        started.append(process)
+    statuses = [os.waitpid(process, 0)[1] for process in started]
+    sys.exit(int(any(statuses)))
+
+
+def observe_all(out: Path, port: int, told: list[str]) -> None:
+    """As one rank; scripts with fewer ranks leave it out."""
     rank = int(os.environ["RANK"])
     found = {}
-    for number, (world, script) in enumerate(zip(rest[::2], rest[1::2], strict=True)):
+    for number, (world, script) in enumerate(zip(told[::2], told[1::2], strict=True)):
         if rank >= int(world):
             continue
-        os.environ |= {"MASTER_PORT": str(int(port) + number), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        os.environ |= {"MASTER_PORT": str(port + number), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         sys.path.insert(0, str(Path(script).parent))
         with contextlib.redirect_stdout(sys.stderr):
             try:
@@ -161,7 +180,7 @@ def main() -> None:
                 if dist.is_initialized():
                     dist.destroy_process_group()
         gc.collect()
-    Path(out).write_text(json.dumps(found))
+    out.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

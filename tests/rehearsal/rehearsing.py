@@ -1,13 +1,11 @@
-"""A rank of a script, rehearsed in a process of its own."""
+"""One rank of a script, rehearsed in a process of its own as the command does."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 from trimaran.machine.find import find_machine
-from trimaran.rehearsal.record import Record, read_record
+from trimaran.rehearsal.launch import run_ranks
+from trimaran.rehearsal.record import Record
+from trimaran.rehearsal.request import Gpu, RankRequest
 
 
 def rehearse_rank(
@@ -19,34 +17,24 @@ def rehearse_rank(
         script: for torchrun
         arguments: of it
         folder: for what the process writes
-        cluster: whose device it has, with four times its memory
+        cluster: whose device it has, with eight times its memory
         rank: which
         world: of how many
     """
     device = find_machine(cluster).node.device
-    request = {
-        "script": str(script),
-        "arguments": [str(each) for each in arguments],
-        "rank": rank,
-        "world": world,
-        "per_node": min(8, world),
-        "gpu": {
-            "name": device.title,
-            "catalog_name": device.name,
-            "memory_bytes": 4 * device.memory.nbytes,
-            "capability": [9, 0],
-            "multiprocessors": device.multiprocessors,
-        },
-        "together": [rank],
-        "meeting": str(folder),
-        "record": str(folder / "record"),
-        "output": str(folder / "output"),
-    }
-    path = folder / "request.json"
-    path.write_text(json.dumps(request), encoding="utf-8")
-    command = [sys.executable, "-m", "trimaran.rehearsal.worker", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=os.environ, check=False)
-    assert (folder / "record").exists(), done.stdout + done.stderr
-    record = read_record(folder / "record")
-    assert record.end.how in ("finished", "steps"), done.stdout + done.stderr
-    return record
+    capability = (9, 0) if device.architecture == "hopper" else (8, 0)
+    request = RankRequest(
+        script=str(script),
+        arguments=tuple(map(str, arguments)),
+        rank=rank,
+        world=world,
+        per_node=min(8, world),
+        gpu=Gpu(device.title, device.name, 8 * device.memory.nbytes, capability, device.multiprocessors),
+        together=(rank,),
+        meeting=str(folder),
+        record=str(folder / "record"),
+        output=str(folder / "output"),
+    )
+    (found,) = run_ranks([request], folder=folder)
+    assert found.record.end.how in ("finished", "steps"), found.printed
+    return found.record

@@ -22,9 +22,17 @@ def job_of(name: str, *, clean: bool) -> Job:
     return Job(f"{name}{'-clean' if clean else ''}", SCRIPTS[name], int(head["world"]), ranks, arguments)
 
 
+OTHERS = {
+    name: Job(name, Path(__file__).parent / "scripts" / f"{name}.py", 4, (0, 1, 2, 3), patience_s=60)
+    for name in ("odd_collectives", "uneven_join")
+}
+"""Scripts of users that ask for much, without a fault."""
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
     jobs = [job_of(name, clean=clean) for name in SCRIPTS for clean in (False, True)]
+    jobs += OTHERS.values()
     return rehearse(jobs, tmp_path_factory.mktemp("faults"))
 
 
@@ -52,6 +60,13 @@ def test_its_twin_without_the_fault_raises_no_alarm(name: str, records: dict[str
     assert not answer.waits
     ends = {record.end.how for record in records[f"{name}-clean"]}
     assert ends <= {"finished", "exit"}, said(answer, records[f"{name}-clean"])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_scripts_raise_no_alarm(name: str, records: dict[str, list[Record]]) -> None:
+    answer = agree(records[name])
+    assert answer.ok, said(answer, records[name])
+    assert {record.end.how for record in records[name]} == {"finished"}, said(answer, records[name])
 
 
 def test_there_are_enough_of_them() -> None:

@@ -1,8 +1,9 @@
 """`trimaran plan`: the best way to train a job here or on another machine, and what it was chosen over."""
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -20,7 +21,30 @@ from trimaran.cli.options import (
 )
 from trimaran.cli.output import console, errors_reported
 
+if TYPE_CHECKING:
+    from trimaran.base.progress import Progress
+    from trimaran.planning.rehearsed import PlanRehearsed
+    from trimaran.planning.requests import PlanRequest
+    from trimaran.planning.results import Planned
+
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)]
+
+Rehearse = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse",
+        help="Export the plan and rehearse the export before the plan is shown (with --cluster).",
+        show_default=False,
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option(
+        "--to", help="With --rehearse: pytorch, torchtitan or accelerate.", show_default="pytorch", metavar="TARGET"
+    ),
+]
+STEPS = 3
+"""Of an optimizer, in a rehearsal: memory is settled in the second, and the third has the time of a usual one."""
 
 
 @grouped
@@ -32,6 +56,8 @@ def plan(
     loading: LoadingOptions,
     seed: Seed = None,
     output: Output = None,
+    rehearse: Rehearse = False,
+    to: To = None,
     accept_inexact: AcceptInexact = False,
     as_json: Json = False,
 ) -> None:
@@ -47,7 +73,19 @@ def plan(
             accept_inexact=accept_inexact,
             loading=loading.read(),
         )
-        planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json)
+        if to is not None and not rehearse:
+            from trimaran.base.errors import InputError
+
+            raise InputError("--to says what is rehearsed: add --rehearse", code="plan.to-without-rehearse")
+        found: list[PlanRehearsed] = []
+        check = rehearsal_by(job, request, to or "pytorch", found) if rehearse else None
+        planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json, check=check)
+        if found:
+            from trimaran.report.rehearsal import EXIT_CODES
+
+            code = EXIT_CODES[found[0].rehearsal.verdict]
+            if code:
+                raise SystemExit(code)
         if as_json or not request.is_here:
             return
         if planned.outlook is not None:
@@ -74,6 +112,84 @@ def plan(
             words = ["trimaran", "plan", job, *options, *accepted, "--output", "plan.json"]
             command = shlex.join(words)
         console().print(f"Next: {escape(command)}", soft_wrap=True)
+
+
+def rehearsal_by(
+    job: str, request: "PlanRequest", target: str, found: "list[PlanRehearsed]"
+) -> "Callable[[Planned, Progress], PlanRehearsed]":
+    """What rehearses the export of a plan; a job whose plans cannot be rehearsed is refused before one is made.
+
+    Args:
+        job: reference of it
+        request: for what plan
+        target: runtime that the plan is exported to
+        found: takes the result
+
+    Raises:
+        InputError: no cluster, an objective without a plan of one step, no such target, or a network that it lacks
+    """
+    from trimaran.base.errors import InputError
+    from trimaran.features.export import check_network
+    from trimaran.features.rehearse.target import find_target
+    from trimaran.planning.analytical import shape_of
+
+    if request.is_here:
+        raise InputError(
+            "--rehearse is for a plan of a target cluster: say it, such as --cluster dgx-h100",
+            code="plan.rehearse-here",
+        )
+    find_target(str(request.cluster))
+    check_network(job, shape_of(job, request), target)
+
+    def rehearse(planned: "Planned", progress: "Progress") -> "PlanRehearsed":
+        done = rehearse_plan(planned, target, progress=progress)
+        found.append(done)
+        return done
+
+    return rehearse
+
+
+def rehearse_plan(
+    planned: "Planned", target: str, *, ranks: str = "kinds", steps: int = STEPS, progress: "Progress | None" = None
+) -> "PlanRehearsed":
+    """Export a plan and rehearse the export.
+
+    Args:
+        planned: for a target cluster
+        target: runtime that the plan is exported to
+        ranks: that are rehearsed: "kinds", "all", or numbers such as "0,8"
+        steps: of an optimizer
+        progress: is told how many ranks have ended
+
+    Raises:
+        InputError: the plan cannot be exported to that target, or not be started there
+        EnvironmentProblem: a process cannot be started
+    """
+    from trimaran.base.files import put_in_place, temporary_folder
+    from trimaran.base.progress import ignore_progress
+    from trimaran.features.export import launch_plan
+    from trimaran.features.rehearse.ask import answer, ask
+    from trimaran.planning.plan_files import whole_plan
+    from trimaran.planning.rehearsed import compare_with_plan
+    from trimaran.planning.results import Simulated
+
+    evidence = planned.evidence
+    chosen = whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan
+    launch = launch_plan(chosen, target, steps=steps)
+    with temporary_folder("trimaran-export-") as folder:
+        for name, text in launch.files.items():
+            put_in_place(folder / name, text.encode())
+        question = ask(
+            folder / launch.script,
+            launch.arguments,
+            world=launch.ranks,
+            cluster=str(planned.request.cluster),
+            ranks=ranks,
+            steps=steps,
+            alloc_conf=launch.allocator,
+        )
+        found = answer(question, progress=progress or ignore_progress)
+    return compare_with_plan(planned, target, found.rehearsal)
 
 
 def _follow(job: str, output: Path | None) -> str:

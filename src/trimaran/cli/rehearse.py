@@ -26,7 +26,7 @@ Cluster = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help='Target cluster, such as "dgx-h100:128" (see `trimaran clusters`); without ":N" the nodes that are needed.',
+        help='Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are needed.',
         show_default="dgx-h100",
     ),
 ]

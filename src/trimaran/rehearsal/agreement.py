@@ -235,12 +235,17 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def line_text(lines: Sequence[Frame]) -> str:
-    """The innermost line of the user's code, such as "train.py:30"."""
-    return f"{lines[0].file}:{lines[0].line}" if lines else "a line that is not known"
+    """The innermost line of the user's own code, such as "train.py:30"; of an installed package where there is none."""
+    if not lines:
+        return "a line that is not known"
+    frame = next((frame for frame in lines if frame.own), lines[0])
+    return f"{frame.file}:{frame.line}"
 
 
 def group_text(group: GroupView) -> str:
     """A group in words."""
+    if group.description == "default_pg":
+        return f"the group of all {len(group.ranks)} ranks"
     name = f'the group "{group.dimension or group.description}"' if group.description else "the group"
     return f"{name} of {ranks_text(group.ranks)}"
 
@@ -257,7 +262,8 @@ def side_text(side: Side) -> str:
     one = len(side.ranks) == 1
     if not side.operation:
         where = f" at {line_text(side.lines)}" if side.lines else ""
-        return f"{who} {'ends' if one else 'end'}{where} after {_steps_text(side.steps)}"
+        does = "asks for nothing more and ends" if one else "ask for nothing more and end"
+        return f"{who} {does}{where} after {_steps_text(side.steps)}"
     tensors = tensors_text(side.inputs or side.outputs)
     with_whom = ""
     if side.peer >= 0:
@@ -270,6 +276,7 @@ def side_text(side: Side) -> str:
         + (f" of {tensors}" if tensors else "")
         + with_whom
         + f" at {line_text(side.lines)}"
+        + (f" in {side.module}" if side.module else "")
     )
 
 
@@ -297,7 +304,7 @@ _DIFFERS: dict[str, tuple[str, str]] = {
         "Run the same modules and calls in one order on every rank.",
     ),
     "alone": (
-        "Not every member of the group comes to this call",
+        "Not every rank comes to this call",
         "Move the call out of the condition, or let every member reach it.",
     ),
     "steps": (
@@ -789,6 +796,8 @@ class _Comparison:
                 if not isinstance(order, Unit) or not order.first.asked.asynchronous or id(order) in waited:
                     continue
                 call = order.first
+                if call.asked.waits_when_used:
+                    continue
                 is_late = member.is_open and call.steps + 2 > member.steps
                 if is_late or not call.lines or all(part.asked.operation.startswith("send") for part in order.calls):
                     continue

@@ -43,7 +43,7 @@ LARGE_SEGMENT: Final = 20 * MIB
 """A segment for blocks above `MOST_SMALL` and below `LEAST_OWN` (large_segment_size) [bytes]."""
 
 LEAST_OWN: Final = 10 * MIB
-"""From here on a block without a place gets a segment of its own size (kMinLargeAlloc) [bytes]."""
+"""From here on a block without a place gets a segment of that size (kMinLargeAlloc) [bytes]."""
 
 SEGMENT_MULTIPLE: Final = 2 * MIB
 """That size is rounded up to it (kRoundLarge) [bytes]."""
@@ -559,6 +559,11 @@ class Allocator:
         self._device_takes = self._device_frees = self._syncs = 0
         self._oversize_blocks = [0, 0, 0]  # now, peak, sum
         self._oversize_segments = [0, 0, 0]
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Other settings, for blocks that are taken from now on."""
+        self.settings = settings
         self._rounds_plainly = not any(settings.steps)
         self.limit_share(settings.memory_share)
 
@@ -908,7 +913,7 @@ class Allocator:
                 self._release(block)
 
     def _release_oversize(self, pool: _Pool, size: int, stream: int) -> bool:
-        """Free blocks that are not split, as many as are needed (`release_available_cached_blocks`)."""
+        """Free blocks that are not split, until there is enough (`release_available_cached_blocks`)."""
         most = self.settings.most_split_bytes
         if most is None:
             return False

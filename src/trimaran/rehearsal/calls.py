@@ -332,7 +332,7 @@ def members_of(records: Sequence[Record], kinds: Mapping[int, int]) -> dict[int,
             for rank in group.ranks:
                 stands_for = by_rank.get(kinds.get(rank, -1))
                 if rank in found or stands_for is None or stands_for.rank in group.ranks:
-                    continue  # in a group of its own it would do what it does
+                    continue  # in a group of both it does what its representative does
                 played = member_of(stands_for, rank, records)
                 if played.calls.get(group):
                     found[rank] = played

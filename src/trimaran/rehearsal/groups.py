@@ -32,8 +32,9 @@ from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.stores import store_kind
 from trimaran.rehearsal.tensors import fake
-from trimaran.rehearsal.values import is_small, set_twin, twin_of
+from trimaran.rehearsal.values import forget, is_small, set_twin, twin_of
 
 _NAMES = {
     "allreduce_": "all_reduce",
@@ -126,6 +127,7 @@ class Exchanges:
         self._batches = 0
         self._issued: dict[int, int] = {}  # collective by the storage of what is waited for
         self._below_python: list[int] = []
+        self._batch_works: dict[int, tuple[Any, range]] = {}  # collectives that one work stands for, by its identity
         self._backends: dict[str, str] = {}
         self._asked_reduction = ""
 
@@ -160,13 +162,10 @@ class Exchanges:
             got = got or ([out] if isinstance(out, torch.Tensor) else list(out))
         number = -1
         if name != "check_for_nan":
-            number = self._note(operation, group, given, got, arguments, flat, asynchronous)
+            number = self._note(operation, group, given, got, arguments, flat, asynchronous, functional)
         if functional:
             self._promise(name, out, args, tensors, number)
             return out
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and operation != "barrier":
-            with _disable_current_modes():
-                return func(*args, **kwargs)
         self._answer(operation, arguments, given, got, group)
         if name in ("check_for_nan", "monitored_barrier_"):
             return None
@@ -192,6 +191,7 @@ class Exchanges:
             if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
                 self._recorder.take(tensor, "communication")
         if len(made) == 1 and len(tensors) == 1 and isinstance(made[0], FakeTensor):
+            _same_kind(made[0], tensors[0])
             value = twin_of(tensors[0]) if isinstance(tensors[0], FakeTensor) else tensors[0]
             if value is not None and is_small(value) and is_small(made[0]):
                 with _disable_current_modes():
@@ -223,20 +223,23 @@ class Exchanges:
         with _disable_current_modes():
             if operation == "all_reduce" and reduction == "sum":
                 for tensor in given:
-                    value = twin_of(tensor)
+                    value = _value(tensor)
                     if value is not None and value.dtype != torch.bool:
                         value.mul_(size)
-            elif operation in ("all_gather", "all_to_all") and given and got:
-                value = twin_of(given[0]) if isinstance(given[0], FakeTensor) else given[0]
+            elif operation in ("all_gather", "all_to_all", "gather") and given and got:
+                value = _value(given[0])
                 for tensor in got:
-                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0:
+                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0 and is_small(tensor):
                         repeated = value.flatten().repeat(tensor.numel() // value.numel())
-                        set_twin(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
+                        _assign(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
                     else:
-                        set_twin(tensor, None)
+                        forget(tensor)
+                    _same_kind(tensor, given[0])
             elif operation in ("reduce_scatter", "recv", "scatter"):
                 for tensor in got:
-                    set_twin(tensor, None)
+                    forget(tensor)
+                    if given and operation == "reduce_scatter":
+                        _same_kind(tensor, given[0])
 
     def _note(
         self,
@@ -247,6 +250,7 @@ class Exchanges:
         arguments: Mapping[str, Any],
         flat: Sequence[Any],
         asynchronous: bool,
+        waits_when_used: bool = False,
     ) -> int:
         peer = next(
             (arguments[key] for key in ("dst", "src", "root_rank") if isinstance(arguments.get(key), int)),
@@ -276,6 +280,7 @@ class Exchanges:
                 lines=lines,
                 module=module,
                 part=self._recorder.part,
+                waits_when_used=waits_when_used,
             )
         )
         if torch._C._current_graph_task_id() != -1 and lines in (0, self._recorder.lines.backward):
@@ -351,6 +356,9 @@ class Exchanges:
 
     def waited(self, work: Any) -> None:
         """`work.wait()` was called."""
+        _, numbers = self._batch_works.pop(id(work), (None, range(0)))
+        for number in numbers:
+            self._recorder.wait(number)
         try:
             value = work.get_future().value()
         except RuntimeError:
@@ -384,11 +392,13 @@ class Exchanges:
         make_world, make_group, batch_messages = dist.init_process_group, c10d.new_group, dist.batch_isend_irecv
         coalescing = c10d._coalescing_manager
         get_backend = c10d.get_backend
+        store = store_kind(self._recorder, self._world)
 
         def init_process_group(backend: Any = None, *_: Any, **others: Any) -> None:
-            from torch.testing._internal.distributed.fake_pg import FakeStore
+            from torch.testing._internal.distributed import fake_pg  # registers the backend
 
-            make_world("fake", store=FakeStore(), rank=self._rank, world_size=self._world)
+            del fake_pg
+            make_world("fake", store=store(), rank=self._rank, world_size=self._world)
             self._asked += 1
             self._backends[self.remember(dist.group.WORLD)] = _backend(backend)
 
@@ -412,8 +422,11 @@ class Exchanges:
 
         @contextmanager
         def coalescing_manager(*args: Any, **kwargs: Any) -> Any:
+            first = len(self._recorder.record.collectives)
             with self.batch(), coalescing(*args, **kwargs) as manager:
                 yield manager
+            numbers = range(first, len(self._recorder.record.collectives))
+            self._batch_works.update((id(work), (work, numbers)) for work in manager.works)
 
         replaced: dict[str, Any] = {
             "init_process_group": init_process_group,
@@ -423,23 +436,29 @@ class Exchanges:
             "get_backend": backend_of,
             "is_nccl_available": lambda: True,
             "is_gloo_available": lambda: True,
+            "TCPStore": store,
+            "FileStore": store,
         } | self._meeting.functions()
         for module in (dist, c10d, device_mesh):
             replace(module, **{name: value for name, value in replaced.items() if hasattr(module, name)})
+        if not hasattr(dist, "set_timeout"):
+            replace(dist, set_timeout=lambda *_, **__: self._recorder.note("set_timeout: of later releases of torch"))
         for name in _REDUCING_METHODS:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
-        wait = dist.Work.wait
-
-        def noted_wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            self.waited(work)
-            return wait(work, *args, **kwargs)
-
-        replace(dist.Work, wait=noted_wait)
+        for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
+            replace(kind, wait=self._noting_wait(kind.wait))
         for module in (dist, c10d):
             if not hasattr(module, "ProcessGroupNCCL"):
                 options = type("Options", (), {"__init__": lambda self, *_, **__: None})
                 replace(module, ProcessGroupNCCL=type("ProcessGroupNCCL", (), {"Options": options}))
+
+    def _noting_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
+            self.waited(work)
+            return wait(work, *args, **kwargs)
+
+        return noted
 
     def _reading_reduction(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method of process groups that notes with which reduction it was called."""
@@ -625,10 +644,13 @@ class Meeting:
         path = self._path(key, counted)
         until = time.monotonic() + self._patience_s
         while not path.exists():
-            if time.monotonic() > until:
+            has_ended = ending_of(self._folder, peer).exists()
+            if path.exists():
+                break
+            if has_ended or time.monotonic() > until:
                 raise TimeoutError(
-                    f"rank {self._rank} waits for an object from rank {peer}, which did not send one within "
-                    f"{self._patience_s:g} s"
+                    f"rank {self._rank} waits for an object from rank {peer}, which "
+                    + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
                     + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
                 )
             time.sleep(0.01)
@@ -636,7 +658,33 @@ class Meeting:
             return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
 
 
+def ending_of(folder: Path, rank: int) -> Path:
+    """File in the folder where ranks meet that says that a rank has ended."""
+    return folder / f"ended-{rank}"
+
+
+c10d_kinds: Any = torch._C._distributed_c10d
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def _value(tensor: torch.Tensor) -> torch.Tensor | None:
+    return twin_of(tensor) if isinstance(tensor, FakeTensor) else tensor
+
+
+def _assign(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Give a tensor a value; what it is a view of has it too."""
+    here = _value(tensor)
+    if here is not None:
+        here.copy_(value)
+    else:
+        set_twin(tensor, value)
+
+
+def _same_kind(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """What kind of number a tensor is does not change on the way."""
+    for name in ("_trimaran_hint", "_trimaran_truth"):
+        if getattr(source, name, None) is not None:
+            setattr(tensor, name, getattr(source, name))
 
 
 def _caller() -> str:

@@ -37,17 +37,22 @@ from trimaran.base.errors import EnvironmentProblem, TrimaranError
 from trimaran.base.files import folder_of_command, put_in_place, read_end
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import leaving
+from trimaran.base.units import format_bytes
+from trimaran.machine.detect import free_memory_bytes
 from trimaran.rehearsal.record import End, Record, read_record
 from trimaran.rehearsal.request import RankRequest
 
 WORKER = "trimaran.rehearsal.worker"
 """Module of a rank's process; its only argument is the path of its request."""
 
-GRACE_S = 15.0
+GRACE_S = 30.0
 """From the limit in seconds, which a rank keeps by itself, until it is killed [s]."""
 
 MOST_PRINTED_BYTES = 64 * 2**20
 """Of what a rank prints; when there is more, what came before is dropped [bytes]."""
+
+LEAST_RANK_BYTES, MOST_RANK_BYTES = 300 * 2**20, 800 * 2**20
+"""Of a rank's process: torch with nothing in it, and a rank of a model of 400 billion parameters [bytes]."""
 
 MARK = "TRIMARAN_REHEARSAL"
 """In the environment of a rank and of all that it starts. A script may look at it."""
@@ -98,8 +103,8 @@ def run_ranks(
     Args:
         requests: one a rank; paths in them lie in `folder`
         folder: exists and is the caller's to remove; requests and temporary files of the script go there
-        at_once: most ranks at one time; those that are rehearsed together are always started together. None: as many
-            as this process may use cores
+        at_once: most ranks at one time; those that are rehearsed together are always started together, and fewer are
+            where memory is short. None: as many as this process may use cores
         progress: is told how many ranks have ended
         worker: module that is run
 
@@ -107,10 +112,19 @@ def run_ranks(
         Of each request, in order, how its process ended.
 
     Raises:
-        EnvironmentProblem: a process cannot be started
+        EnvironmentProblem: a process cannot be started, or ranks that run together need more memory than is free
     """
     together = max((len(request.together) for request in requests), default=1)
-    most = max(together, at_once or cores())
+    free_bytes = free_memory_bytes()
+    if together > 1 and together * LEAST_RANK_BYTES > free_bytes:
+        raise EnvironmentProblem(
+            f"{together} ranks exchange objects and run at once, which takes at least "
+            f"{format_bytes(together * LEAST_RANK_BYTES)} of memory here, and {format_bytes(free_bytes)} are free: "
+            "rehearse fewer (--ranks)",
+            code="rehearse.too-many-at-once",
+            ranks=together,
+        )
+    most = max(1, together, min(at_once or cores(), free_bytes // MOST_RANK_BYTES))
     mark = secrets.token_hex(8)
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
@@ -183,11 +197,14 @@ class _Rank:
     def _record(self, status: int, printed: str) -> Record:
         asked = self.request
         path = Path(asked.record)
-        if path.exists():
-            with contextlib.suppress(TrimaranError):
-                return read_record(path)
         lines = printed.strip().splitlines()
-        end = End(how="seconds" if self.overdue else "killed", status=status, text=lines[-1] if lines else "", lines=-1)
+        text = lines[-1] if lines else ""
+        if path.exists():
+            try:
+                return read_record(path)
+            except TrimaranError as error:
+                text = error.message
+        end = End(how="seconds" if self.overdue else "killed", status=status, text=text, lines=-1)
         script = [*(("-m",) if asked.is_module else ()), asked.script, *asked.arguments]
         return Record(
             rank=asked.rank,

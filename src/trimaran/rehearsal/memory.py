@@ -27,7 +27,7 @@ from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
 from trimaran.rehearsal.allocator import Allocator, Settings
-from trimaran.rehearsal.record import Enter, Frame, Give, Name, Part, Purpose, Record, Run, Step, Sync, Take, Use
+from trimaran.rehearsal.record import Empty, Enter, Frame, Give, Name, Part, Purpose, Record, Run, Step, Sync, Take, Use
 
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 
@@ -248,9 +248,9 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
 
     Args:
         record: of the rank
-        settings: of the allocator; None: those by default
+        settings: of the allocator; None: those of the record
     """
-    settings = settings or Settings()
+    settings = Settings.parse(record.allocator) if settings is None else settings
     story = _Story(record)
     free = _play(story, settings, None)
     outside = outside_of(record)
@@ -294,8 +294,8 @@ def first_short(found: Iterable[RankMemory]) -> OutOfMemory | None:
 def outside_of(record: Record) -> Outside:
     """Memory of the process that no allocator counts: the driver's context, and NCCL's buffers.
 
-    A communicator is made when a group's first collective is issued; a message between two ranks outside of a batch has
-    one of its own in some versions, which counts only for the most.
+    A communicator is made when a group's first collective is issued; in some versions another one for messages between
+    two ranks outside of a batch, which counts only for the most.
 
     Source:
         NVIDIA, NCCL documentation: NCCL_BUFFSIZE; src/include/device.h; as in `pricing.analytical.fit` and
@@ -374,7 +374,7 @@ def _fit(
 # The record as a story of blocks
 
 
-_TAKE, _GIVE, _USE, _SYNC = range(4)
+_TAKE, _GIVE, _USE, _SYNC, _EMPTY = range(5)
 
 _Move = tuple[int, int, int, int, int]
 """Kind, block or stream, bytes or other stream, stream, position of the event."""
@@ -410,6 +410,8 @@ class _Story:
                 self.purpose[event.block] = event.purpose
             elif isinstance(event, Sync):
                 self.moves.append((_SYNC, event.stream, 0, 0, index))
+            elif isinstance(event, Empty):
+                self.moves.append((_EMPTY, 0, 0, 0, index))
             elif isinstance(event, Step):
                 ends[event.number] = index
         self.ends = [ends[number] for number in sorted(ends)]
@@ -509,6 +511,8 @@ def _play(
             give(block)
         elif kind == _USE:
             allocator.use(block, nbytes)
+        elif kind == _EMPTY:
+            allocator.empty_cache()
         elif block < 0:
             allocator.synchronize()
         else:
@@ -655,9 +659,9 @@ def memory_remedies(record: Record, *, settings: Settings | None = None) -> tupl
 
     Args:
         record: of the rank
-        settings: of the allocator; None: those by default
+        settings: of the allocator; None: those of the record
     """
-    settings = settings or Settings()
+    settings = Settings.parse(record.allocator) if settings is None else settings
     story = _Story(record)
     before = _play(story, settings, None)
     outside = outside_of(record)

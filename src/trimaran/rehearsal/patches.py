@@ -5,11 +5,8 @@ kernel that the target would take, values that scripts ask of tensors, parts of 
 function here with its reason.
 """
 
-import contextlib
-import os
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +20,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_flatten
 
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.groups import Exchanges
-from trimaran.rehearsal.recorder import Recorder, nbytes_of
+from trimaran.rehearsal.recorder import Recorder
+from trimaran.rehearsal.saved import SavedFiles
 from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
 from trimaran.rehearsal.values import Values, is_small, set_twin
 
@@ -39,6 +37,7 @@ class Patches:
         recorder: notes what is done
         values: answers for tensors without data
         exchanges: process groups
+        files: what is saved
         mode: makes the dispatch mode for a thread
         enough: called when a new step begins after the last that was asked for; does not return
         most_steps: steps of the optimizer
@@ -49,6 +48,7 @@ class Patches:
         recorder: Recorder,
         values: Values,
         exchanges: Exchanges,
+        files: SavedFiles,
         mode: Callable[[], Pretending],
         enough: Callable[[], None],
         most_steps: int,
@@ -56,6 +56,7 @@ class Patches:
         self._recorder = recorder
         self._values = values
         self._exchanges = exchanges
+        self._files = files
         self._mode = mode
         self._enough = enough
         self._most_steps = most_steps
@@ -74,10 +75,11 @@ class Patches:
         self._compile()
         self._threads()
         self._steps()
-        self._files()
+        self._files.install()
         self._checks_of_ddp()
         self._synchronised_norms()
         self._profilers()
+        torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
     # Tensors
@@ -128,6 +130,7 @@ class Patches:
         recorder = self._recorder
         apply: Any = nn.Module._apply
         data: Any = torch._C.TensorBase.data
+        pointer: Any = torch.Tensor.data_ptr
         make: Any = nn.Parameter.__new__
         register = nn.Module.register_buffer
         moved: dict[int, tuple[Any, nn.Parameter]] = {}
@@ -150,12 +153,13 @@ class Patches:
                     changed = change(parameter)
                 if changed is parameter:
                     continue
-                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor):
+                to_meta = changed.device.type == "meta"  # where there is nothing that keeps its identity
+                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor) and not to_meta:
                     parameter.data = changed
                     parameter.fake_device = changed.fake_device
                     recorder.take(parameter, "parameter")
                     recorder.name(parameter, "parameter")
-                elif isinstance(changed, FakeTensor):
+                elif isinstance(changed, FakeTensor) or isinstance(parameter, FakeTensor):
                     new = nn.Parameter(changed, parameter.requires_grad)
                     moved[id(parameter)] = (parameter, new)
                     module._parameters[name] = new
@@ -186,6 +190,12 @@ class Patches:
                     return
             data.__set__(tensor, value)
 
+        def data_ptr(tensor: torch.Tensor) -> int:
+            if not isinstance(tensor, FakeTensor):
+                return int(pointer(tensor))
+            # Scripts find parameters again by it, as accelerate does.
+            return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
+
         def make_parameter(cls: Any, value: Any = None, requires_grad: bool = True) -> Any:
             if type(value) is torch.Tensor and value.device.type == "cpu" and cls is nn.Parameter and self._here():
                 value = without_data(value)
@@ -204,7 +214,7 @@ class Patches:
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
-        replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data))
+        replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
 
     def _here(self) -> bool:
         """Whether the script itself runs, and no fake mode of its own."""
@@ -277,13 +287,25 @@ class Patches:
 
     def _compile(self) -> None:
         """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
+        from torch._dynamo.eval_frame import OptimizedModule, _NullDecorator
+
+        class Uncompiled(OptimizedModule):
+            """Looks like a compiled module, and calls the module."""
+
+            def _initialize(self) -> None:
+                self.forward = self._orig_mod.__call__
 
         def compiled(model: Any = None, **_: Any) -> Any:
             self._recorder.note("torch.compile: rehearsed without it")
-            return (lambda later: later) if model is None else model
+            if model is None:
+                return compiled
+            return Uncompiled(model, _NullDecorator()) if isinstance(model, nn.Module) else model
+
+        def compile_in_place(module: nn.Module, *_: Any, **__: Any) -> None:
+            self._recorder.note("torch.compile: rehearsed without it")
 
         replace(torch, compile=compiled)
-        replace(nn.Module, compile=lambda module, *_, **__: compiled(module) and None)
+        replace(nn.Module, compile=compile_in_place)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Threads, processes
@@ -334,6 +356,8 @@ class Patches:
         nn.modules.module.register_module_forward_pre_hook(begins)
 
         def noted_backward(*args: Any, **kwargs: Any) -> None:
+            if recorder.steps >= self._most_steps and self.active and torch._C._current_graph_task_id() == -1:
+                self._enough()  # a script without modules has no forward that would tell
             outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
             try:
                 backward(*args, **kwargs)
@@ -347,6 +371,10 @@ class Patches:
                             self._name(parameter.grad, "gradient")
 
         def before(optimizer: Optimizer, *_: Any) -> None:
+            if id(optimizer) not in counts:  # its parameters may be other ones than those that it was made with
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        self._name(parameter, "parameter")
             recorder.begin_update()
 
         def after(optimizer: Optimizer, *_: Any) -> None:
@@ -378,41 +406,37 @@ class Patches:
             self._recorder.name(local, purpose)
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Files, checks
-
-    def _files(self) -> None:
-        """Nothing is written in place of a checkpoint; what was saved is there for a script that loads it again."""
-        load = torch.load
-        saved: dict[Path, Any] = {}
-
-        def save(value: Any, file: Any, *_: Any, **__: Any) -> None:
-            nbytes = sum(nbytes_of(one) for one in tree_flatten(value)[0] if isinstance(one, torch.Tensor))
-            if isinstance(file, (str, os.PathLike)):
-                saved[_whole(file)] = value
-            self._recorder.note(f"torch.save: {nbytes / 2**20:,.0f} MiB not written")
-
-        def load_(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(file, (str, os.PathLike)) and _whole(file) in saved:
-                found = saved[_whole(file)]
-                where = None if callable(map_location) or isinstance(map_location, dict) else map_location
-                if where is None:
-                    return tree_map_only(torch.Tensor, torch.clone, found)
-                return tree_map_only(torch.Tensor, lambda one: one.to(where), found)
-            with _disable_current_modes() if kwargs.get("mmap") else contextlib.nullcontext():
-                found = load(file, "cpu", *args, **kwargs)
-            if map_location is None or callable(map_location) or isinstance(map_location, dict):
-                return found
-            return tree_map_only(torch.Tensor, lambda one: one.to(map_location), found)
-
-        replace(torch, save=save, load=load_)
+    # Checks
 
     def _checks_of_ddp(self) -> None:
-        """DDP compares shapes with its peers below Python; there are none to compare with."""
+        """DDP compares shapes with its peers below Python; there are none to compare with. What its buckets are for.
+
+        What the comparison asks for is: how many parameters each rank has; sizes and strides of the first rank's.
+        """
+        import torch.distributed as dist
         import torch.nn.parallel.distributed as ddp
 
+        def compared(group: Any, tensors: list[torch.Tensor], *_: Any) -> None:
+            number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
+            dist.all_gather([torch.zeros_like(number) for _ in range(group.size())], number, group=group)
+            sizes_and_strides = sum(2 * tensor.dim() for tensor in tensors)
+            dist.broadcast(number.new_zeros(sizes_and_strides), group=group, group_src=0)
+
         for module in (torch.distributed.utils, ddp):
-            replace(module, _verify_param_shape_across_processes=lambda *_, **__: None)
-        replace(torch._C._distributed_c10d.Logger, set_runtime_stats_and_log=lambda _: None)
+            replace(module, _verify_param_shape_across_processes=compared)
+        reducer: Any = torch._C._distributed_c10d
+        replace(reducer.Logger, set_runtime_stats_and_log=lambda _: None)
+        for owner, name in ((ddp.DistributedDataParallel, "_ddp_init_helper"), (reducer.Reducer, "_rebuild_buckets")):
+            replace(owner, **{name: self._for_communication(getattr(owner, name))})
+
+    def _for_communication(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method whose memory is for messages, as the buckets of gradients are."""
+
+        def marked(*args: Any, **kwargs: Any) -> Any:
+            with self._recorder.taken_for("communication"):
+                return method(*args, **kwargs)
+
+        return marked
 
     def _synchronised_norms(self) -> None:
         """SyncBatchNorm leaves out members with an empty input, which it finds by what they sent: there are none."""
@@ -440,7 +464,3 @@ class Patches:
             self._recorder.note("torch.profiler: of the host only")
 
         replace(profiler.profile, __init__=of_the_host)
-
-
-def _whole(file: "str | os.PathLike[str]") -> Path:
-    return Path(file).absolute()

@@ -210,7 +210,7 @@ def _attention_seconds(work: Work, alike_s: float, device: Device, software: Sof
 def _is_causal(kernel: Kernel) -> bool:
     """Whether an attention skips what is masked."""
     given = kernel.arguments
-    return "attention" in kernel.name and bool(
+    return any(part in kernel.name for part in ("attention", "flash_attn")) and bool(
         given.get("is_causal") or given.get("causal") or given.get("custom_mask_type") in (1, 2)
     )
 

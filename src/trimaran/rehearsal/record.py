@@ -24,8 +24,10 @@ VERSION = 1
 MOST_BYTES = 2**31
 """Of a record's file; one of 126 layers and three steps takes some tens of megabytes."""
 
-Purpose = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "communication", "input", "other"]
-"""What a block of memory is for. Temporary: made and given back within one part of the step."""
+Purpose = Literal[
+    "parameter", "gradient", "optimizer", "activation", "temporary", "communication", "input", "workspace", "other"
+]
+"""What a block of memory is for. Temporary: made and given back within a part of the step; workspace: of libraries."""
 
 Part = Literal["setup", "forward", "backward", "update"]
 """Part of the step in which something happens; setup: before the first forward."""
@@ -123,6 +125,8 @@ class Collective(msgspec.Struct, frozen=True):
         lines: where it was asked for, innermost first
         module: whose forward or backward asked for it
         part: of the step
+        waits_when_used: whether its result is waited for by itself when it is first used, so that none without a wait
+            is read
     """
 
     operation: str
@@ -139,6 +143,7 @@ class Collective(msgspec.Struct, frozen=True):
     lines: int
     module: int
     part: Part
+    waits_when_used: bool = False
 
 
 class Take(msgspec.Struct, frozen=True, tag="take", array_like=True):
@@ -217,6 +222,10 @@ class Sync(msgspec.Struct, frozen=True, tag="sync", array_like=True):
     lines: int
 
 
+class Empty(msgspec.Struct, frozen=True, tag="empty", array_like=True):
+    """Memory that is reserved and not allocated goes back to the device (`torch.cuda.empty_cache`)."""
+
+
 class Enter(msgspec.Struct, frozen=True, tag="enter", array_like=True):
     """A part of the step begins."""
 
@@ -229,7 +238,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
     number: int
 
 
-Event = Take | Give | Use | Name | Run | Issue | Wait | Mark | Await | Sync | Enter | Step
+Event = Take | Give | Use | Name | Run | Issue | Wait | Mark | Await | Sync | Empty | Enter | Step
 
 
 class Invented(msgspec.Struct, frozen=True):
@@ -313,6 +322,7 @@ class Record(msgspec.Struct):
         host_s: that the rank took here [s]
         host_bytes: highest resident size of its process [bytes]
         notes: what was taken instead of what the script asked for, such as eager for compiled
+        allocator: settings as in PYTORCH_CUDA_ALLOC_CONF, as they were when the first block was taken
     """
 
     rank: int
@@ -335,6 +345,7 @@ class Record(msgspec.Struct):
     host_s: float = 0.0
     host_bytes: int = 0
     notes: list[str] = msgspec.field(default_factory=list)
+    allocator: str = ""
     version: int = VERSION
 
 

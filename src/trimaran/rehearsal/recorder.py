@@ -4,6 +4,7 @@ A block is the storage of a tensor on the pretended device: it is taken when a k
 last tensor on it is gone, which Python tells.
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -12,11 +13,12 @@ from typing import Any
 
 import torch
 
-from trimaran.rehearsal.allocator import Allocator
+from trimaran.rehearsal.allocator import Allocator, Settings
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
     Collective,
+    Empty,
     Enter,
     Give,
     Invented,
@@ -36,6 +38,7 @@ from trimaran.rehearsal.record import (
     Use,
     Wait,
 )
+from trimaran.rehearsal.workspaces import is_product, product_bytes, scratch_bytes
 
 
 def nbytes_of(tensor: torch.Tensor) -> int:
@@ -66,6 +69,7 @@ class Recorder:
         self.steps = 0
         self.trained = False  # whether a forward with gradients has begun
         self._updating = 0
+        self._purpose: Purpose | None = None
         self._part: Part = "setup"
         self._blocks: dict[int, int] = {}  # of a storage, by its address
         self._bytes: dict[int, int] = {}  # of a block
@@ -78,6 +82,8 @@ class Recorder:
         self._made_streams = 0
         self.default_stream: Any = None
         self._lock = threading.RLock()
+        self.capability: tuple[int, int] | None = None  # of the device; None: libraries take no workspace
+        self._workspaces: dict[tuple[bool, int], int] = {}  # block by whether autograd calls, and stream
 
     # -----------------------------------------------------------------------------------------------------------------
     # Parts of the step
@@ -174,6 +180,7 @@ class Recorder:
             return
         part = self.part
         stream = self.stream
+        purpose = purpose or self._purpose
         if purpose is None:
             if stream != self.default_stream.number and part in ("forward", "backward"):
                 purpose = "communication"
@@ -188,9 +195,20 @@ class Recorder:
         self._grant(block, storage.nbytes(), stream, purpose, lines, module, part)
         weakref.finalize(storage, self._gone, key).atexit = False
 
+    @contextmanager
+    def taken_for(self, purpose: Purpose) -> Iterator[None]:
+        """What is allocated now is for one purpose."""
+        before, self._purpose = self._purpose, purpose
+        try:
+            yield
+        finally:
+            self._purpose = before
+
     def _grant(
         self, block: int, nbytes: int, stream: int, purpose: Purpose, lines: int, module: int, part: Part
     ) -> None:
+        if not block:
+            self._configure()
         self._bytes[block] = nbytes
         events = self.record.events
         events.append(Take(block, nbytes, stream, purpose, lines, module, part))
@@ -210,6 +228,39 @@ class Recorder:
         self.record.events.append(Give(block))
         if self._bytes.pop(block, 0):
             self.pool.give(block)
+
+    def _configure(self) -> None:
+        """Settings of the allocator are read when it is first asked, as a script may set them before."""
+        text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+        self.pool.configure(Settings.parse(text))
+        self.record.allocator = text
+        for note in self.pool.settings.notes:
+            self.note(note)
+
+    def empty_cache(self) -> None:
+        """What is reserved and not allocated goes back to the device."""
+        self.record.events.append(Empty())
+        self.pool.empty_cache()
+
+    def _hold(self, nbytes: int, purpose: Purpose) -> int:
+        """A block that is no tensor; its number."""
+        lines, module = self.lines.here()
+        block = self._next
+        self._next += 1
+        self._grant(block, nbytes, self.stream, purpose, lines, module, self.part)
+        return block
+
+    def scratch(self, kernel: Kernel) -> None:
+        """What an operator takes after its results and gives back when it ends."""
+        nbytes = scratch_bytes(kernel)
+        if nbytes:
+            self._return(self._hold(nbytes, "temporary"))
+
+    def clear_workspaces(self) -> None:
+        """Workspaces of the library of products are given back."""
+        for block in self._workspaces.values():
+            self._return(block)
+        self._workspaces.clear()
 
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         """A storage is resized in place: its block is given back, and another one taken."""
@@ -248,6 +299,11 @@ class Recorder:
 
     def run(self, kernel: Kernel) -> None:
         """A kernel is launched."""
+        if self.capability is not None and is_product(kernel):
+            caller = (self.part == "backward", self.stream)
+            if caller not in self._workspaces:
+                nbytes = product_bytes(self.capability, os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+                self._workspaces[caller] = self._hold(nbytes, "workspace")
         index = self.kernel_index(kernel)
         lines, module = self.lines.here()
         self.record.events.append(Run(index, self.stream, lines, module, self.part))

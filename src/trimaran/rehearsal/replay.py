@@ -44,7 +44,7 @@ from trimaran.rehearsal.record import (
 from trimaran.simulator.engine import Engine, Resources
 from trimaran.simulator.tasks import Tasks, wait
 
-What = Literal["kernel", "host", "arrival", "collective"]
+What = Literal["kernel", "host", "arrival", "collective", "join"]
 
 _SIDE_BY_SIDE = Interference(compute=INTERFERENCE.value, source=INTERFERENCE.source)
 
@@ -59,11 +59,13 @@ class Excerpt:
         record: of the rank
         events: from the end of a step, or from the first forward, to the end of the last one
         steps: their numbers; the first leads up to the others
+        issued: collectives before these events
     """
 
     record: Record
     events: Sequence[Event]
     steps: tuple[int, ...]
+    issued: Sequence[int] = ()
 
     @property
     def last(self) -> Sequence[Event]:
@@ -96,7 +98,8 @@ def last_steps(record: Record) -> Excerpt:
             rank=record.rank,
         )
     start = ends[numbers[-3]] + 1 if len(numbers) > 2 else _first_forward(record)
-    return Excerpt(record, record.events[start : ends[numbers[-1]] + 1], tuple(numbers[-2:]))
+    issued = [event.collective for event in record.events[:start] if isinstance(event, Issue)]
+    return Excerpt(record, record.events[start : ends[numbers[-1]] + 1], tuple(numbers[-2:]), issued)
 
 
 def _first_forward(record: Record) -> int:
@@ -388,7 +391,10 @@ class _Rank:
         self._host_s = 0.0
 
     def play(self) -> None:
-        """Add all of them."""
+        """Add all of them. What was issued before them counts, so that ranks agree on which collective is which."""
+        for number in self._excerpt.issued:
+            collective = self._record.collectives[number]
+            self._counts[self._alike(collective, self._group(collective))] += 1
         found: list[Ending] = []
         for event in self._excerpt.events:
             match event:
@@ -399,7 +405,7 @@ class _Rank:
                 case Wait():
                     self._pending[event.stream] += self._with_batch(event.collective)
                 case Mark():
-                    self._marks[event.event] = self._all_of(event.stream)
+                    self._marks[event.event] = self._joined(event.stream)
                 case Await():
                     self._pending[event.stream] += self._marks.get(event.event, ())
                 case Sync():
@@ -438,8 +444,19 @@ class _Rank:
         tail = self._tails.get(stream)
         return [*([] if tail is None else [tail]), *self._pending.get(stream, ())]
 
+    def _joined(self, stream: int) -> list[int]:
+        """The same as one task, so that events of events do not add up."""
+        tasks = self._all_of(stream)
+        if len(tasks) < 2:
+            return tasks
+        join = self._add("join", index=0, stream=stream, work_s=0.0)
+        self._play.follow(join, tasks)
+        self._tails[stream] = join
+        self._pending.pop(stream, None)
+        return [join]
+
     def _of_streams(self) -> list[int]:
-        """What the next things on all streams wait for; collectives that nobody waits for are not among them."""
+        """What the next things on all streams wait for: no collective that nobody waits for."""
         streams = dict.fromkeys([*self._tails, *self._pending])
         return list(dict.fromkeys(task for stream in streams for task in self._all_of(stream)))
 
@@ -473,9 +490,7 @@ class _Rank:
 
     def _issue(self, number: int) -> None:
         collective = self._record.collectives[number]
-        group = self._record.groups.get(collective.group)
-        if group is None:
-            group = Group(name=collective.group, ranks=(self._rank,), description="", order=-1, lines=0)
+        group = self._group(collective)
         arrival = self._add("arrival", index=number, stream=collective.stream, work_s=0.0)
         self._launch(arrival, self._launch_s)
         self._play.follow(arrival, self._all_of(collective.stream))
@@ -489,18 +504,27 @@ class _Rank:
         if not collective.asynchronous:
             self._pending[collective.stream].append(task)
 
+    def _group(self, collective: Collective) -> Group:
+        found = self._record.groups.get(collective.group)
+        return found or Group(name=collective.group, ranks=(self._rank,), description="", order=-1, lines=0)
+
+    def _ends(self, collective: Collective) -> tuple[int, int]:
+        """Sender and receiver of a message; -1 of a collective. Any sender is this rank itself, which takes no time."""
+        peer = collective.peer if collective.peer >= 0 else self._rank
+        if collective.operation.startswith("send"):
+            return self._rank, peer
+        return (peer, self._rank) if collective.operation.startswith("recv") else (-1, -1)
+
+    def _alike(self, collective: Collective, group: Group) -> Key:
+        """What collectives are counted by: the messages of a pair, one way; all others of a group."""
+        source, target = self._ends(collective)
+        return ("group", group.ranks) if source < 0 else ("message", source, target)
+
     def _meet(self, number: int, collective: Collective, group: Group, arrival: int) -> int:
         """The task of a transfer, which all of its ranks that are rehearsed have in common."""
-        play = self._play
-        source = target = -1
-        alike: Key = ("group", group.ranks)
-        ends: tuple[str, ...] = ("out", "in")
-        if collective.operation.startswith("send"):
-            source, target, ends = self._rank, collective.peer, ("out",)
-        elif collective.operation.startswith("recv"):
-            source, target, ends = collective.peer, self._rank, ("in",)
-        if source >= 0:
-            alike = ("message", source, target)
+        play, alike = self._play, self._alike(collective, group)
+        source, target = self._ends(collective)
+        ends = ("out", "in") if source < 0 else ("out",) if source == self._rank else ("in",)
         key = (*alike, self._counts[alike])
         self._counts[alike] += 1
         there = self._meetings[key]

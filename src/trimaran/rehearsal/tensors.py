@@ -203,6 +203,11 @@ class Pretending(TorchDispatchMode):
                 if sizes and math.prod(sizes) * 4 >= LARGE_BYTES:
                     return self._run(func, args, kwargs)
             return func(*args, **kwargs)
+        if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
+            self._waits(args[1])
+            value = self._values.of(args[1], "copy")
+            with _disable_current_modes():
+                return args[0].copy_(value)
         if func is _aten._local_scalar_dense.default:
             self._waits(args[0])
             return self._values.of(args[0], "item").item()
@@ -251,7 +256,7 @@ class Pretending(TorchDispatchMode):
                     with _disable_current_modes():
                         return value.to(dtype=kwargs.get("dtype") or source.dtype).clone()
         try:
-            out = fake(func, args, kwargs)
+            out = None if _writes_lists(func) else fake(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException):
             out = self._with_unknown_shape(func, args, kwargs)
         if type(out) is torch.Tensor and func is _aten.detach.default:
@@ -263,12 +268,16 @@ class Pretending(TorchDispatchMode):
         outs = list(_tensors(out))
         on_device = any(made.device.type == "cuda" for made in outs) or _has_device(args)
         if not func.is_view:
+            kernel = None
             if on_device and func not in _WITHOUT_KERNEL and func.namespace != "prim":
-                self._recorder.run(self._kernel(func, args, kwargs, out, outs))
+                kernel = self._kernel(func, args, kwargs, out, outs)
+                self._recorder.run(kernel)
             purpose = "input" if func is _aten._to_copy.default and args[0].device.type == "cpu" else None
             for made in outs:
                 if isinstance(made, FakeTensor) and made.device.type == "cuda":
                     self._recorder.take(made, purpose)  # type: ignore[arg-type]
+            if kernel is not None:
+                self._recorder.scratch(kernel)
         self._values.follow(func, args, kwargs, outs)
 
     def _kernel(self, func: Any, args: Any, kwargs: Any, out: Any, outs: list[torch.Tensor]) -> Kernel:
@@ -365,6 +374,22 @@ class Pretending(TorchDispatchMode):
         out: torch.Tensor = fake(_aten.empty.memory_format, (list(shape),), {"dtype": dtype, "device": like.device})
         set_twin(out, twin)
         return out
+
+
+_list_writers: dict[Any, bool] = {}
+
+
+def _writes_lists(func: Any) -> bool:
+    """Whether an operator only writes into lists of tensors, as optimizers' do: without data there is nothing to do."""
+    known = _list_writers.get(func)
+    if known is None:
+        name = func._schema.name
+        known = _list_writers[func] = (
+            name.startswith(("aten::_foreach_", "aten::_fused_"))
+            and not func._schema.returns
+            and func._schema.is_mutable
+        )
+    return known
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:

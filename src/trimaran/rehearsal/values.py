@@ -2,11 +2,18 @@
 
     twin     a real tensor on the host with the same value, kept with small tensors and computed along with them
     density  the share of ones in a map made by scatter, so that its sums are known
-    hint     what kind of number it is: a loss, a norm, "is it finite"
+    choices  of how many each element is the index of one, as topk makes
+    truth    whether all elements of a condition hold: numbers are finite, equal themselves, compare as their hints do
+    hint     what kind of number it is: a loss, a norm
+
+The twin of a view is a view of the twin, so that writing into one writes into the other; what is written that is not
+known makes all of it unknown.
 
 What a script asks for is answered in this order; anything invented is listed with its line.
 """
 
+import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,9 +53,21 @@ _WITHOUT_VALUE = {
 }
 """Operators whose results are random, or nothing yet."""
 _COPIES = {_aten._to_copy.default, _aten.lift_fresh.default, _aten.clone.default}
-_KEEPS_HINT = {
-    "aten::view", "aten::detach", "aten::clone", "aten::_to_copy", "aten::squeeze", "aten::mean", "aten::alias",
-    "aten::stack", "aten::mul", "aten::div", "aten::add", "aten::sum", "aten::unsqueeze", "aten::expand",
+_SHAPES_ONLY = {
+    _aten.zeros_like, _aten.ones_like, _aten.full_like, _aten.new_zeros, _aten.new_ones, _aten.new_full,
+}  # fmt: skip
+"""Operators that take only the shape of their first tensor."""
+_MOVES = {
+    "view", "detach", "clone", "_to_copy", "squeeze", "unsqueeze", "expand", "alias", "stack", "cat", "reshape",
+    "_unsafe_view", "permute", "transpose", "t", "select", "slice", "flatten", "copy", "index", "repeat",
+}  # fmt: skip
+"""Operators whose results hold elements of their tensors, by name without a last underscore."""
+_KEEPS_HINT = _MOVES | {"mean", "mul", "div", "add", "sum"}
+_KEEPS_CHOICES = {_aten.clone, _aten._to_copy, _aten._unsafe_view, _aten.index, _aten.index_select}
+_CHOOSES = {_aten.topk: 1, _aten.max: 1, _aten.sort: 1, _aten.argmax: 0, _aten.argmin: 0, _aten.argsort: 0}
+"""Which result of an operator is of indices along a dimension."""
+_COMPARISONS: Mapping[str, Any] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
 }  # fmt: skip
 
 
@@ -77,9 +96,10 @@ class Values:
         if twin is not None:
             return twin
         kind = getattr(tensor, "_trimaran_hint", None)
+        truth = getattr(tensor, "_trimaran_truth", None)
+        value: float
         if tensor.dtype == torch.bool:
-            value: float = 0.0 if kind is None or self._hints["finite"] else 1.0
-            kind = kind or "condition"
+            kind, value = ("condition", 0.0) if truth is None else ("finite", float(truth))
         elif kind is not None:
             value = self._hints[kind]
         elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:
@@ -111,25 +131,39 @@ class Values:
 
     def follow(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
         """Keep the values of what an operation made."""
-        if func._overloadpacket in _WITHOUT_VALUE:
+        packet, name = func._overloadpacket, func._schema.name
+        if packet in _WITHOUT_VALUE:
             for out in outs:
-                set_twin(out, None)
+                forget(out)
             return
-        name = func._schema.name
         if len(outs) == 1:
-            if self._follow_counts(func, args, outs[0]):
+            out = outs[0]
+            if self._follow_counts(func, args, out):
                 return
-            if is_small(outs[0]) and isinstance(outs[0], FakeTensor):
-                self._compute(func, args, kwargs, outs[0])
-            elif twin_of(outs[0]) is not None and func._schema.is_mutable:
-                set_twin(outs[0], None)
+            if is_small(out) and isinstance(out, FakeTensor):
+                self._compute(func, args, kwargs, out)
+            elif func._schema.is_mutable:
+                forget(out)
+            if out.dtype == torch.bool and isinstance(out, FakeTensor):
+                out._trimaran_truth = self._truth(packet.__name__.rstrip("_"), args)  # type: ignore[attr-defined]
         elif name.startswith("aten::_foreach") and args:
             self._compute_each(func, args, kwargs, outs)
         elif outs and all(map(is_small, outs)):
             self._compute_several(func, args, kwargs, outs)
+        self._follow_choices(func, args, kwargs, outs)
         for out in outs:
             if twin_of(out) is None:
-                self._hint(name, args, out)
+                self._hint(packet.__name__.rstrip("_"), args, out)
+
+    def _follow_choices(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
+        """Of how many the indices are that an operator chose."""
+        place = _CHOOSES.get(func._overloadpacket)
+        if place is None or place >= len(outs) or not args or not isinstance(args[0], FakeTensor) or not args[0].dim():
+            return
+        names = [argument.name for argument in func._schema.arguments]
+        dimension = kwargs.get("dim", args[names.index("dim")] if "dim" in names[: len(args)] else -1)
+        if isinstance(dimension, int):
+            outs[place]._trimaran_choices = args[0].shape[dimension]  # type: ignore[attr-defined]
 
     def _follow_counts(self, func: Any, args: Any, out: torch.Tensor) -> bool:
         """Maps of ones and counts of them, as routing makes; whether that is what this was."""
@@ -138,7 +172,18 @@ class Values:
             out._trimaran_density = args[2].numel() / max(1, out.numel())  # type: ignore[attr-defined]
             set_twin(out, None)
             return True
-        density = getattr(args[0], "_trimaran_density", None) if args and isinstance(args[0], FakeTensor) else None
+        if not args or not isinstance(args[0], FakeTensor):
+            return False
+        source: Any = args[0]
+        choices = getattr(source, "_trimaran_choices", None)
+        if choices is not None:
+            if packet is _aten.eq and isinstance(args[1], (int, float)) and twin_of(source) is None:
+                out._trimaran_density = self._share_of(int(args[1]), choices)  # type: ignore[attr-defined]
+                set_twin(out, None)
+                return True
+            if func.is_view or packet in _KEEPS_CHOICES:
+                out._trimaran_choices = choices  # type: ignore[attr-defined]
+        density = getattr(source, "_trimaran_density", None)
         if density is not None:
             if func is _aten.sum.dim_IntList:
                 shares = self.balanced(round(density * args[0].numel()), max(1, out.numel()))
@@ -146,7 +191,7 @@ class Values:
                     set_twin(out, shares.reshape(tuple(out.shape)).to(out.dtype))
                 self._recorder.invent("routing", "sum", "balanced")
                 return True
-            if out.numel() == args[0].numel():
+            if out.numel() == source.numel() or func.is_view:
                 out._trimaran_density = density  # type: ignore[attr-defined]
         if func is _aten.histc.default:
             shares = self.balanced(args[0].numel(), out.numel())
@@ -156,12 +201,94 @@ class Values:
             return True
         return False
 
+    def _share_of(self, choice: int, choices: int) -> float:
+        """Share of elements that are one of several choices; the first has `routing_load` times its part."""
+        if choices < 2:
+            return 1.0
+        first = min(1.0, self._hints["routing_load"] / choices)
+        return first if choice == 0 else (1.0 - first) / (choices - 1)
+
     def _compute(self, func: Any, args: Any, kwargs: Mapping[str, Any], out: torch.Tensor) -> None:
-        made = self._with_twins(func, args, kwargs)
+        packet = func._overloadpacket
+        made: Any = _UNKNOWN
+        if packet in (_aten.copy_, _aten.fill_, _aten.zero_) and twin_of(out) is None:
+            # Whatever was there is written over.
+            with _disable_current_modes():
+                blank = torch.empty(tuple(out.shape), dtype=out.dtype)
+            made = self._with_twins(func, (blank, *args[1:]), kwargs)
+        elif packet in _SHAPES_ONLY:
+            with _disable_current_modes():
+                blank = torch.empty(tuple(args[0].shape), dtype=args[0].dtype)
+            made = self._with_twins(func, (blank, *args[1:]), kwargs)
+        else:
+            made = self._with_twins(func, args, kwargs)
         if isinstance(made, torch.Tensor):
             set_twin(out, made)
         elif func._schema.is_mutable:
-            set_twin(out, None)
+            forget(out)
+        elif packet in (_aten.sum, _aten.count_nonzero) and args[0].dtype == torch.bool:
+            truth = getattr(args[0], "_trimaran_truth", None)
+            if truth is not None:
+                each = args[0].numel() // max(1, out.numel()) if truth else 0
+                with _disable_current_modes():
+                    set_twin(out, torch.full(tuple(out.shape), each, dtype=out.dtype))
+
+    def _truth(self, name: str, args: Any) -> bool | None:
+        """Whether all elements of a condition hold; None: nothing tells."""
+        first = args[0] if args else None
+        if name in ("isnan", "isinf", "isposinf", "isneginf"):
+            return not self._hints["finite"]
+        if name in _COMPARISONS and len(args) > 1:
+            if first is args[1]:
+                return bool(self._hints["finite"]) == (name in ("eq", "le", "ge"))
+            values = [self._likely(arg) for arg in args[:2]]
+            if any(value is not None and math.isinf(value) for value in values):
+                values = [1.0 if value is None else value for value in values]
+                finite = bool(self._hints["finite"])
+                return finite == bool(_COMPARISONS[name](*values))
+            return None if None in values else bool(_COMPARISONS[name](*values))
+        truths = [self._known_truth(arg) for arg in (first if isinstance(first, (list, tuple)) else args[:2])]
+        if name in ("logical_not", "bitwise_not"):
+            return None if truths[0] is None else not truths[0]
+        if name in ("logical_and", "bitwise_and", "mul", "__and__", "__iand__"):
+            return False if False in truths else (True if None not in truths else None)
+        if name in ("logical_or", "bitwise_or", "__or__", "__ior__"):
+            return True if True in truths else (False if None not in truths else None)
+        if name in _MOVES or name in ("any", "all", "where", "minimum", "maximum", "_is_all_true", "_is_any_true"):
+            if name == "copy":
+                return truths[1]
+            return (
+                truths[0]
+                if truths and (len(truths) < 2 or name not in ("cat", "stack") or len(set(truths)) == 1)
+                else None
+            )
+        return None
+
+    def _likely(self, value: Any) -> float | None:
+        """The value of a number, or of a tensor that has a hint or is one number that is known."""
+        if isinstance(value, (bool, int, float)):
+            return float(value)
+        if isinstance(value, torch.Tensor):
+            twin = twin_of(value) if isinstance(value, FakeTensor) else value
+            if twin is not None and twin.numel() == 1 and not twin.is_complex():
+                with _disable_current_modes():
+                    return float(twin.item())
+            kind = getattr(value, "_trimaran_hint", None)
+            return self._hints[kind] if kind is not None else None
+        return None
+
+    @staticmethod
+    def _known_truth(value: Any) -> bool | None:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+            twin = twin_of(value)
+            if twin is not None and twin.numel():
+                with _disable_current_modes():
+                    first = bool(twin.flatten()[0])
+                    return first if bool((twin == first).all()) else None
+            return getattr(value, "_trimaran_truth", None)
+        return None
 
     def _compute_several(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
         made = self._with_twins(func, args, kwargs)
@@ -178,13 +305,13 @@ class Values:
         if any(not is_small(tensor) or twin_of(tensor) is None for tensor in first):
             if mutable:
                 for tensor in first:
-                    set_twin(tensor, None)
+                    forget(tensor)
             return
         made = self._with_twins(func, args, kwargs)
         if mutable:
             if made is _UNKNOWN:
                 for tensor in first:
-                    set_twin(tensor, None)
+                    forget(tensor)
         elif isinstance(made, (tuple, list)) and len(made) == len(outs):
             for out, twin in zip(outs, made, strict=True):
                 set_twin(out, twin)
@@ -217,14 +344,13 @@ class Values:
             return _UNKNOWN
 
     def _hint(self, name: str, args: Any, out: torch.Tensor) -> None:
-        if name == "aten::nll_loss_forward" and out.dim() == 0:
+        if name in ("nll_loss_forward", "nll_loss2d_forward") and out.dim() == 0:
             kind: str | None = "loss"
-        elif name in ("aten::isnan", "aten::isinf", "aten::_amp_foreach_non_finite_check_and_unscale_"):
-            kind = "finite"
         elif "norm" in name and out.dim() == 0:
             kind = "norm"
         elif name in _KEEPS_HINT:
-            kind = next((found for arg in args if (found := getattr(arg, "_trimaran_hint", None))), None)
+            sources = args[0] if args and isinstance(args[0], (list, tuple)) else args
+            kind = next((found for arg in sources if (found := getattr(arg, "_trimaran_hint", None))), None)
         else:
             kind = None
         if kind is not None:
@@ -236,10 +362,21 @@ _UNKNOWN = object()
 
 def twin_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The real tensor with the value of one without data; None: not known."""
-    return getattr(tensor, "_trimaran_twin", None)
+    twin: torch.Tensor | None = getattr(tensor, "_trimaran_twin", None)
+    if twin is not None and getattr(twin.untyped_storage(), "_trimaran_unknown", False):
+        return None
+    return twin
 
 
 def set_twin(tensor: torch.Tensor, twin: torch.Tensor | None) -> None:
     """Keep the value of a tensor without data."""
     if isinstance(tensor, FakeTensor):
         tensor._trimaran_twin = twin  # type: ignore[attr-defined]
+
+
+def forget(tensor: torch.Tensor) -> None:
+    """What was written into a tensor is not known; nor are tensors that it is a view of, or that are views of it."""
+    twin = getattr(tensor, "_trimaran_twin", None)
+    if twin is not None:
+        twin.untyped_storage()._trimaran_unknown = True
+        tensor._trimaran_twin = None  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ Reads a `RankRequest`, pretends the device, runs the script as `__main__` and wr
 ends. The exit status is the script's own; what it prints goes where this process prints.
 """
 
+import contextlib
 import os
 import resource
 import runpy
@@ -16,7 +17,7 @@ from types import TracebackType
 
 import msgspec
 
-from trimaran.rehearsal.allocator import Allocator, Settings
+from trimaran.rehearsal.allocator import Allocator
 from trimaran.rehearsal.record import End, Ending, Record, write_record
 from trimaran.rehearsal.request import RankRequest
 
@@ -73,11 +74,12 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import cuda, guard, kernels
+        from trimaran.rehearsal.device import absent, cuda, guard, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
         from trimaran.rehearsal.recorder import Recorder
+        from trimaran.rehearsal.saved import SavedFiles
         from trimaran.rehearsal.tensors import Pretending
         from trimaran.rehearsal.values import Values
 
@@ -86,9 +88,10 @@ class Rank:
         kernels.install()
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
-        pool = Allocator(request.gpu.memory_bytes, Settings.parse(request.allocator))
-        self._recorder = Recorder(self.record, self._lines, pool)
+        self._recorder = Recorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
+        self._recorder.capability = request.gpu.capability
         device = cuda.install(self._recorder, request)
+        absent.install(self._recorder)
         values = Values(self._recorder, request.hints)
         exchanges = Exchanges(self._recorder, request)
         exchanges.install()
@@ -96,7 +99,10 @@ class Rank:
         def mode() -> Pretending:
             return Pretending(self._recorder, values, device, exchanges)
 
-        patches = Patches(self._recorder, values, exchanges, mode, lambda: self.end("steps", 0), request.most_steps)
+        files = SavedFiles(self._recorder, request)
+        patches = Patches(
+            self._recorder, values, exchanges, files, mode, lambda: self.end("steps", 0), request.most_steps
+        )
         patches.install()
         self._lines.install()
         limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))
@@ -132,12 +138,16 @@ class Rank:
         """Write the record and end the process. Of a forked child: end it, no more."""
         if os.getpid() != self._process:
             os._exit(status)
+        from trimaran.rehearsal.groups import ending_of
+
         with self._lock:
             self._recorder.finish()
             self.record.end = End(how, status, text, lines)
             self.record.host_s = time.monotonic() - self._began
             self.record.host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             write_record(Path(self._request.record), self.record)
+            with contextlib.suppress(OSError):  # no one is left who could look for it
+                ending_of(Path(self._request.meeting), self._request.rank).touch()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)

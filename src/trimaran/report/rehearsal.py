@@ -22,9 +22,9 @@ from trimaran.report.tables import add_figures, add_words, bullet, frame_table, 
 WIDTH = 80
 
 Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
-"""What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to tell;
-a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed; no rank
-took a step of an optimizer."""
+"""What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to
+tell; a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed;
+no rank took a step of an optimizer."""
 
 EXIT_CODES: Mapping[Verdict, int] = {
     "fits": 0,
@@ -44,11 +44,13 @@ PURPOSES: Mapping[str, str] = {
     "activation": "activ",
     "temporary": "temp",
     "communication": "comm",
+    "workspace": "libs",
     "other": "other",
 }
 """What memory is for, and its heading in tables; inputs count as other."""
 
 _MOST_ROWS = 12
+_MOST_PURPOSES = 4
 _GIB = 2**30
 
 
@@ -285,8 +287,7 @@ def rehearsal_view(rehearsal: Rehearsal) -> RenderableType:
         rehearsal: of a script
     """
     parts: list[RenderableType] = [Text(rehearsal.headline, style="bold")]
-    for trouble in rehearsal.troubles:
-        parts.append(_trouble(trouble, is_told=trouble.text in rehearsal.headline))
+    parts += [_trouble(trouble, is_told=trouble.text in rehearsal.headline) for trouble in rehearsal.troubles]
     if any(one.reserved_bytes or one.allocated_bytes for one in rehearsal.ranks):
         parts += [Text(), *_memory_tables(rehearsal)]
     if rehearsal.remedies:
@@ -322,11 +323,11 @@ def _trouble(trouble: Trouble, *, is_told: bool) -> RenderableType:
     for side in trouble.sides:
         # Where a side's text is a sentence with its ranks, it needs no name.
         text = side.text if side.text.startswith("rank") else f"rank {side.rank}{f': {side.text}' if side.text else ''}"
-        if side.text or len(side.lines) > 1:
-            lines.append(Padding(Text(text), (0, 0, 0, 2)))
+        if len(side.lines) > 1 or (side.text and side.text not in trouble.text):
+            lines.append(Padding(Text(text), (0, 0, 0, 2), expand=False))
         if len(side.lines) > 1:
             lines += [Text(f"      {'by' if number else 'at'} {line}") for number, line in enumerate(side.lines[:3])]
-    lines += [Padding(bullet(Text(sentence)), (0, 0, 0, 2)) for sentence in trouble.help]
+    lines += [Padding(bullet(Text(sentence)), (0, 0, 0, 2), expand=False) for sentence in trouble.help]
     return Group(*lines)
 
 
@@ -335,33 +336,45 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
     shown = sorted(rows, key=lambda row: -row[0].reserved_bytes)[:_MOST_ROWS]
     shown.sort(key=lambda row: row[0].rank)
     purposes = [name for name in PURPOSES if any(row[0].parts_bytes.get(name, 0) >= _GIB / 2000 for row in shown)]
-    small = rehearsal.peak_bytes < _GIB
-    size, unit = (2**20, "MiB") if small else (_GIB, "GiB")
+    size, unit = (2**20, "MiB") if rehearsal.peak_bytes < _GIB else (_GIB, "GiB")
     room = format_bytes(min(one.room_bytes for one in rehearsal.ranks))
-    yield _title(
-        f"Memory at the peak [{unit}]; a device has {format_bytes(rehearsal.memory_bytes)}, {room} to allocate"
-    )
+    capacity = format_bytes(rehearsal.memory_bytes)
+    placed = any(_common_place(row) for row in shown)
+    # Side by side both would be wider than a page.
+    apart = placed and len(purposes) > _MOST_PURPOSES
+    yield _title(f"Memory at the peak [{unit}]; a device has {capacity}, {room} to allocate")
     table = frame_table()
-    add_words(table, "rank")
+    add_words(table, "rank", no_wrap=True)
     add_figures(table, "like it")
-    placed = any(row[0].place for row in shown)
     add_words(table, *(("place",) if placed else ()))
-    add_figures(table, *(PURPOSES[name] for name in purposes), "alloc", "reserved")
-    for first, ranks in shown:
-        alike = [one for one in rehearsal.ranks if one.rank in ranks]
+    add_figures(table, *(() if apart else (PURPOSES[name] for name in purposes)), "alloc", "reserved")
+    for ranks in shown:
         table.add_row(
             _some(ranks),
-            f"{sum(one.stands_for for one in alike):,}",
-            *((_common_place(alike),) if placed else ()),
-            *(_amount(first.parts_bytes.get(name, 0), size) for name in purposes),
-            _amount(first.allocated_bytes, size),
-            _amount(first.reserved_bytes, size),
+            f"{sum(one.stands_for for one in ranks):,}",
+            *((Text(_common_place(ranks)),) if placed else ()),
+            *(() if apart else _parts(ranks[0], purposes, size)),
+            _amount(ranks[0].allocated_bytes, size),
+            _amount(ranks[0].reserved_bytes, size),
         )
     yield table
+    if apart:
+        yield Text()
+        table = frame_table()
+        add_words(table, "rank", no_wrap=True)
+        add_figures(table, *(PURPOSES[name] for name in purposes))
+        for ranks in shown:
+            table.add_row(_some(ranks), *_parts(ranks[0], purposes, size))
+        yield table
     left = len(rows) - len(shown)
     legend = ", ".join(f"{PURPOSES[name]}: {name}" for name in purposes if PURPOSES[name] != name)
     legend += f"{'; ' if legend else ''}like it: ranks that are taken to be the same"
     yield Text(legend + (f"; {format_count(left, 'row')} with less: --json" if left else ""), style="dim")
+
+
+def _parts(rank: RehearsedRank, purposes: Sequence[str], size: int) -> Iterator[str]:
+    """Memory of a rank by purpose."""
+    return (_amount(rank.parts_bytes.get(name, 0), size) for name in purposes)
 
 
 def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
@@ -372,7 +385,7 @@ def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
     add_words(table, "fits then")
     for one in remedies:
         table.add_row(
-            one.action or one.name,
+            Text(one.action or one.name),
             format_bytes(one.saves_bytes),
             format_bytes(one.reserved_bytes),
             "yes" if one.fits else "no",
@@ -380,12 +393,12 @@ def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
     yield table
 
 
-def _alike(ranks: Sequence[RehearsedRank]) -> list[tuple[RehearsedRank, list[int]]]:
+def _alike(ranks: Sequence[RehearsedRank]) -> list[list[RehearsedRank]]:
     """Ranks with the same figures together."""
-    found: dict[object, tuple[RehearsedRank, list[int]]] = {}
+    found: dict[object, list[RehearsedRank]] = {}
     for one in ranks:
         key = (one.allocated_bytes, one.reserved_bytes, tuple(sorted(one.parts_bytes.items())))
-        found.setdefault(key, (one, []))[1].append(one.rank)
+        found.setdefault(key, []).append(one)
     return list(found.values())
 
 
@@ -396,9 +409,9 @@ def _common_place(ranks: Sequence[RehearsedRank]) -> str:
     return ", ".join(word.partition(" of ")[0] for word in common)
 
 
-def _some(ranks: Sequence[int]) -> str:
-    more = f" +{len(ranks) - 3}" if len(ranks) > 3 else ""
-    return ", ".join(map(str, ranks[:3])) + more
+def _some(ranks: Sequence[RehearsedRank]) -> str:
+    more = f" +{len(ranks) - 2}" if len(ranks) > 2 else ""
+    return ", ".join(str(one.rank) for one in ranks[:2]) + more
 
 
 def _amount(nbytes: int, size: int) -> str:
@@ -412,7 +425,8 @@ def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[R
     add_words(table, "operation", "group")
     add_figures(table, "ranks", "count", "bytes")
     for one in collectives[:_MOST_ROWS]:
-        table.add_row(one.operation, one.group, f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes))
+        figures = f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes)
+        table.add_row(Text(one.operation), Text(one.group), *figures)
     yield table
     if len(collectives) > _MOST_ROWS:
         yield Text(f"{format_count(len(collectives) - _MOST_ROWS, 'row')} more: --json", style="dim")
@@ -427,7 +441,7 @@ def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
     add_figures(table, "time", "share")
     for part, seconds in step.parts_s.items():
         if seconds >= 5e-4 * step.seconds:
-            table.add_row(part, format_seconds(seconds), f"{seconds / step.seconds:.1%}")
+            table.add_row(Text(part), format_seconds(seconds), f"{seconds / step.seconds:.1%}")
     yield table
     yield from (Text(note, style="dim") for note in step.notes)
 
@@ -438,7 +452,7 @@ def _invented_table(invented: Sequence[InventedValue]) -> Iterator[RenderableTyp
     add_words(table, "what", "value", "asked by", "line")
     add_figures(table, "times")
     for one in invented[:_MOST_ROWS]:
-        table.add_row(one.what, one.value, one.asked, one.line, f"{one.count:,}")
+        table.add_row(*map(Text, (one.what, one.value, one.asked, one.line)), f"{one.count:,}")
     yield table
     if len(invented) > _MOST_ROWS:
         yield Text(f"{format_count(len(invented) - _MOST_ROWS, 'row')} more: --json", style="dim")
@@ -456,15 +470,18 @@ def next_command(rehearsal: Rehearsal) -> str:
     """What to do after a rehearsal, as a command or in words."""
     head = f"trimaran rehearse --world {rehearsal.world} --cluster {rehearsal.cluster}"
     script = shlex.join(rehearsal.script)
-    if rehearsal.script and rehearsal.script[0] == "-m":
-        head, script = f"{head} -m", shlex.join(rehearsal.script[1:])
+    script = script if rehearsal.script[:1] == ["-m"] else f"-- {script}"
+    if rehearsal.remedies:
+        helps = [one for one in rehearsal.remedies if one.fits]
+        what = helps[0].action.rstrip(".") if helps else "no remedy is enough alone: take several"
+        return f"{what}; then {head} {script}"
     if rehearsal.verdict in ("out of memory", "not sure"):
-        return f"{head} --alloc-conf expandable_segments:True -- {script}"
+        return f"{head} --alloc-conf expandable_segments:True {script}"
     if rehearsal.verdict in ("disagree", "hang"):
-        return f"repair the lines above, then {head} -- {script}"
+        return f"repair the lines above, then {head} {script}"
     if rehearsal.verdict == "failed":
         rank = rehearsal.troubles[0].sides[0].rank if rehearsal.troubles and rehearsal.troubles[0].sides else 0
-        return f"{head} --ranks {rank} --logs logs -- {script}"
+        return f"{head} --ranks {rank} --logs logs {script}"
     if rehearsal.verdict == "not trained":
-        return f"give the arguments with which the script trains: {head} -- {script} …"
-    return f"{head} --trace trace.json -- {script}"
+        return f"give the arguments with which the script trains: {head} {script} …"
+    return f"{head} --trace trace.json {script}"

@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind ended
+# world 2, ranks 0 1, kind alone
 # Stages of a pipeline part their batch into another number of microbatches.
 import torch
 import torch.distributed as dist
@@ -8,10 +8,9 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 rank, world, device = begin()
 part = nn.Linear(16, 16).to(device)
-example = torch.zeros(2 if rank == 0 or CLEAN else 4, 16, device=device)
-stage = PipelineStage(part, rank, world, device, input_args=(example,), output_args=(example,))
+stage = PipelineStage(part, rank, world, device)
 count = 4 if rank == 0 or CLEAN else 2
-schedule = ScheduleGPipe(stage, n_microbatches=count, loss_fn=lambda out, target: (out - target).pow(2).mean())
+schedule = ScheduleGPipe(stage, n_microbatches=count, loss_fn=lambda out, target: out.pow(2).mean())
 for _step in range(2):
     if rank == 0:
         schedule.step(batch(device, size=8))  # fault

@@ -52,7 +52,6 @@ def main():
         bf16=True,
         tensor_model_parallel_size=TP,
         pipeline_model_parallel_size=PP,
-        sequence_parallel=TP > 1,
         attention_softmax_in_fp32=True,
         masked_softmax_fusion=False,
         bias_dropout_fusion=False,

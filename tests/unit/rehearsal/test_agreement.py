@@ -523,6 +523,13 @@ def test_a_result_that_is_never_waited_for() -> None:
     assert lines_of(finding) == {10}
 
 
+def test_a_result_that_waits_when_it_is_used_needs_no_wait() -> None:
+    records = ranks_of(2, lambda maker: maker.all_reduce(line=10, asynchronous=True) and None)
+    for record in records:
+        record.collectives[0] = msgspec.structs.replace(record.collectives[0], waits_when_used=True)
+    assert agree(records).ok
+
+
 def test_a_branch_by_data_is_not_sure() -> None:
     def write(maker: Maker) -> None:
         maker.record.invented = [Invented("loss", "bool", "False", maker.line(44), 3)]

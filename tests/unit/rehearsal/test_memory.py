@@ -19,6 +19,7 @@ from trimaran.rehearsal.memory import (
 )
 from trimaran.rehearsal.record import (
     Collective,
+    Empty,
     End,
     Enter,
     Frame,
@@ -253,6 +254,34 @@ def test_memory_lent_to_another_stream_counts_until_the_host_waits() -> None:
     found = read_memory(tale.record)
     assert found.reserved == 128 * MIB
     assert found.peak.allocated == 64 * MIB
+
+
+def test_settings_are_those_of_the_record() -> None:
+    tale = Tale()
+    tale.enter("forward")
+    for number in range(20):
+        tale.give(tale.take(100 + 2 * number))
+    tale.step()
+    plain = read_memory(tale.record).reserved
+    tale.record.allocator = "expandable_segments:True"
+    assert read_memory(tale.record).reserved < plain
+    assert read_memory(tale.record, settings=Settings()).reserved == plain
+    tale.record.allocator = "backend:cudaMallocAsync"
+    found = read_memory(tale.record)
+    assert found.fit.verdict == "not sure"
+    assert "not modelled" in found.fit.why
+
+
+def test_an_emptied_cache_is_not_reserved() -> None:
+    for emptied, reserved in ((False, 220), (True, 120)):
+        tale = Tale()
+        tale.enter("forward")
+        tale.give(tale.take(100))
+        if emptied:
+            tale.record.events.append(Empty())
+        tale.take(120)
+        tale.step()
+        assert read_memory(tale.record).reserved == reserved * MIB
 
 
 # ---------------------------------------------------------------------------------------------------------------------

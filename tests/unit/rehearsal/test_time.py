@@ -9,19 +9,20 @@ from hypothesis import strategies as st
 from tests.unit.rehearsal.writing import collective, group, product, record, runs, small
 
 from trimaran.base.errors import InputError
+from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives.algorithms import collective_cost, crossing_cost
 from trimaran.pricing.collectives.links import crossing_of
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.pricing.exchange.unknowns import INTERFERENCE
-from trimaran.pricing.kernels.corrections import step_seconds
+from trimaran.pricing.kernels.corrections import Profile, step_seconds
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.types import Program
 from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels, read_calibration
 from trimaran.rehearsal.record import Await, End, Event, Issue, Kernel, Mark, Record, Sync, TensorForm, Wait
-from trimaran.rehearsal.time import StepTime, step_time
+from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
 from trimaran.report.trace import trace_document
 
 H100 = find_machine("dgx-h100")
@@ -123,7 +124,7 @@ def test_a_stream_waits_for_an_event_of_another() -> None:
 # Several ranks
 
 
-def pipeline(microbatches: int, *, batched: bool = False) -> list[Record]:
+def pipeline(microbatches: int, *, batched: bool = False, steps: int = 3) -> list[Record]:
     """Two stages; the second computes twice as long."""
     events: list[list[Event]] = [[], []]
     collectives: list[list] = [[], []]  # type: ignore[type-arg]
@@ -138,7 +139,10 @@ def pipeline(microbatches: int, *, batched: bool = False) -> list[Record]:
         collectives[rank].append(collective("all_reduce", 2**10, group="1"))
         events[rank] += [Issue(microbatches), Wait(microbatches, 0), *runs(1)]
     groups = [group((0, 1)), group((0, 1), name="1", description="norm")]
-    return [record(events[rank], [LARGE, TINY], collectives[rank], groups, rank=rank, world=2) for rank in (0, 1)]
+    return [
+        record(events[rank], [LARGE, TINY], collectives[rank], groups, rank=rank, world=2, steps=steps)
+        for rank in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("batched", [False, True])
@@ -151,6 +155,15 @@ def test_a_pipeline_has_the_bubble_of_its_filling(batched: bool) -> None:
     assert found.step.seconds == pytest.approx(9 * one * (1 + straggling(2)), rel=0.06)
     assert found.critical == 1
     assert sums_up(found)
+
+
+def test_messages_before_the_first_forward_are_counted_on_both_sides() -> None:
+    """Stages tell each other shapes: one does before its first forward, the other after it has begun."""
+    stages = pipeline(3, steps=2)
+    for found, operation, place in zip(stages, ("send", "recv"), (0, 1), strict=True):
+        found.collectives.append(collective(operation, 8, peer=1 - found.rank))
+        found.events.insert(place, Issue(len(found.collectives) - 1))
+    assert timed(*stages).step.seconds == pytest.approx(timed(*pipeline(3)).step.seconds, rel=0.02)
 
 
 def test_a_collective_starts_with_its_last_member() -> None:
@@ -278,6 +291,35 @@ def test_calibration_is_a_factor_on_what_it_names(tmp_path: Path) -> None:
     assert small_ones.step.seconds == pytest.approx(1.5 * 1000 * HOST_S, rel=0.25)
 
 
+def test_a_profile_of_one_device_calibrates_operators_and_their_kinds() -> None:
+    """Products take twice as long as modelled, sums five times; operators that were not profiled as their kind."""
+    add = Kernel("aten.add.Tensor", (TensorForm((2**24,), "float32"),) * 2, (TensorForm((2**24,), "float32"),), {}, 0)
+    alike = Kernel("aten.mul.Tensor", add.inputs, add.outputs, {}, 0)
+    found = record([*runs(0, 4), *runs(1, 4)], [LARGE, add])
+    profile = Profile(
+        kinds_s={WorkKind.PRODUCT: 8 * alone(LARGE), WorkKind.ELEMENTWISE: 20 * alone(add)},
+        step_s=8 * alone(LARGE) + 20 * alone(add),
+        steps=1,
+        source="one H100",
+        operators_s={"aten::mm": 8 * alone(LARGE), "aten::add": 20 * alone(add)},
+    )
+    table = calibration_from_profile(profile, found, H100)
+    assert table.kernels == {"aten.mm": pytest.approx(2.0), "aten.add": pytest.approx(5.0)}
+    assert step_time([found], H100, calibration=table).step.seconds == pytest.approx(profile.step_s, rel=0.01)
+    other = record([*runs(0, 4), *runs(1, 4)], [LARGE, alike])
+    assert step_time([other], H100, calibration=table).step.seconds == pytest.approx(profile.step_s, rel=0.01)
+
+
+def test_the_interval_of_long_steps_is_not_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = steps([*runs(0, 4), Issue(0), *runs(0, 2), Wait(0, 0), *runs(1)], collective(nbytes=2**30), world=2)
+    played = timed(found).step
+    monkeypatch.setattr("trimaran.rehearsal.time.MOST_TASKS", 0)
+    quick = timed(found).step
+    assert quick.seconds == played.seconds
+    assert quick.low <= played.low * 1.001
+    assert quick.high >= played.high * 0.999
+
+
 @pytest.mark.parametrize("text", ['{"source": "x", "kernels": {"aten.mm": 0}}', '{"source": "x", "host": -1}'])
 def test_factors_that_are_not_positive_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "factors.json"
@@ -291,6 +333,8 @@ def test_compiled_scripts_are_not_sure() -> None:
     assert not found.sure
     assert "torch.compile" in found.notes[0]
     assert timed(steps(runs(0, 5))).sure
+    assert timed(steps(runs(0, 5))).notes == ()
+    assert "priced on a100" in timed(steps(runs(0, 5)), machine="dgx-a100").notes[0]
 
 
 def test_tokens_and_samples_are_counted_once_a_microbatch() -> None:

@@ -96,7 +96,7 @@ def record(
         rank=rank,
         world=world,
         per_node=min(per_node, world),
-        device="h100",
+        device="h100-sxm",
         memory_bytes=80 * 2**30,
         script=["train.py"],
         kernels=list(kernels),

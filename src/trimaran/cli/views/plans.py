@@ -10,6 +10,7 @@ from rich.table import Table
 
 from trimaran.base.files import shown_path
 from trimaran.base.precision import precision_words
+from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.cli.output import console, print_json, progress_shown
 from trimaran.jobs.resolve import JobSource
@@ -31,6 +32,7 @@ from trimaran.planning.documents import (
 )
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
+from trimaran.planning.rehearsed import PlanRehearsed, rehearsed_document
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.program.json_files import to_plain
@@ -401,7 +403,14 @@ def candidate_table(
     return table
 
 
-def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, as_json: bool) -> Planned:
+def show_plan(
+    source: JobSource,
+    request: PlanRequest,
+    *,
+    output: Path | None,
+    as_json: bool,
+    check: Callable[[Planned, Progress], PlanRehearsed] | None = None,
+) -> Planned:
     """Make a plan and print it; one for a machine of the catalog measures nothing.
 
     Args:
@@ -409,15 +418,20 @@ def show_plan(source: JobSource, request: PlanRequest, *, output: Path | None, a
         request: what to look for, and where
         output: where the plan goes; None: nowhere
         as_json: print a document
+        check: rehearses the plan's export before the plan is shown; None: it is not rehearsed
     """
     with progress_shown() as progress:
         planned = make_plan(source, request, progress=progress)
+        rehearsed = None if check is None else check(planned, progress)
     if output is not None:
         write_planned(output, planned)
     if as_json:
-        print_json(plan_document(planned))
-    else:
-        print_plan(console(), planned)
+        more = {} if rehearsed is None else {"rehearsed": rehearsed_document(rehearsed)}
+        print_json(plan_document(planned) | more)
+        return planned
+    print_plan(console(), planned)
+    if rehearsed is not None:
+        print_lines(console(), [rehearsed.line, *rehearsed.why])
     return planned
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import NODE, Exported, Recipe, lost_order
+from trimaran.features.export.recipe import NODE, SETTINGS, Exported, Recipe, lost_order
 
 RELEASE = "1.15"
 
@@ -25,7 +25,7 @@ def to_accelerate(recipe: Recipe) -> Exported:
         file_name="trimaran_accelerate.yaml",
         text=_text(recipe, section),
         sections={"cluster": section, "accelerator": _accelerator(recipe)},
-        next="accelerate launch --config_file trimaran_accelerate.yaml train.py",
+        next=f"{SETTINGS} accelerate launch --config_file trimaran_accelerate.yaml train.py",
         lost=tuple(_lost(recipe)),
     )
 
@@ -66,14 +66,27 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
 
 def _accelerator(recipe: Recipe) -> dict[str, object]:
     """Settings for the script, because the file has no place for them."""
-    return {"gradient_accumulation_steps": recipe.microbatches, "batch_size": recipe.microbatch}
+    section: dict[str, object] = {
+        "gradient_accumulation_steps": recipe.microbatches,
+        "batch_size": recipe.microbatch,
+    }
+    return section | {"sync_each_batch": True} if scatters_each_time(recipe) else section
+
+
+def scatters_each_time(recipe: Recipe) -> bool:
+    """Whether gradients are scattered at every microbatch; accelerate keeps them whole until the last one by default.
+
+    Args:
+        recipe: of a plan
+    """
+    return recipe.microbatches > 1 and recipe.zero >= 2 and recipe.dp > 1
 
 
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     if recipe.dp * recipe.tp * recipe.cp > NODE:
-        yield f"machines of {NODE} ranks: write the first one's address for HOST, and on each its number as machine_rank"
+        yield f"machines of {NODE} ranks: write the first one's address for HOST, on each its number as machine_rank"
     if recipe.pp > 1:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
     if recipe.zero == 1:
@@ -84,7 +97,13 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield 'precision fp64: set by the script; the file says "no" mixed precision'
     if recipe.recompute != "none" and (recipe.recompute != "full" or recipe.zero < 2):
         yield f"recompute {recipe.recompute}: by the script, such as model.gradient_checkpointing_enable()"
-    if recipe.microbatches > 1:
+    if scatters_each_time(recipe):
+        plugin = f"GradientAccumulationPlugin(num_steps={recipe.microbatches}, sync_each_batch=True)"
+        yield (
+            f"{recipe.microbatches} microbatches, gradients scattered at each: "
+            f"Accelerator(gradient_accumulation_plugin={plugin})"
+        )
+    elif recipe.microbatches > 1:
         yield f"{recipe.microbatches} microbatches: Accelerator(gradient_accumulation_steps={recipe.microbatches})"
     if recipe.clip_norm is not None:
         yield f"clipping: accelerator.clip_grad_norm_(model.parameters(), {recipe.clip_norm})"

@@ -11,7 +11,7 @@ The files are of one folder, and one of them is the script that torchrun starts.
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -19,8 +19,9 @@ from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.features.export.accelerate import RELEASE as ACCELERATE
+from trimaran.features.export.accelerate import scatters_each_time
 from trimaran.features.export.pytorch import network_reasons
-from trimaran.features.export.recipe import Exported, Recipe, torchrun_ranks
+from trimaran.features.export.recipe import ALLOCATOR, Exported, Recipe, torchrun_ranks
 from trimaran.features.export.torchtitan import RELEASE as TORCHTITAN
 from trimaran.features.export.torchtitan import knows_network
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
@@ -39,12 +40,14 @@ class Launch:
         script: the file that torchrun starts
         arguments: of it
         ranks: that it is started as
+        allocator: settings of PyTorch's allocator
     """
 
     files: Mapping[str, str]
     script: str
     arguments: tuple[str, ...]
     ranks: int
+    allocator: str = ALLOCATOR
 
 
 def check_target(target: str) -> None:
@@ -58,11 +61,7 @@ def check_target(target: str) -> None:
     """
     if target not in _NEEDS:
         why = "its file has arguments for a script that Megatron Core does not have" if target == "megatron" else "none"
-        raise InputError(
-            f'an export to "{target}" cannot be rehearsed: {why}; choose one of {", ".join(_NEEDS)} (--to)',
-            code="export.no-rehearsal",
-            target=target,
-        )
+        raise _refused(f'an export to "{target}"', target, [f"{why}; choose one of {', '.join(_NEEDS)} (--to)"])
     missing = [name for name in _NEEDS[target] if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -87,12 +86,7 @@ def launch_of(recipe: Recipe, exported: Exported, *, steps: int) -> Launch:
     check_target(exported.target)
     reasons = tuple(_reasons(recipe, exported.target))
     if reasons:
-        raise InputError(
-            f"the export to {exported.target} of the plan for {recipe.job} cannot be rehearsed: {'; '.join(reasons)}",
-            code="export.no-rehearsal",
-            target=exported.target,
-            job=recipe.job,
-        )
+        raise _refused(f"the export to {exported.target} of the plan for {recipe.job}", exported.target, reasons)
     own = {exported.file_name: exported.text}
     words = {"ranks": torchrun_ranks(recipe), "file_name": _RUN, "module": _RUN.removesuffix(".py"), "steps": steps}
     arguments: tuple[str, ...] = ("--steps", str(steps))
@@ -123,12 +117,12 @@ def check_network(reference: str, shape: TransformerShape | None, target: str) -
     if target == "pytorch" and shape is not None:
         reasons += network_reasons(one, shape)
     if reasons:
-        raise InputError(
-            f"a plan for {reference} cannot be rehearsed by {target}: {'; '.join(reasons)}",
-            code="export.no-rehearsal",
-            target=target,
-            job=reference,
-        )
+        raise _refused(f"an export to {target} of a plan for {reference}", target, reasons)
+
+
+def _refused(what: str, target: str, reasons: Sequence[str]) -> InputError:
+    text = f"{what} cannot be rehearsed: {'; '.join(reasons)}"
+    return InputError(text, code="export.no-rehearsal", target=target)
 
 
 def _reasons(recipe: Recipe, target: str) -> list[str]:
@@ -231,6 +225,7 @@ def accelerate_script(recipe: Recipe) -> str:
             "recompute": recipe.recompute == "full" and not sharded,
             "rate": _RATE,
             "clip_norm": recipe.clip_norm,
+            "scatters": scatters_each_time(recipe),
             "bucket_mb": max(1, (recipe.bucket_bytes or 0) // 2**20) if buckets else None,
         },
     )

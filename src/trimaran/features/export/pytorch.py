@@ -24,7 +24,7 @@ from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe, Source, torchrun_ranks
+from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, Source, torchrun_ranks
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 RELEASE = "2.13"
@@ -59,7 +59,7 @@ def to_pytorch(recipe: Recipe) -> Exported:
         file_name=FILE_NAME,
         text=_text(recipe, values, lost),
         sections={"plan": values},
-        next=f"torchrun {torchrun_ranks(recipe)} {FILE_NAME} --steps 10",
+        next=f"{SETTINGS} torchrun {torchrun_ranks(recipe)} {FILE_NAME} --steps 10",
         lost=lost,
     )
 
@@ -218,6 +218,7 @@ def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str
         "title": f"{recipe.job} on {devices}, by plain PyTorch {RELEASE}; made by `trimaran export`.",
         "file_name": FILE_NAME,
         "ranks": torchrun_ranks(recipe),
+        "settings": SETTINGS,
         "lost": lost,
         "bf16": recipe.precision == "bf16",
         "zero": recipe.zero,

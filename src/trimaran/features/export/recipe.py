@@ -137,6 +137,13 @@ NODE = 8
 """Ranks that printed commands start on one node; more are for several nodes."""
 
 
+ALLOCATOR = "expandable_segments:True"
+"""Of PyTorch's allocator, in commands: without it fragments of a large network take some GiB more than plans assume."""
+
+SETTINGS = f"PYTORCH_ALLOC_CONF={ALLOCATOR}"
+"""What commands are started with."""
+
+
 def torchrun_ranks(recipe: Recipe) -> str:
     """How many ranks torchrun is told to start.
 

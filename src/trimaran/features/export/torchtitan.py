@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe, lost_order, torchrun_ranks
+from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_order, torchrun_ranks
 from trimaran.networks.names import parse_network
 
 RELEASE = "0.3"
@@ -78,7 +78,8 @@ def to_torchtitan(recipe: Recipe) -> Exported:
 def _next(recipe: Recipe) -> str:
     if not knows_network(recipe):
         return "import the sections in a config_registry function, and pass them to Trainer.Config"
-    return f"torchrun {torchrun_ranks(recipe)} -m torchtitan.train --module trimaran_torchtitan --config trainer"
+    start = f"{SETTINGS} torchrun {torchrun_ranks(recipe)} -m torchtitan.train"
+    return f"{start} --module trimaran_torchtitan --config trainer"
 
 
 def _training(recipe: Recipe) -> dict[str, object]:
@@ -176,8 +177,8 @@ def _text(recipe: Recipe, sections: dict[str, dict[str, object]]) -> str:
     lines = [
         f'"""{recipe.job} on {devices}, for torchtitan {RELEASE}; made by `trimaran export`.',
         "",
+        *([f"    {_next(recipe)}", ""] if network else []),
         *(["Not said here:", *(f"- {line}" for line in lost)] if lost else []),
-        *(["", f"    {_next(recipe)}"] if network else []),
         '"""',
         "",
         *_imports(recipe, network),

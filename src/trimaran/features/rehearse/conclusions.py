@@ -1,12 +1,9 @@
 """From the records of rehearsed ranks to what is said of the script.
 
-records ─┬─ memory of each rank ─▶ fits, or the first line without room
-├─ agreement ───────────▶ alike, or the lines that differ
-├─ time ────────────────▶ the step on the target cluster
-└─ how each ended ──────▶ an exception, a status, a limit
-│
-▼
-the worst is the verdict
+records ─┬─ memory of each rank ─▶ fits, or the first line without room ─┐
+         ├─ agreement ───────────▶ alike, or the lines that differ ──────┼─▶ the worst is the verdict
+         ├─ how each ended ──────▶ an exception, a status, a limit ──────┘
+         └─ time ────────────────▶ the step on the target cluster
 """
 
 import re
@@ -17,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import given, is_file
 from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
@@ -25,7 +23,7 @@ from trimaran.rehearsal.agreement import Agreement, agree, side_text
 from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
-from trimaran.rehearsal.memory import OutOfMemory, RankMemory, memory_remedies, read_memory
+from trimaran.rehearsal.memory import RankMemory, memory_remedies, read_memory
 from trimaran.rehearsal.record import Frame, Issue, Record, Step
 from trimaran.rehearsal.time import StepTime, step_time
 from trimaran.report.rehearsal import (
@@ -47,6 +45,7 @@ ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not 
 _AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
 """Findings that follow where a rank has failed, and say nothing in addition."""
 
+_WAITING = re.compile(r"TimeoutError: rank \d+ waits for an object")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
 _MOST_PRINTED_LINES = 6
@@ -100,15 +99,20 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         for run in rehearsed.runs
     ]
     agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
-    troubles = list(_failures(rehearsed.runs))
+    parted = agreement is not None and not agreement.ok
+    # Where ranks part, one that waits for another's object fails of that.
+    failed = [run for run in rehearsed.runs if not (parted and _WAITING.match(run.record.end.text))]
+    troubles = list(_failures(failed, len(rehearsed.runs), _folder(question)))
     has_failed = bool(troubles)
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
-    troubles += _shortages(memories)
+    troubles += _shortages(memories, _folder(question))
     if not troubles:
         troubles += _untrained(ranks) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
-    timed, no_time = _timed(question, rehearsed)
+    # Of a script that does not get through its steps there is no time of one.
+    runs = verdict in ("fits", "not sure", "out of memory")
+    timed, no_time = _timed(question, rehearsed) if runs else (None, [])
     step = None if timed is None else _step(timed)
     rehearsal = Rehearsal(
         verdict=verdict,
@@ -203,7 +207,20 @@ def lines_text(record: Record, lines: int) -> list[str]:
 # What is wrong
 
 
-def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
+def _folder(question: Question) -> Path:
+    """In which the user's own files are."""
+    return given(Path()) if question.is_module else given(Path(question.script)).parent
+
+
+def _own_line(lines: Sequence[str], folder: Path) -> str:
+    """The innermost line in the user's own files, else the innermost at all, as " at train.py:41"; "" without any."""
+    places = [line.partition(" in ")[0] for line in lines]
+    own = (place for place in places if is_file(folder / place.rpartition(":")[0]))
+    found = next(own, places[0] if places else "")
+    return f" at {found}" if found else ""
+
+
+def _failures(runs: Sequence[RankRun], rehearsed: int, folder: Path) -> Iterator[Trouble]:
     """Ranks that failed, those with the same error together."""
     found: dict[tuple[str, tuple[str, ...]], list[RankRun]] = {}
     for run in runs:
@@ -215,14 +232,12 @@ def _failures(runs: Sequence[RankRun]) -> Iterator[Trouble]:
             found.setdefault((text, tuple(lines_text(run.record, end.lines))), []).append(run)
     for (text, lines), failed_runs in found.items():
         first = failed_runs[0].request.rank
-        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {len(runs)} rehearsed ranks"
-        where = f" at {lines[0].partition(' in ')[0]}" if lines else ""
+        who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {rehearsed} rehearsed ranks"
+        where = _own_line(lines, folder)
         help_: tuple[str, ...] = ()
         missing = _MISSING.match(text)
         if missing is not None:
-            help_ = (
-                f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports what a real one does",
-            )
+            help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports it as a real one",)
         yield Trouble(
             verdict="failed",
             text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}",
@@ -246,34 +261,31 @@ def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Troubl
         )
 
 
-def _shortages(memories: Mapping[int, RankMemory]) -> Iterator[Trouble]:
+def _shortages(memories: Mapping[int, RankMemory], folder: Path) -> Iterator[Trouble]:
     """The rank that runs out of memory first, and where."""
     short = [one for one in memories.values() if one.fit.verdict == "does not fit"]
     found = min(
         (one.short for one in short if one.short is not None), key=lambda one: (*one.order, one.rank), default=None
     )
     if found is not None:
+        lines = [frame_text(frame) for frame in found.lines]
+        module = f" of {found.module}" if found.module else ""
         yield Trouble(
             verdict="out of memory",
-            text=_shortage_text(found),
+            text=f"rank {found.rank} has no room for {format_bytes(found.asked)} in the {found.at.part}{module}"
+            f"{_own_line(lines, folder)}",
             sides=(
                 Side(
                     rank=found.rank,
-                    text=f"{format_bytes(found.at.allocated)} allocated, {format_bytes(found.at.reserved)} reserved of "
-                    f"{format_bytes(found.room)}, step {found.at.step}",
-                    lines=[frame_text(frame) for frame in found.lines],
+                    text=f"{format_bytes(found.at.allocated)} of {format_bytes(found.room)} were allocated, in step "
+                    f"{found.at.step}",
+                    lines=lines,
                 ),
             ),
         )
     elif short:
         one = short[0]
         yield Trouble(verdict="out of memory", text=f"rank {one.rank}: {one.fit.why}", sides=())
-
-
-def _shortage_text(found: OutOfMemory) -> str:
-    where = f" at {found.lines[0].file}:{found.lines[0].line}" if found.lines else ""
-    module = f" of {found.module}" if found.module else ""
-    return f"rank {found.rank} has no room for {format_bytes(found.asked)} in the {found.at.part}{module}{where}"
 
 
 def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:

@@ -9,7 +9,6 @@ Rank 0 and the last rank are always among the rehearsed, so the look costs nothi
 """
 
 import importlib.util
-import os
 import re
 import sys
 import warnings
@@ -24,7 +23,7 @@ from trimaran.base.files import folder_of_command, given, is_file, put_in_place,
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.rehearse.target import Target
 from trimaran.rehearsal.kinds import Axis, choose_ranks, find_axes, parse_ranks, represent, stand_ins
-from trimaran.rehearsal.launch import RankRun, cores, run_ranks
+from trimaran.rehearsal.launch import WORKER, RankRun, cores, run_ranks
 from trimaran.rehearsal.record import Record
 from trimaran.rehearsal.request import RankRequest
 
@@ -155,7 +154,7 @@ def _check_module(name: str) -> None:
 
 
 def rehearse_ranks(
-    question: Question, *, logs: Path | None = None, progress: Progress = ignore_progress, worker: str | None = None
+    question: Question, *, logs: Path | None = None, progress: Progress = ignore_progress, worker: str = WORKER
 ) -> Rehearsed:
     """Rehearse a script as some of its ranks.
 
@@ -163,7 +162,7 @@ def rehearse_ranks(
         question: what is rehearsed
         logs: folder for `rank<k>.log`, what each rank printed; made where it is missing
         progress: is told how many ranks have ended
-        worker: module that runs a rank; None: the rehearsal's own
+        worker: module that runs a rank
 
     Raises:
         InputError: the script cannot be run, or a rank that the world has not
@@ -172,11 +171,10 @@ def rehearse_ranks(
     check_script(question)
     world = question.target.world
     named = parse_ranks(question.ranks, world)
-    options = {} if worker is None else {"worker": worker}
     with temporary_folder("trimaran-rehearse-") as folder:
         first = sorted({0, world - 1}) if named is None else sorted({named[0], named[-1]})
         asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in first]
-        runs = run_ranks(asked, folder=folder, progress=progress, **options)
+        runs = run_ranks(asked, folder=folder, progress=progress, worker=worker)
         axes = find_axes([run.record for run in runs])
         chosen = choose_ranks(world, axes) if named is None else named
         rest = [rank for rank in chosen if rank not in first]
@@ -189,10 +187,10 @@ def rehearse_ranks(
                 )
                 for rank in chosen
             ]
-            runs = run_ranks(asked, folder=folder, progress=progress, **options)
+            runs = run_ranks(asked, folder=folder, progress=progress, worker=worker)
         elif rest:
             asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in rest]
-            runs += run_ranks(asked, folder=folder, progress=progress, **options)
+            runs += run_ranks(asked, folder=folder, progress=progress, worker=worker)
         _keep_logs(runs, logs)
     runs.sort(key=lambda run: run.request.rank)
     records = [run.record for run in runs]
@@ -206,7 +204,9 @@ def _request(
     place = folder / name
     meeting = place / "meeting"
     meeting.mkdir(parents=True, exist_ok=True)
-    script = question.script if question.is_module else os.path.abspath(given(Path(question.script)))
+    script = question.script
+    if not question.is_module:
+        script = str(given(Path(script)).absolute())
     return RankRequest(
         script=script,
         is_module=question.is_module,

@@ -548,6 +548,9 @@ def state_bytes(
 
     each = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
     weights = sharded(keeping.weight_bytes, 3) + (gathered * each if level == 3 else 0)
+    if level < 3 and keeping.gathered_bytes is not None and not keeping.has_copy:
+        # FSDP updates the shards, and what computes is whole from the forward to the end of the backward.
+        weights = sharded(keeping.weight_bytes, 1) + (dense + experts) * each
     optimizer = 0 if degrees.offload else sharded(keeping.optimizer_bytes, 1)
     return weights, sharded(keeping.gradient_bytes, 2), optimizer
 

@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.record import Run
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
 
@@ -154,6 +155,51 @@ class Event:
         return (other.at - self.at) * 1e3
 
 
+class Graph:
+    """A CUDA graph: what is captured runs once, and its kernels once more with every replay."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "Graph":
+        """Any arguments of torch's own."""
+        return object.__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._begin = self._end = 0
+
+    def capture_begin(self, *_: Any, **__: Any) -> None:
+        """From here."""
+        self._begin = len(_recorder.record.events)
+
+    def capture_end(self) -> None:
+        """To here."""
+        self._end = len(_recorder.record.events)
+
+    def replay(self) -> None:
+        """The same kernels."""
+        events = _recorder.record.events
+        events.extend(event for event in events[self._begin : self._end] if isinstance(event, Run))
+
+    def reset(self) -> None:
+        """Nothing is left of it."""
+        self._begin = self._end = 0
+
+    def pool(self) -> tuple[int, int]:
+        """Of the device's memory."""
+        return (0, 0)
+
+
+class _Capture:
+    """`torch.cuda.graph`."""
+
+    def __init__(self, cuda_graph: Graph, *_: Any, **__: Any) -> None:
+        self.graph = cuda_graph
+
+    def __enter__(self) -> None:
+        self.graph.capture_begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.graph.capture_end()
+
+
 class _InStream:
     """`torch.cuda.stream`."""
 
@@ -221,14 +267,13 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         pci_device_id=0,
         pci_domain_id=0,
     )
-    states: dict[int, torch.Tensor] = {}
+    generators = tuple(_DefaultGenerator(index) for index in range(count))
 
     def get_rng_state(device: Any = "cuda") -> torch.Tensor:
-        with _disable_current_modes():
-            return states.setdefault(_device.index_of(device), torch.zeros(16, dtype=torch.uint8)).clone()
+        return generators[_device.index_of(device)].get_state()
 
     def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
-        states[_device.index_of(device)] = state
+        generators[_device.index_of(device)].set_state(state)
 
     def set_rng_state_all(given: Any) -> None:
         for index, state in enumerate(given):
@@ -280,7 +325,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         ),
         "memory_snapshot": lambda *_, **__: [],
         "mem_get_info": free_and_total,
-        "empty_cache": lambda: pool.empty_cache(),
+        "empty_cache": recorder.empty_cache,
         "set_per_process_memory_fraction": limit,
     }
     answers: dict[str, Any] = memory | {
@@ -303,6 +348,10 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "Stream": Stream,
         "Event": Event,
         "ExternalStream": Stream,
+        "CUDAGraph": Graph,
+        "graph": _Capture,
+        "graph_pool_handle": lambda: (0, 0),
+        "make_graphed_callables": lambda callables, *_, **__: callables,
         "current_stream": current_stream,
         "default_stream": lambda _=None: recorder.default_stream,
         "stream": _InStream,
@@ -328,17 +377,21 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     }
     cuda = torch.cuda
     for name, answer in answers.items():
+        answer = _apart(answer)
         setattr(cuda, name, answer)
-        for module in (cuda.memory, cuda.random, cuda.streams):
+        for module in (cuda.memory, cuda.random, cuda.streams, cuda.graphs):
             if hasattr(module, name):
                 setattr(module, name, answer)
-    replace(cuda, default_generators=tuple(torch.Generator() for _ in range(count)))
+    replace(cuda, default_generators=generators)
     replace(cuda.nvtx, _NVTX=_Marks(), _nvtx=_Marks())
     replace(torch.backends.cudnn, is_available=lambda: True, version=lambda: 91002, _init=lambda: True)
     cuda.nccl.version = lambda: (2, 27, 5)
     cuda.nccl.is_available = lambda _: True
     torch.version.cuda = "12.8"
     replace(torch, Stream=Stream, Event=Event, Generator=_Generator)
+
+    for kind, dtype in _TYPES.items():
+        replace(cuda, **{f"{kind}Tensor": _TypeKind(f"{kind}Tensor", (), {"dtype": dtype})})
 
     accelerator: dict[str, Any] = {name: memory[name] for name in memory if hasattr(torch.accelerator, name)} | {
         "is_available": lambda: True,
@@ -354,6 +407,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "get_memory_info": free_and_total,
     }
     for name, answer in accelerator.items():
+        answer = _apart(answer)
         setattr(torch.accelerator, name, answer)
 
     bound: dict[str, Any] = {
@@ -365,19 +419,68 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "_cuda_setStream": nothing,
         "_cuda_getCurrentRawStream": lambda _: recorder.stream,
         "_cuda_synchronize": synchronize,
-        "_cuda_emptyCache": lambda: pool.empty_cache(),
+        "_cuda_emptyCache": recorder.empty_cache,
         "_cuda_resetPeakMemoryStats": reset_peaks,
         "_cuda_memoryStats": lambda _: {},
         "_cuda_isInBadFork": lambda: False,
-        "_cuda_clearCublasWorkspaces": nothing,
+        "_cuda_clearCublasWorkspaces": recorder.clear_workspaces,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_record_memory_history": nothing,
-        "_cuda_memorySnapshot": lambda *_: {},
+        "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
+        "_scatter": _to_one_device,
+        "_gather": lambda tensors, *_: tensors[0],
+        "_broadcast_coalesced": lambda tensors, devices, _: [list(tensors) for _ in devices],
     }
     for name, answer in bound.items():
         if not hasattr(torch._C, name):
             setattr(torch._C, name, answer)
     return _device
+
+
+def _to_one_device(tensor: torch.Tensor, devices: Any, *_: Any) -> tuple[torch.Tensor, ...]:
+    """What `nn.DataParallel` does with a batch.
+
+    Raises:
+        NotImplementedError: several devices, as it then runs a thread for each in this one process
+    """
+    if len(devices) != 1:
+        raise NotImplementedError(
+            f"nn.DataParallel over {len(devices)} devices of one process is not rehearsed: "
+            "DistributedDataParallel gives each device a rank"
+        )
+    return (tensor.to(torch.device("cuda", devices[0])),)
+
+
+def _apart(answer: Any) -> Any:
+    """A function that no other name has: torch's compiler keeps a table of functions with rules by name."""
+    if not isinstance(answer, FunctionType):
+        return answer
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return answer(*args, **kwargs)
+
+    return asked
+
+
+class _TypeKind(type):
+    """`torch.cuda.FloatTensor` and its like: makes tensors, and is what they are instances of."""
+
+    dtype: torch.dtype
+
+    def __call__(cls, *args: Any, **_: Any) -> Any:
+        if args and not isinstance(args[0], int):
+            return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(args or (0,), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, one: object) -> bool:
+        return isinstance(one, torch.Tensor) and one.device.type == "cuda" and one.dtype == cls.dtype
+
+
+_TYPES = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16,
+    "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Byte": torch.uint8, "Char": torch.int8,
+    "Bool": torch.bool,
+}  # fmt: skip
 
 
 def _exchanged(device: int) -> int:
@@ -387,6 +490,53 @@ def _exchanged(device: int) -> int:
 
 
 _RealGenerator = torch.Generator
+
+
+class _DefaultGenerator:
+    """A device's own generator, whose state is a seed and an offset of eight bytes each.
+
+    Args:
+        index: of the device
+    """
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+        with _disable_current_modes():
+            self._state = torch.zeros(16, dtype=torch.uint8)
+
+    def get_state(self) -> torch.Tensor:
+        """A copy."""
+        with _disable_current_modes():
+            return self._state.clone()
+
+    def set_state(self, state: torch.Tensor) -> "_DefaultGenerator":
+        """Take another one."""
+        with _disable_current_modes():
+            self._state = state.detach().clone()
+        return self
+
+    graphsafe_get_state = clone_state = get_state
+    graphsafe_set_state = set_state
+
+    def manual_seed(self, seed: int) -> "_DefaultGenerator":
+        """Seed it."""
+        with _disable_current_modes():
+            self._state = torch.tensor([seed % 2**63, 0], dtype=torch.int64).view(torch.uint8)
+        return self
+
+    def initial_seed(self) -> int:
+        """As seeded."""
+        with _disable_current_modes():
+            return int(self._state.view(torch.int64)[0])
+
+    seed = initial_seed
+
+    def get_offset(self) -> int:
+        """How far it has gone."""
+        return 0
+
+    def set_offset(self, offset: int) -> None:
+        """Go on from there."""
 
 
 class _GeneratorKind(type):

@@ -70,6 +70,7 @@ def install() -> None:
         "multilabel_margin_loss_backward": _like_second,
         "_ctc_loss_backward": _ctc_backward,
         "_conv_depthwise2d": _depthwise,
+        "_grouped_mm": _grouped_product,
     }.items():
         library.impl(name, made, "Meta", allow_override=True)
     library.impl("_fused_rms_norm", _RmsNorm.call, "AutogradCUDA")
@@ -159,6 +160,26 @@ def _gru_cell_backward(gradient: torch.Tensor, workspace: torch.Tensor, biased: 
 
 def _ctc_backward(gradient: torch.Tensor, log_probabilities: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return torch.empty_like(log_probabilities)
+
+
+def _grouped_product(
+    one: torch.Tensor,
+    other: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: Any = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Of any type: those without a fast kernel take one product a group."""
+    if one.dim() == 2 and other.dim() == 2:
+        groups = offs.shape[0] if offs is not None else 1
+        sizes = [groups, one.shape[0], other.shape[1]]
+    elif one.dim() == 2:
+        sizes = [one.shape[0], other.shape[2]]
+    elif other.dim() == 2:
+        sizes = [one.shape[1], other.shape[1]]
+    else:
+        sizes = [one.shape[0], one.shape[1], other.shape[2]]
+    return one.new_empty(sizes, dtype=out_dtype or one.dtype)
 
 
 def _depthwise(
@@ -251,7 +272,8 @@ def _recurrent(name: str, mode: int) -> Any:
         size = weights[0].shape[0] // _GATES[mode]
         out, last, last_cell, _, _ = torch._cudnn_rnn(
             tensor, weights, per_layer, weights[0].new_empty(0), hidden, cell, mode, size,
-            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both, steps, None,
+            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
+            steps, None,
         )  # fmt: skip
         return (out, last, last_cell) if mode == 2 else (out, last)
 

@@ -1,0 +1,365 @@
+"""Packages that a machine with a GPU has and a laptop lacks.
+
+Triton comes with every CUDA build of torch, so it is always there: kernels keep their decorators, a launch is noted
+with its tensors and computes nothing. FlashAttention's functions lead to torch's operator of the same kernel; it is
+there only for a script that cannot do without it, since what is imported where its absence is expected may be absent on
+the cluster as well.
+"""
+
+import dis
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.record import Kernel
+from trimaran.rehearsal.recorder import Recorder, form_of
+from trimaran.rehearsal.values import forget
+
+TRITON_VERSION = "3.7.0"
+"""That is said; the one that torch 2.13 for CUDA is released with is near."""
+
+_OWN = str(Path(__file__).parents[1])
+
+_CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+
+
+def install(recorder: Recorder) -> None:
+    """Make the packages importable that are not installed.
+
+    Args:
+        recorder: notes launches
+    """
+    for name, kind in {"triton": _Triton, "flash_attn": _FlashAttention}.items():
+        if name not in sys.modules and find_spec(name) is None:
+            sys.meta_path.append(kind(name, recorder))
+    # torch itself goes on as without it: it would compile for a GPU.
+    from torch.utils import _triton
+
+    replace(_triton, has_triton_package=lambda: False, has_triton=lambda: False)
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of one package.
+
+    Args:
+        name: of the package
+        recorder: notes launches
+    """
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name = name
+        self.recorder = recorder
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """A module of the package."""
+        if name != self.name and not name.startswith(f"{self.name}."):
+            return None
+        if name == self.name and not self.wanted():
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def wanted(self) -> bool:
+        """Whether the package is there for who imports it now."""
+        return True
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        """An empty one that has what it is asked for."""
+        return _Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Fill it."""
+        for name, part in self.parts(module.__name__).items():
+            setattr(module, name, part)
+
+    def parts(self, module: str) -> dict[str, Any]:
+        """What is in a module beyond stand-ins."""
+        return {}
+
+
+class _Module(types.ModuleType):
+    """A module in which every name is."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return _Thing(f"{self.__name__}.{name}")
+
+
+class _Thing:
+    """Something that is named, called, indexed and calculated with, and stays nothing.
+
+    Args:
+        name: that it has
+    """
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As a decorator it keeps what it decorates."""
+        if len(args) == 1 and not kwargs and isinstance(args[0], (type, types.FunctionType, KernelFunction)):
+            return args[0]
+        return _Thing(f"{self.__name__}()")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Thing(f"{self.__name__}.{name}")
+
+    def __getitem__(self, key: Any) -> "_Thing":
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        return ()
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__}, which is not installed here>"
+
+    def __enter__(self) -> "_Thing":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __or__(self, other: Any) -> "_Thing":
+        return self
+
+    __ror__ = __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __or__
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Triton
+
+
+class KernelFunction:
+    """A function under `triton.jit`, also under `autotune` and `heuristics`.
+
+    Args:
+        function: that would be compiled
+    """
+
+    recorder: Recorder
+    """Set once a process."""
+
+    def __init__(self, function: Any, *_: Any, **__: Any) -> None:
+        self.fn = getattr(function, "fn", function)
+        self.__name__ = self.__qualname__ = getattr(function, "__name__", "kernel")
+        self.__module__ = getattr(function, "__module__", "")
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.configs: list[Any] = []
+        self.cache: dict[Any, Any] = {}
+        code = getattr(self.fn, "__code__", None)
+        self.arg_names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        return self.run
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """A launch: noted, with its tensors, of which any may be written."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
+        for tensor in tensors:
+            forget(tensor)
+        if any(tensor.device.type == "cuda" for tensor in tensors):
+            forms = tuple(form_of(tensor) for tensor in tensors)
+            self.recorder.run(Kernel(f"triton.{self.__name__}", forms, (), {}, 0))
+            self.recorder.note("Triton's kernels: launches are noted, not what they compute")
+        return _Thing(f"{self.__name__}()")
+
+    warmup = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Called from another kernel, which never runs."""
+        return _Thing(f"{self.__name__}()")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Thing(f"{self.__name__}.{name}")
+
+
+class Autotuner(KernelFunction):
+    """A kernel under `triton.autotune`."""
+
+
+class Heuristics(KernelFunction):
+    """A kernel under `triton.heuristics`."""
+
+
+class _Config:
+    """`triton.Config`."""
+
+    def __init__(self, kwargs: Any = None, num_warps: int = 4, num_stages: int = 3, **others: Any) -> None:
+        self.kwargs = dict(kwargs or {})
+        self.num_warps, self.num_stages = num_warps, num_stages
+        self.__dict__.update(others)
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """Those of the kernel and of its launch."""
+        return self.kwargs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
+
+class _Triton(_Absent):
+    """The compiler of kernels."""
+
+    def wanted(self) -> bool:
+        """For all but torch, which then would compile; it looks before another package is told."""
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
+            frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename.startswith(str(Path(torch.__file__).parent)):
+            return False
+        importlib.import_module("torch._inductor.runtime.triton_compat")
+        return True
+
+    def parts(self, module: str) -> dict[str, Any]:
+        """Its decorators and the few functions that are called from Python."""
+        KernelFunction.recorder = self.recorder
+        common = {
+            "jit": _decorator(KernelFunction),
+            "autotune": _decorator(Autotuner),
+            "heuristics": _decorator(Heuristics),
+            "Config": _Config,
+            "cdiv": lambda number, by: -(-number // by),
+            "next_power_of_2": lambda number: 1 << max(0, int(number) - 1).bit_length(),
+            "JITFunction": KernelFunction,
+            "Autotuner": Autotuner,
+            "Heuristics": Heuristics,
+            "KernelInterface": KernelFunction,
+        }
+        if module == "triton":
+            return common | {"__version__": TRITON_VERSION}
+        if module == "triton.runtime" or module.startswith("triton.runtime."):
+            return common
+        if module == "triton.language":
+            return {"constexpr": _constant}
+        return {}
+
+
+def _constant(value: Any = None) -> Any:
+    """`tl.constexpr`, called or as an annotation."""
+    return value
+
+
+def _decorator(kind: type[KernelFunction]) -> Callable[..., Any]:
+    """A decorator that is used with and without arguments."""
+
+    def decorate(*args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and (isinstance(args[0], (types.FunctionType, KernelFunction))):
+            return kind(args[0])
+        return lambda function: kind(function)
+
+    return decorate
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# FlashAttention
+
+
+class _FlashAttention(_Absent):
+    """Attention by the kernel that torch has as well."""
+
+    def wanted(self) -> bool:
+        """Only where nobody expects its absence."""
+        return not _absence_expected()
+
+    def parts(self, module: str) -> dict[str, Any]:
+        """Its functions."""
+        return {
+            "__version__": "2.8.3",
+            "flash_attn_func": _attend,
+            "flash_attn_qkvpacked_func": lambda packed, *args, **kwargs: _attend(*packed.unbind(2), *args, **kwargs),
+            "flash_attn_kvpacked_func": lambda query, packed, *args, **kwargs: _attend(
+                query, *packed.unbind(2), *args, **kwargs
+            ),
+            "flash_attn_varlen_func": _attend_ragged,
+        }
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    **_: Any,
+) -> torch.Tensor:
+    """Rows, steps, heads, width; torch's has the heads ahead of the steps."""
+    parts = (part.transpose(1, 2) for part in (query, key, value))
+    flash = torch.ops.aten._scaled_dot_product_flash_attention
+    made: torch.Tensor = flash(*parts, dropout_p, causal, scale=softmax_scale)[0]
+    return made.transpose(1, 2)
+
+
+def _attend_ragged(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    **_: Any,
+) -> torch.Tensor:
+    """Sequences one after another."""
+    flash = torch.ops.aten._flash_attention_forward
+    made: torch.Tensor = flash(
+        query, key, value, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q), int(max_seqlen_k), dropout_p, causal, False,
+        scale=softmax_scale,
+    )[0]  # fmt: skip
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who imports
+
+
+def _absence_expected() -> bool:
+    """Whether an import that runs now lies where an ImportError is caught, in the script or in what it imports."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == f"{_OWN}/worker.py":
+            return False
+        if not code.co_filename.startswith(("<frozen", _OWN)) and _caught(code, frame.f_lasti):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _caught(code: types.CodeType, at: int) -> bool:
+    """Whether an instruction lies in a `try` with a handler for a failed import, or in `suppress`."""
+    entries: Sequence[Any] = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    instructions: list[dis.Instruction] | None = None
+    for entry in entries:
+        if not entry.start <= at < entry.end:
+            continue
+        instructions = instructions or list(dis.get_instructions(code))
+        first = next(place for place, one in enumerate(instructions) if one.offset == entry.target)
+        names: set[str] = set()
+        for one in instructions[first : first + 12]:
+            if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                names.add(str(one.argval))
+            if one.opname == "WITH_EXCEPT_START":
+                return True
+            if one.opname == "CHECK_EXC_MATCH" and names & _CATCHING:
+                return True
+            if one.opname == "POP_EXCEPT" and not names:
+                return True
+    return False

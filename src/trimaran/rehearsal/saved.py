@@ -1,0 +1,364 @@
+"""What a script saves and loads again, without a file being written.
+
+A checkpoint of tensors without data would replace a real one by nothing, so none is written: what was saved is kept in
+this process under its path, is said to exist, and is what loading that path gives. Tensors are kept as they would lie
+on a disk: apart from the device's memory, with their values where these are known. Ranks that are rehearsed side by
+side find what the others saved in the folder where they meet.
+"""
+
+import contextlib
+import copyreg
+import hashlib
+import io
+import itertools
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.recorder import Recorder, nbytes_of
+from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.tensors import FAKE
+from trimaran.rehearsal.values import set_twin, twin_of
+
+MOST_WAIT_S = 20.0
+"""For another rank to save what this one loads [s]."""
+
+_TOKEN = b"trimaran rehearsal "
+"""What is written into a buffer or an open file, with a number behind it."""
+
+
+class SavedFiles:
+    """Keeps what is saved.
+
+    Args:
+        recorder: notes that nothing was written
+        request: where ranks meet, and how long one waits for another
+    """
+
+    def __init__(self, recorder: Recorder, request: RankRequest) -> None:
+        self._recorder = recorder
+        self._meeting = Path(request.meeting) if len(request.together) > 1 else None
+        self._patience_s = request.patience_s
+        self._rank = request.rank
+        self._values: dict[str, Any] = {}
+        self._bytes: dict[str, int] = {}
+        self._numbers = itertools.count()
+        self._load = torch.load
+
+    def install(self) -> None:
+        """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
+        copyreg.pickle(FakeTensor, _parts_of)  # type: ignore[arg-type]
+        replace(torch, save=self._save, load=self._load_saved)
+        self._file_system()
+        with contextlib.suppress(ImportError):
+            self._safetensors()
+        self._distributed_checkpoints()
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # torch.save, torch.load
+
+    def _save(self, value: Any = None, file: Any = None, *_: Any, **others: Any) -> None:
+        value, file = others.get("obj", value), others.get("f", file)
+        key = self._keep(value, file)
+        if isinstance(file, (str, os.PathLike)):
+            return
+        file.write(_TOKEN + key.encode().ljust(20))
+
+    def _keep(self, value: Any, file: Any) -> str:
+        kept = tree_map_only(torch.Tensor, _on_disk, value)
+        nbytes = sum(nbytes_of(one) for one in tree_leaves(value) if isinstance(one, torch.Tensor))
+        key = _key(file) if isinstance(file, (str, os.PathLike)) else str(next(self._numbers))
+        if isinstance(file, (str, os.PathLike)) and not Path(key).parent.is_dir():
+            raise FileNotFoundError(f"Parent directory {Path(file).parent} does not exist.")
+        self._values[key], self._bytes[key] = kept, nbytes
+        if self._meeting is not None and isinstance(file, (str, os.PathLike)):
+            with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError, RuntimeError), _apart():
+                unfinished = self._shared(key).with_suffix(f".{self._rank}")
+                unfinished.write_bytes(pickle.dumps((kept, nbytes)))
+                unfinished.replace(self._shared(key))
+        self._recorder.note("saved files are kept in memory, not written")
+        return key
+
+    def _shared(self, key: str) -> Path:
+        return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+
+    def _found(self, key: str, *, wait: bool = False) -> bool:
+        """Whether this rank or one rehearsed with it saved a file; it may be about to."""
+        until = time.monotonic() + (min(self._patience_s, MOST_WAIT_S) if wait else 0.0)
+        while key not in self._values and self._meeting is not None:
+            shared = self._shared(key)
+            if _is_file(shared):
+                with _apart():
+                    self._values[key], self._bytes[key] = pickle.loads(shared.read_bytes())  # noqa: S301 - of this run
+            elif time.monotonic() > until:
+                break
+            else:
+                time.sleep(0.01)
+        return key in self._values
+
+    def _load_saved(self, file: Any = None, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        file = kwargs.pop("f", file)
+        key = None
+        if isinstance(file, (str, os.PathLike)):
+            key = _key(file)
+            self._found(key, wait=not _is_file(Path(key)))
+        elif hasattr(file, "read"):
+            at = file.tell()
+            head = file.read(len(_TOKEN) + 20)
+            if head.startswith(_TOKEN):
+                key = head[len(_TOKEN) :].decode().strip()
+            else:
+                file.seek(at)
+        if key in self._values:
+            return tree_map_only(torch.Tensor, lambda one: _loaded(one, map_location), self._values[key])
+        with _disable_current_modes() if kwargs.get("mmap") else contextlib.nullcontext():
+            found = self._load(file, "cpu", *args, **kwargs)
+        if map_location is None or callable(map_location) or isinstance(map_location, dict):
+            return found
+        return tree_map_only(torch.Tensor, lambda one: one.to(map_location), found)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Files that a script looks for
+
+    def _file_system(self) -> None:
+        """A file that was saved exists, has a size, can be renamed and removed."""
+        saved, nbytes = self._values, self._bytes
+
+        def known(path: Any) -> bool:
+            return isinstance(path, (str, os.PathLike)) and self._found(_key(path))
+
+        def also(function: Callable[..., Any], answer: Callable[[str], Any]) -> Callable[..., Any]:
+            def asked(path: Any, *args: Any, **kwargs: Any) -> Any:
+                return answer(_key(path)) if known(path) else function(path, *args, **kwargs)
+
+            return asked
+
+        def forgotten(key: str) -> None:
+            del saved[key], nbytes[key]
+
+        def moving(function: Callable[..., Any]) -> Callable[..., Any]:
+            def move(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+                if not known(source):
+                    return function(source, target, *args, **kwargs)
+                old, new = _key(source), _key(target)
+                saved[new], nbytes[new] = saved.pop(old), nbytes.pop(old)
+                return target
+
+            return move
+
+        for name in ("exists", "isfile", "lexists"):
+            replace(os.path, **{name: also(getattr(os.path, name), lambda _: True)})
+        replace(os.path, getsize=also(os.path.getsize, lambda key: nbytes[key]))
+        for name in ("exists", "is_file"):
+            replace(Path, **{name: also(getattr(Path, name), lambda _: True)})
+        replace(Path, unlink=also(Path.unlink, forgotten), rename=moving(Path.rename), replace=moving(Path.replace))
+        replace(os, remove=also(os.remove, forgotten), unlink=also(os.unlink, forgotten))
+        replace(os, rename=moving(os.rename), replace=moving(os.replace))
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # safetensors
+
+    def _safetensors(self) -> None:
+        import safetensors.torch
+
+        load_file, load_model = safetensors.torch.load_file, safetensors.torch.load_model
+
+        def save_file(tensors: Mapping[str, Any], filename: Any, metadata: Any = None) -> None:
+            self._keep(dict(tensors), filename)
+
+        def load(filename: Any, device: Any = "cpu") -> Any:
+            if self._found(_key(filename)):
+                return self._load_saved(filename, map_location=device)
+            return load_file(filename, device="cpu") if device == "cpu" else {
+                name: tensor.to(device) for name, tensor in load_file(filename, device="cpu").items()
+            }  # fmt: skip
+
+        def save_model(model: Any, filename: Any, *_: Any, **__: Any) -> None:
+            self._keep(dict(model.state_dict()), filename)
+
+        def load_into(model: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._found(_key(filename)):
+                return load_model(model, filename, *args, **kwargs)
+            missing, unexpected = model.load_state_dict(load(filename), strict=False)
+            return set(missing), list(unexpected)
+
+        replace(safetensors.torch, save_file=save_file, load_file=load, save_model=save_model, load_model=load_into)
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # torch.distributed.checkpoint
+
+    def _distributed_checkpoints(self) -> None:
+        """The plans and their exchange are a rank's own; what would be written is kept, and read from there.
+
+        Plans of ranks that are not rehearsed are not known, so that all pieces together fill a tensor is not asked.
+        """
+        waiting = _WhenImported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
+        waiting.install()
+
+    def _checkpoints_on_disk(self, storage: Any) -> None:
+        from torch.distributed.checkpoint import default_planner
+
+        saved = self._values
+        planned: dict[str, bytes] = {}  # by this rank, though another may be told to write it
+        create_plan = default_planner.DefaultSavePlanner.create_local_plan
+        read_metadata, read_data = storage.FileSystemReader.read_metadata, storage.FileSystemReader.read_data
+
+        def done(value: Any) -> Any:
+            future: torch.futures.Future[Any] = torch.futures.Future()
+            future.set_result(value)
+            return future
+
+        def plan_of(planner: Any) -> Any:
+            plan = create_plan(planner)
+            for item in plan.items:
+                if item.type.name == "BYTE_IO":
+                    planned[item.index.fqn] = planner.resolve_data(item).getvalue()
+            return plan
+
+        def write_data(writer: Any, plan: Any, planner: Any) -> Any:
+            saved[f"{_key(writer.path)}/items"] = dict(planned)
+            self._recorder.note("saved files are kept in memory, not written")
+            return done([])
+
+        def finish(writer: Any, metadata: Any, results: Any) -> None:
+            saved[f"{_key(writer.path)}/metadata"] = metadata
+
+        def prepared(writer: Any, plan: Any) -> Any:
+            return plan
+
+        def metadata_of(reader: Any, *args: Any, **kwargs: Any) -> Any:
+            key = f"{_key(reader.path)}/metadata"
+            return saved[key] if key in saved else read_metadata(reader, *args, **kwargs)
+
+        def read(reader: Any, plan: Any, planner: Any) -> Any:
+            kept = saved.get(f"{_key(reader.path)}/items")
+            if kept is None:
+                return read_data(reader, plan, planner)
+            for item in plan.items:
+                if item.type.name == "BYTE_IO":
+                    planner.load_bytes(item, io.BytesIO(kept.get(item.dest_index.fqn, b"")))
+            return done(None)
+
+        for owner in (storage._FileSystemWriter, storage.FileSystemWriter):
+            replace(owner, write_data=write_data, finish=finish, prepare_local_plan=prepared)
+        replace(
+            storage.FileSystemReader,
+            read_metadata=metadata_of,
+            read_data=read,
+            set_up_storage_reader=lambda reader, metadata, *_, **__: setattr(
+                reader, "storage_data", getattr(metadata, "storage_data", None)
+            ),
+        )
+        replace(default_planner, _validate_global_plan=lambda *_: [])
+        replace(default_planner.DefaultSavePlanner, create_local_plan=plan_of)
+
+
+class _WhenImported:
+    """Calls a function with a module once that is imported, which not every script does.
+
+    Args:
+        name: of the module
+        then: called after its import
+    """
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def install(self) -> None:
+        """Watch imports; or call at once, where the module is there already."""
+        import sys
+
+        if self._name in sys.modules:
+            self._then(sys.modules[self._name])
+        else:
+            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Of the module that is waited for: as found without this, with a loader that calls."""
+        import importlib.util
+        import sys
+
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def run_and_tell(module: Any) -> None:
+                run(module)
+                self._then(module)
+
+            replace(spec.loader, exec_module=run_and_tell)
+        return spec
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """Without noting anything."""
+    with _disable_current_modes():
+        yield
+
+
+def _key(path: Any) -> str:
+    return os.path.normpath(os.path.join(os.getcwd(), os.fspath(path)))  # noqa: PTH109, PTH118 - Path is replaced here
+
+
+_is_file = Path.is_file
+
+
+def _parts_of(tensor: FakeTensor) -> Any:
+    """How a tensor without data is pickled."""
+    twin = twin_of(tensor)
+    twin = None if twin is None else twin.detach().clone()
+    return _put_together, (tuple(tensor.shape), tensor.dtype, str(tensor.device), tensor.requires_grad, twin)
+
+
+def _put_together(shape: Any, dtype: Any, device: str, requires_grad: bool, twin: Any) -> torch.Tensor:
+    with _apart(), FAKE:
+        made = torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+    set_twin(made, twin)
+    return made
+
+
+def _on_disk(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as it lies in a file."""
+    if type(tensor) not in (FakeTensor, torch.nn.Parameter, torch.Tensor) and not isinstance(tensor, FakeTensor):
+        return tensor
+    if not isinstance(tensor, FakeTensor):
+        with _apart():
+            return tensor.detach().clone()
+    twin = twin_of(tensor)
+    with _apart():
+        with FAKE:
+            kept = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+        set_twin(kept, None if twin is None else twin.clone())
+    kept._trimaran_saved_on = str(tensor.device)  # type: ignore[attr-defined]
+    return kept
+
+
+def _loaded(tensor: torch.Tensor, where: Any) -> torch.Tensor:
+    """A tensor from a file, on the device that it was on or that is asked for."""
+    device = getattr(tensor, "_trimaran_saved_on", str(tensor.device))
+    if isinstance(where, Mapping):
+        device = where.get(device, device)
+    elif callable(where):
+        device = "cpu"
+    elif where is not None:
+        device = where
+    with _apart():
+        twin = twin_of(tensor)
+        copy = tensor.clone()
+        if isinstance(copy, FakeTensor):
+            set_twin(copy, None if twin is None else twin.clone())
+    return copy.to(device)

@@ -1,0 +1,217 @@
+"""Exports of plans, rehearsed as their targets start them: the shards are those that the plan says."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import builders
+from tests.raising import raises
+from typer.testing import CliRunner
+
+from trimaran.cli import app
+from trimaran.features.export.accelerate import to_accelerate
+from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
+from trimaran.features.export.pytorch import to_pytorch
+from trimaran.features.export.recipe import Recipe, Stage
+from trimaran.features.export.torchtitan import to_torchtitan
+from trimaran.features.rehearse.ask import answer, ask
+from trimaran.pricing.analytical.decoders import shape_of_configuration
+from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+from trimaran.report.rehearsal import Rehearsal
+
+LLAMA = builders.transformer_shape(
+    layers=2, hidden=128, heads=4, kv_heads=2, head_size=32, ffn=256, vocabulary=512, sequence=64
+)
+GPT = gpt_shape(layers=2, hidden=128, heads=4, vocabulary=512, sequence=64)
+PARALLEL = dataclasses.replace(LLAMA, parallel=True)
+EVERY_LAYER = frozenset({"layers"})
+WRITERS = {"pytorch": to_pytorch, "accelerate": to_accelerate, "torchtitan": to_torchtitan}
+BLOCK = 512
+
+
+def recipe(**settings: Any) -> Recipe:
+    """Of microbatches of one sequence, in bf16, on the decoder like Llama."""
+    shape, pp = settings.pop("shape", LLAMA), settings.get("pp", 1)
+    settings = {"microbatches": 1, "precision": "bf16", "job": "tiny", "sequence_length": 64} | settings
+    even = (Stage(modules=(), layers=shape.layers // pp),) * pp
+    batch = settings.get("dp", 1) * settings["microbatches"]
+    stages = even if pp > 1 else ()
+    return Recipe(global_batch_size=batch, microbatch=1, stages=stages, shape=shape, **settings)
+
+
+def launched(found: Recipe, target: str) -> Launch:
+    return launch_of(found, WRITERS[target](found), steps=2)
+
+
+def rehearsed(folder: Path, launch: Launch, ranks: str) -> Rehearsal:
+    for name, text in launch.files.items():
+        (folder / name).write_text(text)
+    script = folder / launch.script
+    question = ask(script, launch.arguments, world=launch.ranks, ranks=ranks, steps=2, alloc_conf=launch.allocator)
+    found = answer(question).rehearsal
+    assert found.verdict in ("fits", "not sure"), str(found)  # not sure: it compiles
+    assert all(rank.steps == 2 for rank in found.ranks), str(found)
+    return found
+
+
+def check_state(parts: Mapping[str, int], parameters: float, *, blocks: int) -> None:
+    """Parameters of 4 bytes and two moments of the optimizer, each in blocks of 512 bytes, are what a rank holds."""
+    for purpose, each in (("parameter", 4), ("optimizer", 8)):
+        assert each * parameters <= parts[purpose] <= each * parameters + 3 * blocks * BLOCK, (purpose, parts)
+
+
+# Each with the ranks that share the parameters of a stage, and those that are rehearsed.
+EXPORTS = {
+    "pytorch zero3 tp2 sequence recompute": (
+        recipe(dp=4, tp=2, zero=3, sequence_parallel=True, recomputed=EVERY_LAYER, recompute="full"),
+        "pytorch",
+        "0",
+    ),
+    "pytorch zero1 m2 pp2": (recipe(dp=2, pp=2, zero=1, microbatches=2), "pytorch", "0,2"),
+    "accelerate zero3 recompute": (recipe(dp=8, zero=3, recompute="full"), "accelerate", "0"),
+    "accelerate gpt": (recipe(dp=2, shape=GPT, microbatches=2), "accelerate", "0"),
+}
+MORE_EXPORTS = {
+    "pytorch zero2 m2": (recipe(dp=4, zero=2, microbatches=2), "pytorch", "0"),
+    "pytorch zero0": (recipe(dp=2), "pytorch", "0"),
+    "pytorch gpt zero3": (recipe(dp=4, zero=3, shape=GPT), "pytorch", "0"),
+    "pytorch hsdp": (recipe(dp=4, zero=3, shard_ranks=2), "pytorch", "0"),
+    "accelerate zero2 m2": (recipe(dp=4, zero=2, microbatches=2), "accelerate", "0"),
+    "accelerate on 16": (recipe(dp=16, zero=3), "accelerate", "0,8"),
+    "accelerate one": (recipe(), "accelerate", "0"),
+}
+
+
+def check(folder: Path, export: tuple[Recipe, str, str]) -> None:
+    found, target, ranks = export
+    told = rehearsed(folder, launched(found, target), ranks)
+    shape = found.shape
+    assert shape is not None
+    whole = parameter_count(shape)
+    shards = (found.shard_ranks or found.dp) if found.zero else 1
+    norms = 2 * shape.layers + 1  # every tensor-parallel rank has the scales of norms
+    each = [rank.parts_bytes for rank in told.ranks]
+    if found.pp == 1:
+        count = (whole - norms * shape.hidden) / found.tp / shards + norms * shape.hidden / shards
+        check_state(each[0], count, blocks=15 * shape.layers + 10)
+    else:
+        stage = {name: sum(parts[name] for parts in each) for name in ("parameter", "optimizer")}
+        check_state(stage, whole / shards, blocks=15 * shape.layers + 10)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_trains_with_the_shards_of_its_plan(tmp_path: Path, name: str) -> None:
+    check(tmp_path, EXPORTS[name])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", MORE_EXPORTS)
+def test_more_exports_train_with_the_shards_of_their_plans(tmp_path: Path, name: str) -> None:
+    check(tmp_path, MORE_EXPORTS[name])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dp": 8, "zero": 3, "recompute": "full", "recomputed": EVERY_LAYER},
+        {"dp": 2, "tp": 2, "zero": 2, "sequence_parallel": True, "microbatches": 2},
+    ],
+)
+def test_torchtitan_trains_by_its_whole_configuration(tmp_path: Path, settings: dict[str, Any]) -> None:
+    pytest.importorskip("torchtitan", reason="torchtitan is not installed: pip install '.[targets]'")
+    found = recipe(job="llama3:8b", **settings)
+    launch = launched(found, "torchtitan")
+    # The network that torchtitan tries things with, in place of one that takes half a minute.
+    small = {name: text.replace('("8B")', '("debugmodel")') for name, text in launch.files.items()}
+    told = rehearsed(tmp_path, Launch(files=small, script=launch.script, arguments=(), ranks=launch.ranks), "0")
+    parts = told.ranks[0].parts_bytes
+    assert parts["optimizer"] == pytest.approx(2 * parts["parameter"], rel=0.02)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# plan --rehearse
+
+
+CONFIGURATION = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": False,
+}
+
+
+def plan(folder: Path, *options: str) -> Any:
+    path = folder / "config.json"
+    path.write_text(json.dumps(CONFIGURATION))
+    words = ("plan", str(path), "--cluster", "dgx-h100:1", "--devices", "2", "--sequence", "128", "--dp", "2")
+    return CliRunner().invoke(app, [*words, *options])
+
+
+def test_a_plan_is_shown_with_the_verdict_of_its_rehearsal(tmp_path: Path) -> None:
+    done = plan(tmp_path, "--zero", "3", "--software", "fsdp:2025", "--rehearse", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["rehearsed"]
+    assert found["verdict"] == "fits"
+    assert found["line"].startswith("rehearsed by pytorch: ")
+    assert "fits; ranks agree" in found["line"]
+    assert found["planned_parts"].keys() == found["rehearsed_parts"].keys()
+    whole = parameter_count(shape_of_configuration(CONFIGURATION, sequence=128, source="").shape)
+    assert found["rehearsed_parts"]["optimizer"] == pytest.approx(8 * whole / 2, rel=0.1)
+    assert found["rehearsed_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--rehearse", "--to", "megatron"), "export.no-rehearsal", "Megatron Core does not have"),
+        (("--rehearse", "--to", "nemo"), "export.no-rehearsal", "choose one of"),
+        (("--to", "pytorch"), "plan.to-without-rehearse", "add --rehearse"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused_before_it_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: str, words: str
+) -> None:
+    monkeypatch.setattr("trimaran.cli.views.plans.make_plan", None)
+    done = plan(tmp_path, *options, "--json")
+    assert done.exit_code == 2
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == code
+    assert words in error["message"]
+
+
+def test_a_plan_of_this_machine_is_not_rehearsed() -> None:
+    done = CliRunner().invoke(app, ["plan", "digits", "--rehearse"])
+    assert done.exit_code == 2
+    assert "--cluster" in done.output
+
+
+def test_networks_that_a_target_lacks_are_refused() -> None:
+    with raises("export.no-rehearsal") as caught:
+        check_network("mixtral", PARALLEL, "pytorch")
+    assert "parallel blocks" in str(caught.value)
+    with raises("export.no-rehearsal") as caught:
+        check_network("mixtral", PARALLEL, "accelerate")
+    assert "Llama and GPT-2" in str(caught.value)
+    check_network("tiny", LLAMA, "accelerate")
+    check_network("tiny", LLAMA, "pytorch")
+    with raises("export.no-rehearsal"):
+        check_target("megatron")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"pp": 2}, "no pipelines"), ({"tp": 2}, "loaded from a checkpoint"), ({"cp": 2}, "forbid cp")],
+)
+def test_layouts_that_accelerate_lacks_are_refused(settings: dict[str, int], reason: str) -> None:
+    with raises("export.no-rehearsal") as caught:
+        launched(recipe(**settings), "accelerate")
+    assert reason in str(caught.value)

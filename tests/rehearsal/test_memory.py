@@ -1,0 +1,155 @@
+"""Memory of rehearsed trainings, compared with the live bytes of real runs and with planted shortages."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.rehearsal.observed import TRAININGS, WORLDS, kept, observe
+from tests.rehearsal.side_by_side import Job, rehearse
+
+from trimaran.rehearsal.memory import first_short, outside_of, read_memory
+from trimaran.rehearsal.record import Enter, Give, Record, Step, Take
+
+pytestmark = pytest.mark.distributed
+
+FEW = ("fsdp_uneven", "pipeline", "tensor")
+"""Trainings that every run of the tests has; all have a sweep."""
+
+ERROR = 0.01
+"""Live bytes may differ by it, the allocator's rounding left out."""
+
+SHARES = (0.90, 0.95, 0.99, 1.01, 1.05, 1.10)
+"""Capacities at which a rehearsal is asked whether it fits, as shares of the observed peak."""
+
+SHORTAGES = Path(__file__).parent / "shortages.py"
+CASES = re.findall(r"^def (\w+)\(\) -> None:", SHORTAGES.read_text(), re.MULTILINE)
+
+
+def live_bytes(record: Record) -> list[int]:
+    """The most live bytes of each step, as blocks were asked for; the first step begins with its first forward.
+
+    Workspaces of a GPU's libraries are left out: a run on CPUs has none.
+    """
+    sizes: dict[int, int] = {}
+    now = most = 0
+    began, found = False, []
+    for event in record.events:
+        if isinstance(event, Take) and event.purpose != "workspace":
+            sizes[event.block] = event.nbytes
+            now += event.nbytes
+            most = max(most, now)
+        elif isinstance(event, Give):
+            now -= sizes.pop(event.block, 0)
+        elif isinstance(event, Enter) and event.part == "forward" and not began:
+            began, most = True, now
+        elif isinstance(event, Step):
+            found.append(most)
+            most = now
+    return found
+
+
+def _rehearsed(names: Sequence[str], folder: Path) -> dict[str, list[Record]]:
+    """The first and the last rank of trainings."""
+    jobs = [
+        Job(name=name, script=TRAININGS / f"{name}.py", world=WORLDS[name], ranks=(0, WORLDS[name] - 1))
+        for name in names
+    ]
+    return rehearse(jobs, folder)
+
+
+def _compare(names: Sequence[str], observed: dict[str, list[list[int]]], folder: Path) -> None:
+    wrong, asked, false_fits, false_lacks = [], 0, 0, 0
+    for name, records in _rehearsed(names, folder).items():
+        for record in records:
+            real, ours = observed[name][record.rank], live_bytes(record)
+            assert len(ours) == len(real) == 3, (name, record.end)
+            if any(abs(mine / theirs - 1) > ERROR for mine, theirs in zip(ours, real, strict=True)):
+                wrong.append((name, record.rank, ours, real))
+            asked += len(SHARES)
+            false_fits += sum(max(ours) <= share * max(real) for share in SHARES if share < 1)
+            false_lacks += sum(max(ours) > share * max(real) for share in SHARES if share > 1)
+    assert not wrong
+    assert false_fits <= 0.02 * asked
+    assert false_lacks <= 0.02 * asked
+
+
+def test_live_bytes_of_few_trainings_as_observed_now(tmp_path: Path) -> None:
+    observed = observe(FEW)
+    assert observed == {name: steps for name, steps in kept().items() if name in FEW}
+    _compare(FEW, observed, tmp_path)
+
+
+@pytest.mark.sweep
+def test_live_bytes_of_all_trainings_as_observed(tmp_path: Path) -> None:
+    assert set(kept()) == set(WORLDS)
+    _compare([name for name in WORLDS if name not in FEW], kept(), tmp_path)
+
+
+@pytest.mark.sweep
+def test_all_trainings_are_observed_as_kept() -> None:
+    assert observe(WORLDS) == kept()
+
+
+def _lines(case: str) -> list[int]:
+    """Where the case's mark is."""
+    texts = SHORTAGES.read_text().splitlines()
+    return [number for number, text in enumerate(texts, 1) if re.search(rf"# {case}\b", text)]
+
+
+@pytest.mark.parametrize("in_backward", [pytest.param(False, marks=pytest.mark.sweep), True])
+def test_a_planted_shortage_is_found_at_its_rank_and_line(in_backward: bool, tmp_path: Path) -> None:
+    cases = [case for case in CASES if case.startswith("backward") is in_backward]
+    assert len(cases) >= (4 if in_backward else 6)
+    jobs = [Job(name=case, script=SHORTAGES, world=2, ranks=(0, 1), arguments=(case,)) for case in cases]
+    for case, records in rehearse(jobs, tmp_path).items():
+        found = []
+        for record in records:
+            outside = outside_of(record)
+            record.memory_bytes = outside.context + outside.usual + int(1.4 * 2**30)
+            found.append(read_memory(record))
+        short = first_short(found)
+        assert short is not None, case
+        assert [short.lines[0].line] == _lines(case), case
+        assert (short.at.part == "backward") is in_backward, case
+        others = [one for one in found if one.rank != short.rank]
+        assert all(one.short is None for one in others), case
+        victim = 0 if case in ("forward_float_logits", "backward_picked", "backward_recomputed") else 1
+        assert short.rank == victim, case
+
+
+SETTINGS = """
+import os
+
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+
+import torch
+
+MIB = 2**20
+kept = torch.empty(25 * MIB, dtype=torch.uint8, device="cuda")
+torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+stats = torch.cuda.memory_stats()
+assert stats["allocated_bytes.all.current"] == 25 * MIB == torch.cuda.memory_allocated()
+assert stats["allocated_bytes.all.peak"] == 75 * MIB == torch.cuda.max_memory_allocated()
+assert stats["reserved_bytes.all.current"] == 80 * MIB == torch.cuda.memory_reserved()
+assert stats["segment.all.current"] == 0
+torch.cuda.reset_peak_memory_stats()
+torch.cuda.empty_cache()
+assert torch.cuda.memory_reserved() == 40 * MIB
+assert torch.cuda.max_memory_allocated() == 25 * MIB
+torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+assert torch.cuda.memory_allocated() == (25 + 32) * MIB
+"""
+
+
+def test_a_script_sets_and_asks_the_allocator(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SETTINGS)
+    (record,) = rehearse([Job(name="settings", script=script, world=1, ranks=(0,))], tmp_path)["settings"]
+    assert (record.end.how, record.end.text) == ("finished", "")
+    assert record.allocator == "expandable_segments:True"
+    found = read_memory(record)
+    assert found.peak.purposes["other"] == 75 * 2**20
+    assert found.reserved == 80 * 2**20
+    workspaces = [event for event in record.events if isinstance(event, Take) and event.purpose == "workspace"]
+    assert [event.nbytes for event in workspaces] == [32 * 2**20]

@@ -1,0 +1,160 @@
+"""Prices of recorded kernels: what is asked of the device, by kind of operation."""
+
+from typing import Any
+
+import pytest
+from tests.unit.rehearsal.writing import product
+
+from trimaran.graph.kernels.convert import works_alone
+from trimaran.graph.kernels.workload import WorkKind
+from trimaran.machine.find import find_machine
+from trimaran.pricing.analytical.step_time import step_constants
+from trimaran.pricing.kernels.software import Software
+from trimaran.rehearsal.prices import Calibration, KernelPrice, as_operation, host_seconds, price_kernels
+from trimaran.rehearsal.record import Kernel, TensorForm
+
+H100 = find_machine("dgx-h100").node.device
+MIB = 2**20
+
+
+def form(*shape: int, dtype: str = "bfloat16", device: str = "cuda", strides: tuple[int, ...] | None = None) -> Any:
+    return TensorForm(shape, dtype, device, strides)
+
+
+def kernel(name: str, inputs: list[Any], outputs: list[Any], flops: int = 0, **arguments: Any) -> Kernel:
+    return Kernel(name, tuple(inputs), tuple(outputs), arguments, flops)
+
+
+def price(one: Kernel, **options: Any) -> KernelPrice:
+    return price_kernels([one], H100, Software(), **options)[0]
+
+
+def work(one: Kernel) -> Any:
+    (found,) = works_alone(as_operation(one))
+    return found
+
+
+def attention(heads: int = 16, length: int = 4096, size: int = 128, *, causal: bool, backward: bool = False) -> Kernel:
+    query = form(2, heads, length, size)
+    flops = (10 if backward else 4) * 2 * heads * length**2 * size
+    name = "aten._scaled_dot_product_flash_attention" + ("_backward" if backward else "")
+    inputs = [query] * (5 if backward else 3)
+    return kernel(f"{name}.default", inputs, [query] * (3 if backward else 1), flops, is_causal=causal)
+
+
+def test_causal_attention_is_half_of_the_whole() -> None:
+    half, whole = price(attention(causal=True)), price(attention(causal=False))
+    assert half.kind == "attention"
+    assert half.flops == pytest.approx(whole.flops / 2)
+    assert half.device_s == pytest.approx(whole.device_s / 2, rel=0.02)
+    share = whole.flops / whole.device_s / H100.compute["bf16"].flops_per_s
+    assert share == pytest.approx(step_constants().attention_share, rel=0.02)
+    back = price(attention(causal=True, backward=True))
+    assert back.device_s == pytest.approx(2.5 * half.device_s, rel=0.02)
+
+
+def test_attention_with_the_length_in_front_of_its_heads_is_the_same() -> None:
+    torch_s = price(attention(causal=True)).device_s
+    query = form(2, 4096, 16, 128)
+    own = kernel("flash_attn._flash_attn_forward.default", [query] * 3, [query], 0, causal=True)
+    assert work(own).dims == (2, 16, 4096, 4096, 128)
+    assert price(own).device_s == pytest.approx(torch_s, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs", "moved"),
+    [
+        ("aten._foreach_add_.Scalar", 1, 0, 2),
+        ("aten._foreach_add_.List", 2, 0, 3),
+        ("aten._foreach_lerp_.Scalar", 2, 0, 3),
+        ("aten._foreach_addcdiv_.ScalarList", 3, 0, 4),
+        ("aten._foreach_sqrt.default", 1, 1, 2),
+        ("aten._foreach_copy_.default", 2, 0, 2),
+        ("aten._foreach_norm.Scalar", 1, 0, 1),
+        ("aten._fused_adamw_.default", 4, 0, 7),
+        ("aten._fused_sgd_.default", 3, 0, 5),
+    ],
+)
+def test_lists_of_tensors_are_read_and_written_once(name: str, inputs: int, outputs: int, moved: int) -> None:
+    """In elements of four bytes that are read and written for each of a parameter, as torch's kernels do."""
+    each = form(MIB, dtype="float32")
+    found = work(kernel(name, [each] * (8 * inputs), [each] * (8 * outputs)))
+    assert found.kind is WorkKind.OPTIMIZER
+    assert found.nbytes == moved * 8 * 4 * MIB
+    assert found.launches == 1
+    many = work(kernel(name, [form(16, dtype="float32")] * (300 * inputs), [form(16, dtype="float32")] * 300 * outputs))
+    assert many.launches > 1
+
+
+def test_results_in_arguments_are_moved_once() -> None:
+    """FSDP2's copies in and out of its flat buffers."""
+    whole, parts = form(8 * MIB), [form(4 * MIB), form(4 * MIB)]
+    out = kernel("fsdp.split_with_sizes_copy.default", [whole, *parts], [])
+    assert work(out).kind is WorkKind.COPY
+    assert work(out).nbytes == 2 * 2 * 8 * MIB
+    into = kernel("fsdp.all_gather_copy_in.default", [form(MIB), whole], [form(MIB), whole])
+    assert work(into).nbytes == 2 * 2 * MIB
+    assert work(kernel("aten._chunk_cat.out", [*parts, whole], [whole])).nbytes == 2 * 2 * 8 * MIB
+
+
+def test_expanded_tensors_are_read_once() -> None:
+    wide = form(1024, 1024, strides=(0, 1))
+    added = work(kernel("aten.add.Tensor", [form(1024, 1024), wide], [form(1024, 1024)]))
+    assert added.nbytes == 2 * (2 * 1024 * 1024 + 1024)
+
+
+def test_products_of_eight_bits_take_half_the_time() -> None:
+    sixteen = price(product(8192))
+    eight = kernel(
+        "aten._scaled_mm.default",
+        [form(8192, 8192, dtype="float8_e4m3fn")] * 2,
+        [form(8192, 8192)],
+        2 * 8192**3,
+    )
+    assert price(eight).device_s == pytest.approx(sixteen.device_s / 2, rel=0.05)
+
+
+def test_products_of_experts_are_one_for_each() -> None:
+    rows = form(8 * 1024, 2048)
+    grouped = kernel("aten._grouped_mm.default", [rows, form(8, 2048, 4096)], [form(8 * 1024, 4096)])
+    assert work(grouped).dims == (8, 1024, 4096, 2048)
+
+
+def test_a_convolution_without_a_gradient_of_its_input_is_cheaper() -> None:
+    grad, source, weight = form(32, 64, 56, 56), form(32, 64, 56, 56), form(64, 64, 3, 3)
+    both = kernel(
+        "aten.convolution_backward.default", [grad, source, weight], [source, weight], output_mask=[True, True, False]
+    )
+    first = kernel(
+        "aten.convolution_backward.default", [grad, source, weight], [weight], output_mask=[False, True, False]
+    )
+    assert len(works_alone(as_operation(both))) == 2
+    assert price(first).device_s < price(both).device_s
+
+
+def test_copies_from_the_host_take_its_link() -> None:
+    copy = kernel("aten._to_copy.default", [form(64 * MIB, device="cpu")], [form(64 * MIB)])
+    found = price(copy)
+    assert found.device_s == pytest.approx(128 * MIB / H100.copies.to_device_bytes_per_s, rel=0.05)
+    assert found.host_s == host_seconds(Software())
+    assert price(kernel("aten.add.Tensor", [form(8, device="cpu")] * 2, [form(8, device="cpu")])).kind == ""
+
+
+@pytest.mark.parametrize("name", ["aten.empty.memory_format", "aten.view.default", "aten._unsafe_view.default"])
+def test_what_starts_no_kernel_costs_nothing(name: str) -> None:
+    assert price(kernel(name, [form(MIB)], [form(MIB)])) == KernelPrice(0.0, 0.0, 0.0, "")
+
+
+def test_tf32_is_faster_than_fp32() -> None:
+    plain = product(4096, "float32")
+    assert price(plain, tf32=True).device_s < 0.5 * price(plain).device_s
+
+
+def test_a_factor_of_an_operator_goes_before_that_of_its_kind() -> None:
+    table = Calibration(kernels={"aten.mm": 3.0}, kinds={"product": 2.0}, others=5.0, source="example")
+    plain = price(product(2048))
+    assert price(product(2048), calibration=table).device_s == pytest.approx(3 * plain.device_s)
+    batched = kernel("aten.bmm.default", [form(4, 512, 512)] * 2, [form(4, 512, 512)])
+    assert price(batched, calibration=table).device_s == pytest.approx(2 * price(batched).device_s)
+    relu = kernel("aten.relu.default", [form(MIB)], [form(MIB)])
+    assert price(relu, calibration=table).device_s == pytest.approx(5 * price(relu).device_s)
