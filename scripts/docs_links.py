@@ -8,7 +8,7 @@ from typing import Any
 REPOSITORY = os.environ.get("TRIMARAN_REPOSITORY_URL", "").rstrip("/")
 """Where the repository is shown; without it such links become plain text."""
 
-LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+|schemas/)([^)\s]*)\)")
+LINK = re.compile(r"\[([^\]]*)\]\(((?:\.\./)+)([^)\s]*)\)")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:

@@ -8,10 +8,12 @@ of lines that is shown the same number, from the line on that begins as its firs
 import itertools
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.documents import PAGES, ROOT
@@ -148,6 +150,18 @@ def test_the_site_has_every_page() -> None:
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     there = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
     assert sorted(listed) == sorted(there)
+
+
+@pytest.mark.parametrize(
+    ("url", "outside"),
+    [("", "the grid"), ("https://example.org/tree/main", "[the grid](https://example.org/tree/main/x/y.md)")],
+)
+def test_links_of_the_site_to_files_outside_of_it(url: str, outside: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a page in a folder to other pages stay."""
+    monkeypatch.setenv("TRIMARAN_REPOSITORY_URL", url)
+    hook = runpy.run_path(str(ROOT / "scripts" / "docs_links.py"))["on_page_markdown"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="decisions/0001.md"))
+    assert hook("[the grid](../../x/y.md#a), [costs](../costs.md)", page=page) == f"{outside}, [costs](../costs.md)"
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:
