@@ -171,6 +171,7 @@ def measure(row: Row, target: str) -> dict[str, Any]:
         "rehearsed_s": found.rehearsed_s,
         "planned_parts_s": planned.modelled.chosen.parts,
         "rehearsed_parts_s": None if step is None else dict(step.parts_s),
+        "kernels_s": dict(found.kernels_s),
         "took_s": time.monotonic() - started_s,
     }
 

@@ -43,7 +43,7 @@ class Job:
     ranks: tuple[int, ...]
     arguments: tuple[str, ...] = ()
     most_steps: int = 100
-    patience_s: float = 5.0
+    patience_s: float = 60.0
 
 
 def rehearse(jobs: Sequence[Job], folder: Path) -> dict[str, list[Record]]:

@@ -18,8 +18,11 @@ from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, Stage
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.features.rehearse.ask import answer, ask
+from trimaran.planning.rehearsed import PlanRehearsed, compare_with_plan
+from trimaran.planning.results import Planned
 from trimaran.pricing.analytical.decoders import shape_of_configuration
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
+from trimaran.program.strategy import Strategy
 from trimaran.report.rehearsal import Rehearsal
 
 LLAMA = builders.transformer_shape(
@@ -167,6 +170,47 @@ def test_a_plan_is_shown_with_the_verdict_of_its_rehearsal(tmp_path: Path) -> No
     whole = parameter_count(shape_of_configuration(CONFIGURATION, sequence=128, source="").shape)
     assert found["rehearsed_parts"]["optimizer"] == pytest.approx(8 * whole / 2, rel=0.1)
     assert found["rehearsed_s"] > 0
+
+
+def test_a_plan_without_room_is_shown_with_a_neighbour_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def rehearse(planned: Planned, target: str, *, strategy: Strategy | None = None, **_: Any) -> PlanRehearsed:
+        """Only where whole layers are recomputed a rank has room."""
+        taken = strategy or planned.chosen.strategy
+        asked.append(taken.name)
+        fits = "layers" in taken.recomputed
+        found = Rehearsal(
+            verdict="fits" if fits else "out of memory",
+            headline="",
+            script=[],
+            world=2,
+            cluster="",
+            device="",
+            per_node=8,
+            memory_bytes=2**36,
+            ranks=[],
+            troubles=[],
+            remedies=[],
+            agreement="",
+            collectives=[],
+            step=None,
+            invented=[],
+            notes=[],
+            printed=[],
+            took_s=0.0,
+        )
+        return compare_with_plan(planned, target, found)
+
+    monkeypatch.setattr("trimaran.cli.plan.rehearse_plan", rehearse)
+    done = plan(tmp_path, "--zero", "0", "--recompute", "none", "--batch", "4", "--software", "fsdp:2025", "--rehearse")
+    assert done.exit_code == 3, done.output
+    assert "out of memory" in done.stdout
+    assert "with whole layers recomputed (dp2" in done.stdout
+    assert [("recompute" in name) for name in asked] == [False] * (len(asked) - 1) + [True]
+    assert "zero3" in asked[1]
 
 
 @pytest.mark.parametrize(

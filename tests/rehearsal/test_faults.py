@@ -23,7 +23,7 @@ def job_of(name: str, *, clean: bool) -> Job:
 
 
 OTHERS = {
-    name: Job(name, Path(__file__).parent / "scripts" / f"{name}.py", 4, (0, 1, 2, 3), patience_s=60)
+    name: Job(name, Path(__file__).parent / "scripts" / f"{name}.py", 4, (0, 1, 2, 3))
     for name in ("odd_collectives", "uneven_join")
 }
 """Scripts of users that ask for much, without a fault."""

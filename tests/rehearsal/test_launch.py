@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.raising import raises
 
+from trimaran.base.errors import EnvironmentProblem
 from trimaran.rehearsal import launch
 from trimaran.rehearsal.launch import MARK, RankRun, run_ranks
 from trimaran.rehearsal.request import Gpu, RankRequest
@@ -125,6 +127,16 @@ def test_ranks_that_do_not_are_run_as_many_at_once_as_asked(tmp_path: Path) -> N
     """
     found = run(tmp_path / "run", code, world=3, at_once=1)
     assert [one.printed.strip() for one in found] == ["now 1"] * 3
+
+
+def test_ranks_that_must_run_at_once_are_refused_where_memory_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others then run one after another."""
+    monkeypatch.setattr(launch, "free_memory_bytes", lambda: 2 * launch.LEAST_RANK_BYTES)
+    with raises("rehearse.too-many-at-once", EnvironmentProblem, ranks=3):
+        run(tmp_path / "together", "", world=3, together=True)
+    assert len(run(tmp_path / "apart", "", world=3)) == 3
 
 
 def test_a_status_of_its_own_is_kept(tmp_path: Path) -> None:

@@ -16,6 +16,9 @@ pytestmark = pytest.mark.distributed
 FEW = ("fsdp_uneven", "pipeline", "tensor")
 """Trainings that every run of the tests has; all have a sweep."""
 
+PARTS = 5
+"""Of the sweep."""
+
 ERROR = 0.01
 """Live bytes may differ by it, the allocator's rounding left out."""
 
@@ -74,21 +77,37 @@ def _compare(names: Sequence[str], observed: dict[str, list[list[int]]], folder:
     assert false_lacks <= 0.02 * asked
 
 
+def _observed_as_kept(names: Sequence[str]) -> dict[str, list[list[int]]]:
+    """What real runs show now, compared with what is kept.
+
+    A thread of gloo holds what it sends a little longer on a busy machine, which only adds; so the least of up to three
+    runs counts.
+    """
+    expected = {name: kept()[name] for name in names}
+    least = observe(names)
+    for _ in range(2):
+        if _flat(least) == pytest.approx(_flat(expected), rel=1e-5):
+            break
+        again = observe(names)
+        least = {name: [list(map(min, *pair)) for pair in zip(least[name], again[name], strict=True)] for name in names}
+    assert _flat(least) == pytest.approx(_flat(expected), rel=1e-5)
+    return least
+
+
+def _flat(observed: dict[str, list[list[int]]]) -> list[int]:
+    return [nbytes for name in sorted(observed) for steps in observed[name] for nbytes in steps]
+
+
 def test_live_bytes_of_few_trainings_as_observed_now(tmp_path: Path) -> None:
-    observed = observe(FEW)
-    assert observed == {name: steps for name, steps in kept().items() if name in FEW}
-    _compare(FEW, observed, tmp_path)
+    _compare(FEW, _observed_as_kept(FEW), tmp_path)
 
 
 @pytest.mark.sweep
-def test_live_bytes_of_all_trainings_as_observed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_live_bytes_of_all_trainings_as_observed(part: int, tmp_path: Path) -> None:
     assert set(kept()) == set(WORLDS)
-    _compare([name for name in WORLDS if name not in FEW], kept(), tmp_path)
-
-
-@pytest.mark.sweep
-def test_all_trainings_are_observed_as_kept() -> None:
-    assert observe(WORLDS) == kept()
+    names = [name for name in WORLDS if name not in FEW][part::PARTS]
+    _compare(names, _observed_as_kept(names), tmp_path)
 
 
 def _lines(case: str) -> list[int]:

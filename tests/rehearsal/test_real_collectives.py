@@ -28,7 +28,7 @@ Call = tuple[object, ...]
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
-    jobs = [Job(name, path, WORLD, tuple(range(WORLD)), patience_s=60) for name, path in SCRIPTS.items()]
+    jobs = [Job(name, path, WORLD, tuple(range(WORLD))) for name, path in SCRIPTS.items()]
     return rehearse(jobs, tmp_path_factory.mktemp("rehearsed"))
 
 

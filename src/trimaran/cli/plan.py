@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trimaran.planning.rehearsed import PlanRehearsed
     from trimaran.planning.requests import PlanRequest
     from trimaran.planning.results import Planned
+    from trimaran.program.strategy import Strategy
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)]
 
@@ -142,21 +143,43 @@ def rehearsal_by(
     check_network(job, shape_of(job, request), target)
 
     def rehearse(planned: "Planned", progress: "Progress") -> "PlanRehearsed":
+        from dataclasses import replace
+
+        from trimaran.planning.rehearsed import neighbours, tried_neighbour
+        from trimaran.planning.results import Simulated
+
         done = rehearse_plan(planned, target, progress=progress)
-        found.append(done)
-        return done
+        tried = []
+        if done.rehearsal.verdict == "out of memory" and not isinstance(planned.evidence, Simulated):
+            for words, strategy in neighbours(planned.chosen.strategy):
+                try:
+                    other = rehearse_plan(planned, target, strategy=strategy, progress=progress)
+                except InputError:  # the target has none such
+                    continue
+                tried.append(tried_neighbour(words, strategy, other))
+                if other.rehearsal.fits:
+                    break
+        found.append(replace(done, tried=tuple(tried)))
+        return found[0]
 
     return rehearse
 
 
 def rehearse_plan(
-    planned: "Planned", target: str, *, ranks: str = "kinds", steps: int = STEPS, progress: "Progress | None" = None
+    planned: "Planned",
+    target: str,
+    *,
+    strategy: "Strategy | None" = None,
+    ranks: str = "kinds",
+    steps: int = STEPS,
+    progress: "Progress | None" = None,
 ) -> "PlanRehearsed":
     """Export a plan and rehearse the export.
 
     Args:
         planned: for a target cluster
         target: runtime that the plan is exported to
+        strategy: that is exported in place of the chosen one, of a plan of degrees; None: the chosen one
         ranks: that are rehearsed: "kinds", "all", or numbers such as "0,8"
         steps: of an optimizer
         progress: is told how many ranks have ended
@@ -165,6 +188,8 @@ def rehearse_plan(
         InputError: the plan cannot be exported to that target, or not be started there
         EnvironmentProblem: a process cannot be started
     """
+    from dataclasses import replace
+
     from trimaran.base.files import put_in_place, temporary_folder
     from trimaran.base.progress import ignore_progress
     from trimaran.features.export import launch_plan
@@ -173,8 +198,10 @@ def rehearse_plan(
     from trimaran.planning.rehearsed import compare_with_plan
     from trimaran.planning.results import Simulated
 
-    evidence = planned.evidence
+    evidence, limit = planned.evidence, planned.request.memory_bytes
     chosen = whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan
+    if strategy is not None:
+        chosen = replace(chosen, strategy=strategy)
     launch = launch_plan(chosen, target, steps=steps)
     with temporary_folder("trimaran-export-") as folder:
         for name, text in launch.files.items():
@@ -184,12 +211,13 @@ def rehearse_plan(
             launch.arguments,
             world=launch.ranks,
             cluster=str(planned.request.cluster),
+            memory=None if limit is None else limit + planned.machine.node.device.memory.context_bytes,
             ranks=ranks,
             steps=steps,
             alloc_conf=launch.allocator,
         )
         found = answer(question, progress=progress or ignore_progress)
-    return compare_with_plan(planned, target, found.rehearsal)
+    return compare_with_plan(planned, target, found.rehearsal, found.step)
 
 
 def _follow(job: str, output: Path | None) -> str:

@@ -12,14 +12,17 @@ Both count without the driver's context. A plan that was simulated from a graph 
 """
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planning.results import Modelled, Planned
 from trimaran.program.json_files import to_plain
-from trimaran.report.rehearsal import Rehearsal, RehearsedRank
+from trimaran.program.strategy import Strategy
+from trimaran.rehearsal.time import StepTime
+from trimaran.report.rehearsal import Rehearsal, RehearsedRank, Verdict
 
 _PURPOSES: Mapping[str, tuple[str, ...]] = {
     "parameters": ("parameter", "communication"),
@@ -28,6 +31,32 @@ _PURPOSES: Mapping[str, tuple[str, ...]] = {
     "activations": ("activation", "input", "temporary"),
     "libraries": ("other",),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A neighbour of a plan that was rehearsed, because the plan's export runs out of memory.
+
+    Attributes:
+        change: what is other than in the plan, in words
+        strategy: its name
+        verdict: of its rehearsal
+        rehearsed_bytes: of the rank that needs most, without the driver's context [bytes]
+        rehearsed_s: step [s]; None: no step could be timed
+    """
+
+    change: str
+    strategy: str
+    verdict: Verdict
+    rehearsed_bytes: int
+    rehearsed_s: float | None
+
+    @property
+    def line(self) -> str:
+        """The verdict in a line."""
+        step = "" if self.rehearsed_s is None else f", {format_seconds(self.rehearsed_s)} a step"
+        memory = f"{format_bytes(self.rehearsed_bytes)} a rank"
+        return f"with {self.change} ({self.strategy}), rehearsed: {self.verdict}, {memory}{step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +73,8 @@ class PlanRehearsed:
         planned_s: step of the plan [s]
         planned_interval_s: its 90 % interval [s]
         rehearsed_s: step of the rehearsal [s]; None: no step could be timed
+        kernels_s: that take most of it, by name [s]
+        tried: neighbours of a plan that runs out of memory, up to the first that fits
     """
 
     target: str
@@ -55,6 +86,8 @@ class PlanRehearsed:
     planned_s: float
     planned_interval_s: tuple[float, float]
     rehearsed_s: float | None
+    kernels_s: Mapping[str, float] = field(default_factory=dict)
+    tried: tuple[Tried, ...] = ()
 
     @property
     def line(self) -> str:
@@ -71,17 +104,21 @@ class PlanRehearsed:
 
     @property
     def why(self) -> tuple[str, ...]:
-        """What keeps it from fitting, one sentence each."""
-        return tuple(trouble.text for trouble in self.rehearsal.troubles)
+        """What keeps it from fitting, and what was tried in its place, one sentence each."""
+        told = [trouble.text for trouble in self.rehearsal.troubles if trouble.text not in self.line]
+        return (*told, *(one.line for one in self.tried))
 
 
-def compare_with_plan(planned: Planned, target: str, rehearsal: Rehearsal) -> PlanRehearsed:
+def compare_with_plan(
+    planned: Planned, target: str, rehearsal: Rehearsal, step: StepTime | None = None
+) -> PlanRehearsed:
     """A plan next to the rehearsal of its export.
 
     Args:
         planned: the plan
         target: that it was exported to
         rehearsal: of the export
+        step: that its time is of, where one could be timed
     """
     chosen = planned.chosen
     context = planned.machine.node.device.memory.context_bytes
@@ -100,6 +137,56 @@ def compare_with_plan(planned: Planned, target: str, rehearsal: Rehearsal) -> Pl
         planned_s=chosen.step_time_s,
         planned_interval_s=chosen.interval_s,
         rehearsed_s=None if rehearsal.step is None else rehearsal.step.seconds,
+        kernels_s={} if step is None else {share.name: share.seconds for share in step.kernels},
+    )
+
+
+def neighbours(strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
+    """Strategies of the same degrees that need less memory, each with what is other in words, what costs least first.
+
+    Args:
+        strategy: that needs too much
+
+    Example:
+        >>> from trimaran.program.strategy import Strategy
+        >>> for words, one in neighbours(Strategy(dp=8, zero=2, microbatch=2)):
+        ...     print(words, "|", one.zero, one.microbatch, sorted(one.recomputed))
+        parameters sharded too | 3 2 []
+        microbatches half as large | 2 1 []
+        whole layers recomputed | 2 2 ['layers']
+        all of it | 3 1 ['layers']
+    """
+    changes: dict[str, dict[str, Any]] = {}
+    if strategy.dp > 1 and strategy.pp == 1 and strategy.zero < 3:
+        changes["parameters sharded too"] = {"zero": 3}
+    elif strategy.dp > 1 and strategy.zero == 0:
+        changes["the optimizer's state sharded"] = {"zero": 1}
+    if strategy.microbatch % 2 == 0:
+        halves = {"microbatch": strategy.microbatch // 2, "microbatches": strategy.microbatches * 2}
+        changes["microbatches half as large"] = halves
+    if "layers" not in strategy.recomputed or strategy.recompute_layers is not None:
+        again = {"recomputed": frozenset({"layers"}), "recompute_layers": None}
+        changes["whole layers recomputed"] = again
+    for words, change in changes.items():
+        yield words, replace(strategy, **change)
+    if len(changes) > 1:
+        yield "all of it", replace(strategy, **{name: value for one in changes.values() for name, value in one.items()})
+
+
+def tried_neighbour(change: str, strategy: Strategy, found: PlanRehearsed) -> Tried:
+    """What the rehearsal of a neighbour says.
+
+    Args:
+        change: what is other than in the plan, in words
+        strategy: of the neighbour
+        found: its rehearsal
+    """
+    return Tried(
+        change=change,
+        strategy=strategy.name,
+        verdict=found.rehearsal.verdict,
+        rehearsed_bytes=found.rehearsed_bytes,
+        rehearsed_s=found.rehearsed_s,
     )
 
 

@@ -575,6 +575,7 @@ class _Comparison:
                 self._explain(group, lists, position)
                 return
         self._compare_places(group, lists)
+        self._note_one_more_step(group, lists)
 
     def _is_firm(self, over: Sequence[int], calls: Sequence[Call]) -> bool:
         """Whether ranks that ask for nothing more really would not.
@@ -606,6 +607,28 @@ class _Comparison:
                 f"compared up to there, and what it would ask {group_text(self.views[group])} after that is not known."
             )
             self.unsure.append(Unsure("stopped", text, call.lines))
+
+    def _note_one_more_step(self, group: Shared, lists: Mapping[int, list[Call]]) -> None:
+        """A rank that was stopped as it began a step, when another had done all of its steps."""
+        for rank, calls in lists.items():
+            member = self.members[rank]
+            if member.record.end.how != "steps" or not calls or calls[-1].steps + 1 < member.steps:
+                continue
+            over = [
+                other
+                for other in lists
+                if self.members[other].record.end.how in ("finished", "exit")
+                and self.members[other].steps <= member.steps
+            ]
+            if over and rank not in self.told:
+                self.told.add(rank)
+                where = line_text(calls[-1].lines)
+                text = (
+                    f"{ranks_text([rank]).capitalize()} was stopped as it began another step, where {ranks_text(over)} "
+                    f"had done all: if it asks {group_text(self.views[group])} again, as at {where}, it waits for "
+                    f"ever. Rehearse more than {_steps_text(member.steps)} to know."
+                )
+                self.unsure.append(Unsure("stopped", text, calls[-1].lines))
 
     def _explain(self, group: Shared, lists: Mapping[int, list[Call]], position: int) -> None:
         """Tell where members part: each part of them against the largest."""

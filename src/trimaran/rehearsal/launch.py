@@ -104,7 +104,7 @@ def run_ranks(
         requests: one a rank; paths in them lie in `folder`
         folder: exists and is the caller's to remove; requests and temporary files of the script go there
         at_once: most ranks at one time; those that are rehearsed together are always started together, and fewer are
-            where memory is short. None: as many as this process may use cores
+            where memory is short. None: the cores that this process may use
         progress: is told how many ranks have ended
         worker: module that is run
 

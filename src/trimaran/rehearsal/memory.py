@@ -536,17 +536,30 @@ def _live(story: _Story, until: int) -> set[int]:
 
 
 def _steps(story: _Story, played: _Played) -> Iterable[StepPeak]:
-    for number, (at, allocated, requested, reserved) in enumerate(played.step_peaks[: max(1, len(story.ends))]):
-        purposes: Counter[Purpose] = Counter()
-        for block in _live(story, at):
-            purposes[story.purpose[block]] += played.sizes[block]
+    peaks = played.step_peaks[: max(1, len(story.ends))]
+    found = _purposes(story, played, {peak[0] for peak in peaks})
+    for number, (at, allocated, requested, reserved) in enumerate(peaks):
         yield StepPeak(
-            step=number,
-            allocated=allocated,
-            requested=requested,
-            reserved=reserved,
-            purposes=_ordered(purposes),
+            step=number, allocated=allocated, requested=requested, reserved=reserved, purposes=_ordered(found[at])
         )
+
+
+def _purposes(story: _Story, played: _Played, positions: set[int]) -> dict[int, Counter[Purpose]]:
+    """What memory is for after the events at some positions."""
+    left = sorted(positions, reverse=True)
+    now: Counter[Purpose] = Counter()
+    live: set[int] = set()
+    found = {}
+    for kind, block, nbytes, _, index in story.moves:
+        while left and index > left[-1]:
+            found[left.pop()] = now.copy()
+        if kind == _TAKE and nbytes:
+            live.add(block)
+            now[story.purpose[block]] += played.sizes[block]
+        elif kind == _GIVE and block in live:
+            live.remove(block)
+            now[story.purpose[block]] -= played.sizes[block]
+    return found | dict.fromkeys(left, now)
 
 
 def _moment(story: _Story, played: _Played, at: int, *, without: int = -1) -> Moment:

@@ -22,7 +22,7 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
-from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.saved import SavedFiles
@@ -79,6 +79,7 @@ class Patches:
         self._checks_of_ddp()
         self._synchronised_norms()
         self._profilers()
+        when_imported("torch.distributed.tensor._sharding_prop", self._long_lists)
         torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -289,6 +290,8 @@ class Patches:
         """Compiled code is not rehearsed; the same model uncompiled is, and that is said."""
         from torch._dynamo.eval_frame import OptimizedModule, _NullDecorator
 
+        without: Any = _NullDecorator()
+
         class Uncompiled(OptimizedModule):
             """Looks like a compiled module, and calls the module."""
 
@@ -299,7 +302,7 @@ class Patches:
             self._recorder.note("torch.compile: rehearsed without it")
             if model is None:
                 return compiled
-            return Uncompiled(model, _NullDecorator()) if isinstance(model, nn.Module) else model
+            return Uncompiled(model, without) if isinstance(model, nn.Module) else model
 
         def compile_in_place(module: nn.Module, *_: Any, **__: Any) -> None:
             self._recorder.note("torch.compile: rehearsed without it")
@@ -452,6 +455,23 @@ class Patches:
                 values.all_true = before
 
         replace(SyncBatchNorm, forward=staticmethod(with_all))
+
+    @staticmethod
+    def _long_lists(module: Any) -> None:
+        """DTensor looks through all tensors of an optimizer's list again for each of them: once is enough."""
+        whole = module._propagate_use_strided_shard_flag
+        kind = module._StridedShard
+        seen: list[Any] = [None]
+
+        def propagate(strategy: Any, schema: Any) -> None:
+            if schema is seen[0]:
+                return
+            if any(isinstance(place, kind) for spec in schema.args_spec for place in spec.placements):
+                whole(strategy, schema)
+            else:
+                seen[0] = schema
+
+        replace(module, _propagate_use_strided_shard_flag=propagate)
 
     def _profilers(self) -> None:
         """The profiler finds no driver to ask about the device; the host's side of it works."""

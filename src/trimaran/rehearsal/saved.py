@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.tensors import FAKE
@@ -56,7 +56,7 @@ class SavedFiles:
 
     def install(self) -> None:
         """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
-        copyreg.pickle(FakeTensor, _parts_of)  # type: ignore[arg-type]
+        copyreg.pickle(FakeTensor, _parts_of)
         replace(torch, save=self._save, load=self._load_saved)
         self._file_system()
         with contextlib.suppress(ImportError):
@@ -201,8 +201,7 @@ class SavedFiles:
 
         Plans of ranks that are not rehearsed are not known, so that all pieces together fill a tensor is not asked.
         """
-        waiting = _WhenImported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
-        waiting.install()
+        when_imported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
 
     def _checkpoints_on_disk(self, storage: Any) -> None:
         from torch.distributed.checkpoint import default_planner
@@ -260,47 +259,6 @@ class SavedFiles:
         )
         replace(default_planner, _validate_global_plan=lambda *_: [])
         replace(default_planner.DefaultSavePlanner, create_local_plan=plan_of)
-
-
-class _WhenImported:
-    """Calls a function with a module once that is imported, which not every script does.
-
-    Args:
-        name: of the module
-        then: called after its import
-    """
-
-    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
-        self._name = name
-        self._then = then
-
-    def install(self) -> None:
-        """Watch imports; or call at once, where the module is there already."""
-        import sys
-
-        if self._name in sys.modules:
-            self._then(sys.modules[self._name])
-        else:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Of the module that is waited for: as found without this, with a loader that calls."""
-        import importlib.util
-        import sys
-
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_tell(module: Any) -> None:
-                run(module)
-                self._then(module)
-
-            replace(spec.loader, exec_module=run_and_tell)
-        return spec
 
 
 @contextlib.contextmanager

@@ -6,21 +6,21 @@ rank is empty, and listed as invented.
 
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store as TorchStore
 
 from trimaran.rehearsal.recorder import Recorder
 
 
-def store_kind(recorder: Recorder, world: int) -> type[dist.Store]:
+def store_kind(recorder: Recorder, world: int) -> type[TorchStore]:
     """A class of stores that takes any arguments of torch's own.
 
     Args:
         recorder: lists keys that are not known
         world: ranks in all
     """
-    made: list[dist.Store] = []  # torch holds only what is below Python
+    made: list[TorchStore] = []  # torch holds only what is below Python
 
-    class Store(dist.Store):
+    class Store(TorchStore):
         """Of one rank."""
 
         def __init__(self, *_: Any, **others: Any) -> None:

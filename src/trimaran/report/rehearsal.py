@@ -49,6 +49,9 @@ PURPOSES: Mapping[str, str] = {
 }
 """What memory is for, and its heading in tables; inputs count as other."""
 
+_TIGHT = 0.9
+"""Share of a device's room from which on another setting of the allocator is worth a look."""
+
 _MOST_ROWS = 12
 _MOST_PURPOSES = 4
 _GIB = 2**30
@@ -449,7 +452,7 @@ def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
 def _invented_table(invented: Sequence[InventedValue]) -> Iterator[RenderableType]:
     yield _title("Invented values: what the script asked of tensors without data")
     table = frame_table()
-    add_words(table, "what", "value", "asked by", "line")
+    add_words(table, "what", "answer", "asked by", "line")
     add_figures(table, "times")
     for one in invented[:_MOST_ROWS]:
         table.add_row(*map(Text, (one.what, one.value, one.asked, one.line)), f"{one.count:,}")
@@ -475,7 +478,8 @@ def next_command(rehearsal: Rehearsal) -> str:
         helps = [one for one in rehearsal.remedies if one.fits]
         what = helps[0].action.rstrip(".") if helps else "no remedy is enough alone: take several"
         return f"{what}; then {head} {script}"
-    if rehearsal.verdict in ("out of memory", "not sure"):
+    tight = any(one.reserved_bytes > _TIGHT * one.room_bytes for one in rehearsal.ranks)
+    if rehearsal.verdict in ("out of memory", "not sure") and tight:
         return f"{head} --alloc-conf expandable_segments:True {script}"
     if rehearsal.verdict in ("disagree", "hang"):
         return f"repair the lines above, then {head} {script}"

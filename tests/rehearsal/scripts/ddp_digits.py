@@ -26,7 +26,7 @@ train_x, test_x, train_y, test_y = train_test_split(images.astype("float32") / 1
 train = TensorDataset(torch.from_numpy(train_x).view(-1, 1, 8, 8), torch.from_numpy(train_y))
 test = TensorDataset(torch.from_numpy(test_x).view(-1, 1, 8, 8), torch.from_numpy(test_y))
 sampler = DistributedSampler(train)
-loader = DataLoader(train, batch_size=32, sampler=sampler, num_workers=2, pin_memory=use_cuda, drop_last=True)
+loader = DataLoader(train, batch_size=32, sampler=sampler, num_workers=2, pin_memory=use_cuda)
 test_loader = DataLoader(test, batch_size=128)
 
 model = nn.Sequential(

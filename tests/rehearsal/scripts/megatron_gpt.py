@@ -11,6 +11,7 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 TP, PP = int(sys.argv[1]) if len(sys.argv) > 1 else 2, int(sys.argv[2]) if len(sys.argv) > 2 else 1
@@ -66,7 +67,7 @@ def main():
         post_process=parallel_state.is_pipeline_last_stage(),
     ).cuda()
     model = DistributedDataParallel(
-        config, DistributedDataParallelConfig(grad_reduce_in_fp32=False, overlap_grad_reduce=False), model
+        config, DistributedDataParallelConfig(grad_reduce_in_fp32=False, overlap_grad_reduce=False), Float16Module(config, model)
     )
     config.finalize_model_grads_func = finalize_model_grads
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)

@@ -30,7 +30,7 @@ model.head.weight = model.words.weight
 parameters = list(model.parameters())
 optimizer = adam(parameters)
 history = []
-for step in range(STEPS):
+for _ in range(STEPS):
     tokens, targets = batch()
     embedded = model.words(tokens).detach().requires_grad_()
     x = embedded

@@ -256,6 +256,20 @@ def test_ranks_stopped_after_the_same_step_are_compared_to_it() -> None:
     assert only(agreement_of(2, write)).kind == "alone"
 
 
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_rank_that_begins_a_step_that_another_does_not_is_not_sure(stopped: int) -> None:
+    def write(maker: Maker) -> None:
+        for _ in range(3):
+            maker.all_reduce(line=10)
+            maker.step()
+        if maker.record.rank < stopped:
+            maker.end("steps")
+
+    answer = agreement_of(2, write)
+    assert answer.ok
+    assert [unsure.kind for unsure in answer.unsure] == (["stopped"] if stopped == 1 else [])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Groups
 

@@ -177,6 +177,14 @@ def test_after_a_lack_of_memory_the_first_remedy_that_is_enough_comes_next() -> 
     assert "yes" in page
 
 
+def test_where_memory_is_tight_the_allocator_is_worth_a_look_and_else_it_is_not() -> None:
+    """A script that compiles is not sure to fit, however much room there is."""
+    (one,) = ranks(1)
+    tight, wide = replace(one, reserved_bytes=75 * GIB), replace(one, reserved_bytes=GIB)
+    assert "expandable_segments" in next_command(made("not sure", ranks=[tight]))
+    assert "expandable_segments" not in next_command(made("not sure", ranks=[wide]))
+
+
 def test_the_document_has_every_field() -> None:
     document = json.loads(json.dumps(rehearsal_document(made())))
     assert document["verdict"] == "fits"

@@ -150,7 +150,7 @@ def _reasons(recipe: Recipe, target: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformersConfig:
-    """A configuration of transformers: its class, and its settings."""
+    """A configuration of transformers: its class, and its settings as Python."""
 
     name: str
     settings: Mapping[str, object]
@@ -191,6 +191,8 @@ def transformers_config(shape: TransformerShape) -> TransformersConfig | None:
                 "n_layer": shape.layers,
                 "n_head": shape.heads,
                 "n_inner": shape.ffn,
+                # The same function as its default, in one kernel.
+                "activation_function": '"gelu_pytorch_tanh"',
                 "resid_pdrop": 0.1 if shape.hidden_dropout else 0.0,
                 "embd_pdrop": 0.1 if shape.hidden_dropout else 0.0,
                 "attn_pdrop": 0.1 if shape.attention_dropout else 0.0,
@@ -226,6 +228,7 @@ def accelerate_script(recipe: Recipe) -> str:
             "rate": _RATE,
             "clip_norm": recipe.clip_norm,
             "scatters": scatters_each_time(recipe),
+            "replicas": recipe.dp > 1 and not sharded,
             "bucket_mb": max(1, (recipe.bucket_bytes or 0) // 2**20) if buckets else None,
         },
     )

@@ -91,7 +91,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         took_s: that this took [s]
     """
     records = rehearsed.records
-    settings = Settings.parse(question.allocator)
+    settings = Settings.parse(question.allocator or next((one.allocator for one in records if one.allocator), ""))
     memories = {record.rank: read_memory(record, settings=settings) for record in records}
     stands = Counter(rehearsed.representatives.values())
     ranks = [
@@ -337,7 +337,7 @@ def _agreement_line(agreement: Agreement | None, world: int) -> str:
         return "" if world == 1 else "Agreement: one rank was rehearsed, so that nothing could be compared"
     if not agreement.calls:
         return "Agreement: nothing could be compared, as no group has two rehearsed members that ask for something"
-    calls = format_count(agreement.calls, "call")
+    calls = "1 call" if agreement.calls == 1 else f"{agreement.calls:,} calls"
     groups = f"{format_count(agreement.groups, 'group')} and " if agreement.groups else ""
     among = f"{calls} of {groups}{format_count(len(agreement.ranks), 'rank')}"
     if agreement.ok:
@@ -468,6 +468,9 @@ def _notes(
     question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
+    for run in rehearsed.runs:
+        if run.record.end.how == "seconds" and _step_ends(run.record):
+            yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
     said: set[str] = set()
     for text in (
         *(note for record in rehearsed.records for note in record.notes),

@@ -160,7 +160,7 @@ class KernelFunction:
         self.__doc__ = getattr(function, "__doc__", None)
         self.configs: list[Any] = []
         self.cache: dict[Any, Any] = {}
-        code = getattr(self.fn, "__code__", None)
+        code = self.fn.__code__ if isinstance(self.fn, types.FunctionType) else None
         self.arg_names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
 
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
@@ -219,7 +219,7 @@ class _Triton(_Absent):
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
             frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename.startswith(str(Path(torch.__file__).parent)):
+        if frame is not None and frame.f_code.co_filename.startswith(f"{Path(torch.__file__).parent}/"):
             return False
         importlib.import_module("torch._inductor.runtime.triton_compat")
         return True
@@ -360,6 +360,8 @@ def _caught(code: types.CodeType, at: int) -> bool:
                 return True
             if one.opname == "CHECK_EXC_MATCH" and names & _CATCHING:
                 return True
-            if one.opname == "POP_EXCEPT" and not names:
-                return True
+            if one.opname == "RERAISE":
+                break
+        if instructions[first + 1].opname == "POP_TOP":  # `except:`
+            return True
     return False

@@ -78,14 +78,14 @@ def check_build() -> None:
     if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None:
         raise InputError(
             f"a rehearsal runs on a CPU build of torch; this is {torch.__version__}: install the CPU wheel of "
-            f"{_versions()} in an environment of its own",
-            code="rehearse.torch-build",
+            f"{_versions()} in another environment",
+            code="rehearse.torch-with-cuda",
             torch=torch.__version__,
         )
     if build_version() not in _COUNT:
         raise InputError(
             f"a rehearsal knows the CPU builds of torch {_versions()}; this is {torch.__version__}: install one of "
-            "these in an environment of its own",
+            "these in another environment",
             code="rehearse.torch-version",
             torch=torch.__version__,
         )

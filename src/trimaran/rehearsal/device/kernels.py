@@ -25,7 +25,7 @@ _GATES = {0: 1, 1: 1, 2: 4, 3: 3}
 """Matrices of a layer by cuDNN's mode: ReLU, tanh, LSTM, GRU."""
 
 _KEPT = {0: 1, 1: 1, 2: 6, 3: 5}
-"""Values of the hidden size that a layer keeps for its backward per step, direction and row: the gates after their
+"""Values of the carried size that a layer keeps for its backward per step, direction and row: the gates after their
 nonlinearities and the states. cuDNN does not say what it reserves; this is what the derivative needs."""
 
 
@@ -147,7 +147,7 @@ def _reduced(
 
 
 def _gru_cell(
-    gates: torch.Tensor, hidden: torch.Tensor, state: torch.Tensor, *_: Any
+    gates: torch.Tensor, carried: torch.Tensor, state: torch.Tensor, *_: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(state), state.new_empty((state.shape[0], 5 * state.shape[1]))
 
@@ -260,10 +260,10 @@ def _recurrent(name: str, mode: int) -> Any:
         else:
             _, state, weights, biased, layers, dropout, training, both, first = args
             steps = []
-        hidden, cell = state if mode == 2 else (state, None)
+        carried, cell = state if mode == 2 else (state, None)
         if torch.is_autocast_enabled("cuda"):
             kind = torch.get_autocast_dtype("cuda")
-            tensor, hidden = tensor.to(kind), hidden.to(kind)
+            tensor, carried = tensor.to(kind), carried.to(kind)
             cell = cell.to(kind) if cell is not None else None
             weights = [weight.to(kind) for weight in weights]
         directions = 2 if both else 1
@@ -271,8 +271,8 @@ def _recurrent(name: str, mode: int) -> Any:
         projected = per_layer - (4 if biased else 2) == 1
         size = weights[0].shape[0] // _GATES[mode]
         out, last, last_cell, _, _ = torch._cudnn_rnn(
-            tensor, weights, per_layer, weights[0].new_empty(0), hidden, cell, mode, size,
-            hidden.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
+            tensor, weights, per_layer, weights[0].new_empty(0), carried, cell, mode, size,
+            carried.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
             steps, None,
         )  # fmt: skip
         return (out, last, last_cell) if mode == 2 else (out, last)
@@ -296,14 +296,14 @@ def _rnn_backward(
     weights: Sequence[torch.Tensor],
     per_layer: int,
     buffer: Any,
-    hidden: torch.Tensor,
+    carried: torch.Tensor,
     cell: torch.Tensor | None,
     *rest: Any,
 ) -> Any:
     wanted = rest[-1]
     return (
         torch.empty_like(tensor),
-        torch.empty_like(hidden),
+        torch.empty_like(carried),
         torch.empty_like(cell) if cell is not None else None,
         [torch.empty_like(weight) for weight in weights] if wanted[3] else [],
     )

@@ -1,0 +1,102 @@
+"""From a script to the records of its ranks: which are rehearsed, how often, and together with whom."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from tests.rehearsal.test_launch import ROOT, WORKER
+
+from trimaran.features.rehearse import runs
+from trimaran.features.rehearse.runs import Question, Rehearsed, rehearse_ranks
+from trimaran.features.rehearse.target import find_target
+from trimaran.rehearsal.launch import RankRun
+
+STAGES = """
+    import os, pathlib
+    with pathlib.Path({log!r}).open("a") as log:
+        log.write(os.environ["RANK"] + "\\n")
+    rank = int(os.environ["RANK"])
+    MADE = [(first, first + 2, first + 4, first + 6) for first in range(2)]
+    MADE += [(first, first + 1) for first in (0, 2, 4, 6)]
+    CALLS = {calls}
+"""
+"""Four stages of two replicas."""
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of these tests can be imported."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def rehearsed(folder: Path, calls: str, *, world: int = 8, ranks: str = "kinds", **options: Path) -> Rehearsed:
+    """A script that makes stages, rehearsed; `begun` has a line for each rank that was started."""
+    code = textwrap.dedent(STAGES.format(log=str(folder / "begun"), calls=calls))
+    (folder / "train.py").write_text(code)
+    question = Question(script=str(folder / "train.py"), target=find_target("dgx-h100", world=world), ranks=ranks)
+    return rehearse_ranks(question, worker=WORKER, **options)
+
+
+def started(folder: Path) -> list[int]:
+    """Ranks whose scripts have run, once for each time."""
+    return sorted(map(int, (folder / "begun").read_text().split()))
+
+
+def test_rank_0_and_the_last_rank_tell_which_others_are_rehearsed_and_run_once(tmp_path: Path) -> None:
+    """Messages in the groups of stages: every stage; each has both of its replicas, as these are few."""
+    found = rehearsed(tmp_path, "[('send', rank % 2)]")
+    assert [record.rank for record in found.records] == list(range(8))
+    assert started(tmp_path) == list(range(8))
+    assert found.representatives == {rank: rank for rank in range(8)}
+
+
+def test_without_stages_the_ends_of_groups_stand_for_the_others(tmp_path: Path) -> None:
+    found = rehearsed(tmp_path, "[]", world=16)
+    assert [record.rank for record in found.records] == [0, 1, 6, 15]
+    assert started(tmp_path) == [0, 1, 6, 15]
+    assert set(found.representatives.values()) == {0, 1, 6, 15}
+
+
+def test_ranks_that_exchange_objects_are_run_anew_at_once(tmp_path: Path) -> None:
+    """Rank 0 and the last one were looked at alone, and run again with the others: they wait for each other."""
+    found = rehearsed(tmp_path, "[('send_object', rank % 2)]")
+    assert started(tmp_path) == sorted([*range(8), 0, 7])
+    assert all(run.request.together == tuple(range(8)) for run in found.runs)
+
+
+def test_neighbours_that_are_not_rehearsed_are_stood_in_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimaran.rehearsal.kinds.MOST_RANKS", 4)
+    found = rehearsed(tmp_path, "[('send_object', rank % 2)]")
+    asked = {run.request.rank: run.request.stand_ins for run in found.runs}
+    assert sorted(asked) == [0, 1, 2, 4, 6, 7]
+    assert asked[7] == {3: (2, 6), 5: (4, 6)}
+    assert asked[4] == {}
+
+
+def test_named_ranks_are_rehearsed_and_no_others(tmp_path: Path) -> None:
+    """They exchange objects with their neighbours 1 and 4, which are not rehearsed: nobody waits, nobody runs twice."""
+    found = rehearsed(tmp_path, "[('all_gather_object', 2 + rank // 2)]", ranks="0,2,5")
+    assert [record.rank for record in found.records] == [0, 2, 5]
+    assert started(tmp_path) == [0, 2, 5]
+    assert set(found.representatives.values()) == {0, 2, 5}
+
+
+def test_logs_are_kept_where_they_are_asked_for(tmp_path: Path) -> None:
+    rehearsed(tmp_path, "print('I am', rank) or []", ranks="0,3", logs=tmp_path / "logs")
+    assert (tmp_path / "logs" / "rank3.log").read_text() == "I am 3\n"
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank0.log", "rank3.log"]
+
+
+def test_the_limit_goes_to_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def run_ranks(requests: list[runs.RankRequest], **_: object) -> list[RankRun]:
+        asked.extend(request.most_seconds for request in requests)
+        raise InterruptedError
+
+    monkeypatch.setattr(runs, "run_ranks", run_ranks)
+    (tmp_path / "train.py").touch()
+    target = find_target("dgx-h100", world=8)
+    with pytest.raises(InterruptedError):
+        rehearse_ranks(Question(script=str(tmp_path / "train.py"), target=target, limit_s=7.0))
+    assert asked == [7.0, 7.0]
