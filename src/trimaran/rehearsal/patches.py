@@ -26,7 +26,7 @@ from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.saved import SavedFiles
-from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
+from trimaran.rehearsal.tensors import RehearsalMode, is_pinned, pin, without_data
 from trimaran.rehearsal.values import Values, is_small, set_twin
 
 
@@ -49,7 +49,7 @@ class Patches:
         values: Values,
         exchanges: Exchanges,
         files: SavedFiles,
-        mode: Callable[[], Pretending],
+        mode: Callable[[], RehearsalMode],
         enough: Callable[[], None],
         most_steps: int,
     ) -> None:
@@ -218,7 +218,7 @@ class Patches:
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
 
     def _here(self) -> bool:
-        """Whether the script itself runs, and no fake mode of its own."""
+        """Whether the script itself runs, and no fake mode that it made."""
         return self.active and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
 
     # -----------------------------------------------------------------------------------------------------------------
