@@ -21,7 +21,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     lines: list[str]
     script: str = ""
     arguments: list[str] = []
-    ranks: list[int] = [0]
+    ranks: tuple[int, ...] = (0,)
     world: int = 8
     by_world: dict[str, list[int]] = {}
     long: bool = False
