@@ -4,7 +4,7 @@ PYTHON ?= python3
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-all demo bench docs compat golden clean
+.PHONY: help setup check test test-all demo bench docs pages compat golden clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
@@ -29,8 +29,11 @@ demo: setup  ## train a small network on two processes: plan, run, predicted aga
 bench: setup  ## run the benchmarks, write their results as JSON
 	@scripts/bench
 
-docs: setup  ## write the generated pages
+docs: setup  ## build the documentation site into site/
 	@scripts/docs
+
+pages: setup  ## write the pages that are made from the code, then build the site
+	@scripts/docs --pages
 
 compat: setup  ## unit and distributed tests on the oldest and the newest supported torch
 	@scripts/compat

@@ -1,6 +1,6 @@
 """Simulated against emulated: plans of 4 to 8 ranks on however few cores there are.
 
-For each job and number of devices the costs are measured, then each plan is simulated, and run with pretended compute
+For each job and number of devices the costs are measured, then each plan is simulated, and run with simulated compute
 and real messages on links that are held to a rate. Prints a table and writes `benchmarks/results/emulation.json`.
 """
 
@@ -27,7 +27,7 @@ from trimaran.program import Strategy  # noqa: E402
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A job on so many pretended devices.
+    """A job on so many simulated devices.
 
     Attributes:
         job: reference of a built-in job

@@ -3,7 +3,7 @@
 Each cell trains 20 steps in fp64 with SGD with momentum, and with AdamW, on ranks of its own with a time limit. Losses,
 gradients of the first step, weights after it and at the end, buffers, the optimizer's state and the metric must equal
 those of the plain loop to 1e-10, and ranks must have equal copies. Writes `benchmarks/results/matrix.json` and the
-table of `docs/jobs.md`; cells that are not run again are kept. Ends with 1 where there is a defect.
+table of `docs/job_matrix.md`; cells that are not run again are kept. Ends with 1 where there is a defect.
 
     python benchmarks/matrix/run.py --jobs resnet hf_causal --kinds dp2 zero3
     python benchmarks/matrix/run.py --jobs          # the page alone, from the cells that are kept
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--processes", type=int, default=2, help="jobs at a time")
     parser.add_argument("--output", type=Path, default=RESULTS / "matrix.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "jobs.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "job_matrix.md")
     options = parser.parse_args()
     environment = describe_environment(devices=2)
     before = read_cells(options.output)

@@ -12,7 +12,10 @@ README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 
 
-@pytest.mark.parametrize("page", [README, GUIDE], ids=["README", "guide"])
+JOBS = (ROOT / "docs" / "jobs.md").read_text()
+
+
+@pytest.mark.parametrize("page", [README, JOBS], ids=["README", "jobs"])
 def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     assert blocks

@@ -1,4 +1,4 @@
-"""Programs with pretended compute and real messages, beside their simulation."""
+"""Programs with simulated compute and real messages, beside their simulation."""
 
 from dataclasses import replace
 from pathlib import Path

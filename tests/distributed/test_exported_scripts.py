@@ -83,7 +83,9 @@ MORE_PLANS = {
     "gpt dp2 zero3 recompute": recipe(shape=GPT, dp=2, zero=3, recomputed=EVERY_LAYER),
 }
 
-ADAM = 'torch.optim.AdamW([{"params": group} for group in groups.values()], lr=RATE, betas=(0.9, 0.95))'
+ADAM = """torch.optim.AdamW(
+        [{"params": group} for group in groups.values()], lr=RATE, betas=(0.9, 0.95), fused=fused
+    )"""
 SGD = 'torch.optim.SGD([{"params": group} for group in groups.values()], lr=1.0, momentum=0.9)'
 
 

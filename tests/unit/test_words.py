@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.documents import PAGES
 
 ROOT = Path(__file__).parents[2]
 PHRASES = Path(__file__).with_name("phrases.toml")
@@ -63,7 +64,7 @@ ROOMS = sorted(
 )
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "README.md"])
+@pytest.mark.parametrize("room", [*ROOMS, *(page.relative_to(ROOT).as_posix() for page in PAGES)])
 def test_no_phrase_of_the_list_is_written(room: str) -> None:
     files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
     found = [place for path in files for place in found_in(path)]

@@ -279,7 +279,7 @@ def simulated_search(
 # Whether it is worth it to compress gradients, with the figures
 
 
-WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/compression.md"
+WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/wire.md"
 
 
 def said_of_stages(strategy: Strategy) -> str:

@@ -252,7 +252,7 @@ def parse_order(text: str, *, source: str = "order") -> Order:
     Raises:
         InputError: a cell that is no step of compute, with its row and column; an order that is incomplete
 
-    Example:
+    Examples:
         >>> [step.token for step in parse_order("0F0,,0B0\n,1F0,1B0\n")[1]]
         ['1F0', '1B0']
     """

@@ -26,7 +26,7 @@ from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.saved import SavedFiles
-from trimaran.rehearsal.tensors import Pretending, is_pinned, pin, without_data
+from trimaran.rehearsal.tensors import RehearsalMode, is_pinned, pin, without_data
 from trimaran.rehearsal.values import Values, is_small, set_twin
 
 
@@ -49,7 +49,7 @@ class Patches:
         values: Values,
         exchanges: Exchanges,
         files: SavedFiles,
-        mode: Callable[[], Pretending],
+        mode: Callable[[], RehearsalMode],
         enough: Callable[[], None],
         most_steps: int,
     ) -> None:
@@ -218,7 +218,7 @@ class Patches:
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
 
     def _here(self) -> bool:
-        """Whether the script itself runs, and no fake mode of its own."""
+        """Whether the script itself runs, and no fake mode that it made."""
         return self.active and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is None
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -373,12 +373,27 @@ class Patches:
                         for parameter in group["params"]:
                             self._name(parameter.grad, "gradient")
 
-        def before(optimizer: Optimizer, *_: Any) -> None:
+        def outside(closure: Any) -> Any:
+            """A closure that an optimizer calls has the forward and the backward."""
+            if not callable(closure) or isinstance(closure, Optimizer):
+                return closure
+
+            def called(*args: Any, **kwargs: Any) -> Any:
+                recorder.end_update()
+                try:
+                    return closure(*args, **kwargs)
+                finally:
+                    recorder.begin_update()
+
+            return called
+
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
             if id(optimizer) not in counts:  # its parameters may be other ones than those that it was made with
                 for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         self._name(parameter, "parameter")
             recorder.begin_update()
+            return tuple(map(outside, args)), {name: outside(value) for name, value in kwargs.items()}
 
         def after(optimizer: Optimizer, *_: Any) -> None:
             for state in optimizer.state.values():

@@ -1,6 +1,6 @@
 """Writes down what a rank does: blocks of memory, kernels, collectives, streams, parts of the step.
 
-A block is the storage of a tensor on the pretended device: it is taken when a kernel makes it and given back when the
+A block is the storage of a tensor on the simulated device: it is taken when a kernel makes it and given back when the
 last tensor on it is gone, which Python tells.
 """
 

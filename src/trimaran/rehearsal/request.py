@@ -4,7 +4,7 @@ import msgspec
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """The device that is pretended.
+    """The device that is simulated.
 
     Attributes:
         name: as torch would tell it, such as "NVIDIA H100 80GB HBM3"

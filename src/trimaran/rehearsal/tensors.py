@@ -1,4 +1,4 @@
-"""Tensors of a rehearsal: on the host real, on the pretended device, and where they are large, without data.
+"""Tensors of a rehearsal: on the host real, on the simulated device, and where they are large, without data.
 
 One dispatch mode sees every operation. What has only small tensors on the host runs as it is. The rest runs in torch's
 fake mode, which tells shapes, types and devices; the recorder notes blocks and kernels, `values` keeps small values,
@@ -140,13 +140,13 @@ def without_data(tensor: torch.Tensor) -> FakeTensor:
         return FAKE.from_tensor(tensor)
 
 
-class Pretending(TorchDispatchMode):
+class RehearsalMode(TorchDispatchMode):
     """Runs every operation of the script.
 
     Args:
         recorder: notes what is done
         values: keeps what is known
-        device: index of the pretended device that is current
+        device: index of the simulated device that is current
         exchanges: runs an operator of `COLLECTIVES`
     """
 
@@ -167,10 +167,10 @@ class Pretending(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
-        pretended = False
+        simulated = False
         for kind in types:
             if kind is FakeTensor:
-                pretended = True
+                simulated = True
             elif (
                 kind not in _PLAIN
                 and not issubclass(kind, torch.nn.Parameter)
@@ -187,17 +187,17 @@ class Pretending(TorchDispatchMode):
         if device is not None:
             device = torch.device(device)
             if device.type == "cuda":
-                pretended = True
+                simulated = True
                 if device.index is None:
                     kwargs = {**kwargs, "device": torch.device("cuda", self._device.current)}
-        if pretended and self._decomposes(func):
+        if simulated and self._decomposes(func):
             with self:
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
         if func.namespace in COLLECTIVES:
             return self._exchanges.run(func, args, kwargs)
-        if not pretended:
+        if not simulated:
             if func in _BY_SIZES and (device is None or device.type == "cpu"):
                 sizes = args[0] if args and isinstance(args[0], (list, tuple)) else ()
                 if sizes and math.prod(sizes) * 4 >= LARGE_BYTES:

@@ -358,7 +358,7 @@ class _Answer:
         return StepTime(
             step=step,
             number=self._excerpts[0].steps[-1],
-            steady=len(self._excerpts[0].steps) > 1,
+            steady=self._steady,
             ranks=ranks,
             critical=critical,
             mfu=work / (sum(counts) * step.seconds * flops_per_s) if flops_per_s > 0.0 else 0.0,
@@ -373,11 +373,15 @@ class _Answer:
 
     def _window(self, times: Times) -> tuple[float, float]:
         """When the last step began and ended [s, s]."""
-        steps = [self._ended(times, step) for step in range(len(self._excerpts[0].steps))]
-        return (steps[-2] if len(steps) > 1 else 0.0), steps[-1]
+        return (self._ended(times, -2) if self._steady else 0.0), self._ended(times, -1)
+
+    @property
+    def _steady(self) -> bool:
+        """Whether each rank has a step before its last one."""
+        return all(len(excerpt.steps) > 1 for excerpt in self._excerpts)
 
     def _ended(self, times: Times, step: int) -> float:
-        """When all ranks had done all of a step [s]."""
+        """When all ranks had done all of a step, counted from the last as -1 [s]."""
         found = 0.0
         for endings in self._play.endings:
             ending = endings[step]

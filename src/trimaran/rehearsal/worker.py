@@ -1,6 +1,6 @@
 """The process of one rehearsed rank: `python -m trimaran.rehearsal.worker REQUEST.json`.
 
-Reads a `RankRequest`, pretends the device, runs the script as `__main__` and writes the record, however the script
+Reads a `RankRequest`, simulates the device, runs the script as `__main__` and writes the record, however the script
 ends. The exit status is the script's own; what it prints goes where this process prints.
 """
 
@@ -80,7 +80,7 @@ class Rank:
         from trimaran.rehearsal.patches import Patches
         from trimaran.rehearsal.recorder import Recorder
         from trimaran.rehearsal.saved import SavedFiles
-        from trimaran.rehearsal.tensors import Pretending
+        from trimaran.rehearsal.tensors import RehearsalMode
         from trimaran.rehearsal.values import Values
 
         self.record.torch = str(torch.__version__)
@@ -96,8 +96,8 @@ class Rank:
         exchanges = Exchanges(self._recorder, request)
         exchanges.install()
 
-        def mode() -> Pretending:
-            return Pretending(self._recorder, values, device, exchanges)
+        def mode() -> RehearsalMode:
+            return RehearsalMode(self._recorder, values, device, exchanges)
 
         files = SavedFiles(self._recorder, request)
         patches = Patches(

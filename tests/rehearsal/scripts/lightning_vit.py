@@ -6,7 +6,7 @@ import sys
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 try:
     import lightning.pytorch as pl
@@ -28,6 +28,18 @@ class ViT(nn.Module):
         x = self.patch(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(x.size(0), -1, -1), x], dim=1) + self.places
         return self.head(self.encoder(x)[:, 0])
+
+
+class Pictures(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        return torch.randn(3, 128, 128, generator=generator), i % 100
 
 
 class Lit(pl.LightningModule):
@@ -59,8 +71,7 @@ class Lit(pl.LightningModule):
 def main():
     pl.seed_everything(0)
     world, local = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
-    train = TensorDataset(torch.randn(16 * world, 3, 128, 128)[:64].repeat(world, 1, 1, 1)[: 16 * min(world, 16)],
-                          torch.randint(0, 100, (16 * min(world, 16),)))  # fmt: skip
+    train = Pictures(16 * world)
     held = TensorDataset(torch.randn(32, 3, 128, 128), torch.randint(0, 100, (32,)))
     trainer = pl.Trainer(
         accelerator="gpu",

@@ -1,1 +1,1 @@
-"""The device that a rehearsal pretends: what torch, a script and its packages find in place of a GPU."""
+"""The simulated device of a rehearsal: what torch, a script and its packages find in place of a GPU."""

@@ -1,4 +1,4 @@
-"""`torch.cuda` and `torch.accelerator` of a pretended device.
+"""`torch.cuda` and `torch.accelerator` of a simulated device.
 
 Streams and events are numbers that the recorder notes; memory statistics come from the recorder's pool; what the
 device is called and how large it is comes from the request. What these modules ask of the driver is answered here, each
@@ -58,7 +58,7 @@ class CurrentDevice:
 
 
 class Stream:
-    """A stream of the pretended device."""
+    """A stream of the simulated device."""
 
     def __new__(cls, *_: Any, **__: Any) -> "Stream":
         """Any arguments of torch's own."""
@@ -113,7 +113,7 @@ class Stream:
 
 
 class Event:
-    """An event of the pretended device."""
+    """An event of the simulated device."""
 
     _made = 0
     _lock = threading.Lock()

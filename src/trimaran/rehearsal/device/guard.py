@@ -104,7 +104,7 @@ def check_build() -> None:
 
 
 def install(count: int) -> None:
-    """Pretend that this process sees `count` CUDA devices. Once a process; nothing undoes it.
+    """Simulate `count` CUDA devices for this process. Once a process; nothing undoes it.
 
     Raises:
         InputError: see `check_build`
