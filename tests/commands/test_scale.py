@@ -141,7 +141,7 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         (("--measured", "251 at 16, 364"), "batch each"),
         (("--measured", "251 at 16, 364 at 16"), "batch each"),
         (("--software", "mxnet:old"), 'such as "pytorch"'),
-        (("--devices", "16"), "8 devices"),
+        (("--cluster", "dgx1-v100:1", "--devices", "16"), "8 devices"),
         (("--batch", "64", "--local-batch", "8"), "--local-batch"),
         (("--strong",), "--batch"),
         (("--length-spread", "-0.1"), "below 1"),

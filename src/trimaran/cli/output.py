@@ -9,10 +9,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import TYPE_CHECKING, NoReturn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import given_from_here
@@ -20,6 +17,11 @@ from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
+
+if TYPE_CHECKING:
+    # A page of help needs none of it.
+    from rich.console import Console
+
 
 _printed = {"verbose": False, "quiet": False}
 
@@ -74,7 +76,7 @@ class _Verdict(io.TextIOBase):
 _verdict = _Verdict()
 
 
-def console() -> Console:
+def console() -> "Console":
     """The console for results; honours NO_COLOR, the width of the terminal, and --quiet."""
     from trimaran.report.tables import make_console
 
@@ -173,6 +175,9 @@ def guard_log() -> None:
 @contextmanager
 def progress_shown() -> Iterator[Reported]:
     """Show progress bars for as long as the block runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
