@@ -1,8 +1,8 @@
 """What the documents show is what happens: their Python runs, their commands print what is printed there.
 
 A block of `console` has commands behind `$ ` and lines of their output in order; `…` alone on a line stands for lines
-that are left out, and ends a line of which the rest is. TRIMARAN_GOLDEN=write writes what is printed now: of each run
-of lines that is shown the same number, from the line on that begins as its first one does.
+that are left out, and ends a line of which the rest is. TRIMARAN_GOLDEN=write writes what is printed now where that
+differs: of each run of lines that is shown the same number, from the line on that begins as its first one does.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 def test_a_command_prints_what_is_shown(page: Path, text: str, tmp_path: Path) -> None:
     command, *shown = text.rstrip("\n").splitlines()
     lines = printed(command.removeprefix("$ "), tmp_path)
-    if WRITE:
+    if WRITE and missing(shown, lines) is not None:
         whole = page.read_text(encoding="utf-8")
         page.write_text(whole.replace(text, "\n".join([command, *renewed(shown, lines)]) + "\n"), encoding="utf-8")
     else:
