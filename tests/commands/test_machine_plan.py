@@ -55,7 +55,7 @@ def test_the_degrees_of_a_large_transformer(folder: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("plan", "lenet", "--cluster", "dgx9"), 2, "dgx9"),
-        (("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "9"), 2, "8 devices"),
+        (("plan", "lenet", "--cluster", "dgx1-v100:1", "--devices", "9"), 2, "8 devices"),
         (("plan", "lenet", "--cluster", "dgx1-v100", "--link", "1Gb/s"), 2, "--link"),
         (("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "1", "--memory", "1MiB"), 3, "iB"),
     ],

@@ -115,6 +115,12 @@ def _read_program(path: Path) -> object:
     return program
 
 
+def _read_factors(path: Path) -> None:
+    from trimaran.rehearsal.prices import read_calibration
+
+    read_calibration(path)
+
+
 def _read_program_text(path: Path) -> object:
     from trimaran.base.files import read_text
     from trimaran.program.rules.check import check_program
@@ -653,6 +659,15 @@ READERS: Mapping[str, Reader] = {
         seeds=_programs,
         read=_read_program,
     ),
+    "calibration of a rehearsal": Reader(
+        modules=("trimaran/rehearsal/prices.py",),
+        file_name="factors.json",
+        form="json",
+        seeds=lambda: [
+            b'{"others": 1.1, "host": 2.0, "kernels": {"aten.mm.default": 0.9}, "spread": 0.1, "source": "a profile"}'
+        ],
+        read=_read_factors,
+    ),
     "program text": Reader(
         modules=("trimaran/program/text.py",),
         file_name="program.txt",
@@ -882,6 +897,13 @@ READERS: Mapping[str, Reader] = {
 
 INTERNAL: Mapping[str, str] = {
     "trimaran/features/export/pytorch.py": "templates of the package",
+    "trimaran/features/export/launching.py": "likewise",
+    "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",
+    "trimaran/rehearsal/record.py": "likewise",
+    "trimaran/rehearsal/launch.py": "likewise, and what the kernel says of processes",
+    "trimaran/rehearsal/groups.py": "objects of the ranks of this rehearsal",
+    "trimaran/rehearsal/saved.py": "likewise, and checkpoints that the script itself loads",
+    "trimaran/rehearsal/worker.py": "what the process that started it asks",
     "trimaran_studies/validation/peers.py": "checkouts of other projects, whose commits are compared first",
     "trimaran_studies/validation/peer_runs.py": "messages of the process that started it",
     "trimaran/base/files.py": "the guarded reader",

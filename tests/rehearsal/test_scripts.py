@@ -4,11 +4,12 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from trimaran.rehearsal.launch import RankRun, run_ranks
 from trimaran.rehearsal.request import Gpu, RankRequest
@@ -29,7 +30,6 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
 
 CASES = msgspec.convert(tomllib.loads((SCRIPTS / "corpus.toml").read_text()), dict[str, Case])
 IN_DEFAULT_SUITE = ("ddp_gpt_amp", "hsdp_dcp", "tp_sp_fsdp2", "pipeline_1f1b", "odd_state", "odd_autograd")
-WORLDS = (8, 64, 1024)
 
 
 def rehearsed(name: str, case: Case, world: int, folder: Path) -> list[RankRun]:
@@ -71,19 +71,33 @@ def test_the_table_names_every_script() -> None:
     assert named | {"deepspeed_zero"} == there  # which no environment of the tests has
 
 
-@pytest.mark.parametrize("name", IN_DEFAULT_SUITE)
+# Processes that load batches hang where the tests themselves are on several sides, for a reason that is not known.
+LOADING = ("ddp_gpt_amp", "ddp_digits", "hf_trainer", "prefetcher", "uneven_join")
+
+
+def by_turns(names: Iterable[str]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[pytest.mark.alone] if name.startswith(LOADING) else []) for name in names]
+
+
+@pytest.mark.parametrize("name", by_turns(IN_DEFAULT_SUITE))
 def test_a_script_runs_as_it_is(name: str, tmp_path: Path) -> None:
     check(rehearsed(name, CASES[name], 8, tmp_path), CASES[name].lines)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", list(CASES))
-def test_a_script_runs_at_any_size(name: str, world: int, tmp_path: Path) -> None:
-    check(rehearsed(name, CASES[name], world, tmp_path), CASES[name].lines)
+@pytest.mark.parametrize("name", by_turns(name for name in CASES if name not in IN_DEFAULT_SUITE))
+def test_the_other_scripts_run(name: str, tmp_path: Path) -> None:
+    check(rehearsed(name, CASES[name], 8, tmp_path), CASES[name].lines)
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("name", by_turns(IN_DEFAULT_SUITE))
+def test_a_script_runs_at_1024(name: str, tmp_path: Path) -> None:
+    check(rehearsed(name, CASES[name], 1024, tmp_path), CASES[name].lines)
+
+
+@pytest.mark.sweep
+@pytest.mark.alone
 def test_nothing_is_written_where_a_script_saves(tmp_path: Path) -> None:
     kept = tmp_path / "kept.pt"
     kept.write_bytes(b"what was there before")
@@ -95,6 +109,7 @@ def test_nothing_is_written_where_a_script_saves(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
+@pytest.mark.alone
 def test_growth_with_the_number_of_ranks_is_flat(tmp_path: Path) -> None:
     seconds = {}
     for world in (8, 1024):

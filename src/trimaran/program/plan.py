@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trimaran.base.decoding import check_version, decode_object, from_plain
-from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import given, read_text, write_whole
+from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
+from trimaran.base.files import read_text, write_whole
 from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
@@ -333,15 +333,10 @@ _MOST_CONFIGURATION = 2**20
 def _is_configuration(path: Path) -> bool:
     """Whether a file says of which kind a network is, as configurations of Hugging Face do and plans do not."""
     try:
-        file = given(path)
-        if file.stat().st_size > _MOST_CONFIGURATION:
-            return False
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = decode_object(read_text(path, most_bytes=_MOST_CONFIGURATION), source=str(path))
+    except TrimaranError:
         return False
-    return (
-        isinstance(found, dict) and "schema_version" not in found and bool({"model_type", "architectures"} & {*found})
-    )
+    return "schema_version" not in found and bool({"model_type", "architectures"} & {*found})
 
 
 def read_plan(path: Path) -> Plan:
