@@ -110,12 +110,12 @@ def children(named: str) -> list[str]:
 def test_a_training_that_runs_out_says_what_its_plan_needs_and_which_one_needs_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gradients and state of AdamW take 72 MiB, and the address space of a rank may grow by 40 MiB."""
+    """Gradients and state of AdamW take 72 MiB; the address space may grow by 12 MiB, after freed heap is used up."""
     jobs = Path(__file__).parents[1] / "commands" / "hungry_jobs.py"
     pins = ("--devices", "2", "--strategy", "dp2", "--execution", "eager")
     done = trimaran("plan", f"{jobs}:hungry", *pins, "--output", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    monkeypatch.setenv(ROOM, "40")
+    monkeypatch.setenv(ROOM, "12")
     done = trimaran("train", f"{jobs}:hungry", "--plan", "plan.json", cwd=tmp_path)
     assert done.returncode == 5, done.stderr
     text = " ".join(done.stderr.split())
