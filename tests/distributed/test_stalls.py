@@ -115,7 +115,7 @@ def test_workers_make_of_a_step_what_is_predicted(found: dict[tuple[str, int], S
     predicted_s = fed.step_s(alone.own.mean, Feeding(workers=2))
     assert predicted_s == pytest.approx(found["fetch", 2].ways["cached"].mean.step_s, rel=0.15)
     worth, _ = advise_on_stalls(alone)
-    assert worth[0].name in ("keep samples in memory", "pre-load in 16 workers")
+    assert worth[0].id in ("keep-samples", "load-ahead")  # how many workers, the processor says
     assert worth[0].predicted_gain > 0.8
 
 

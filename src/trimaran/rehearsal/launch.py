@@ -12,8 +12,8 @@ once as there are cores. A rank ends by itself at its limits of steps and second
 later.
 
 What a script starts is killed with it: its group of processes, and, by a mark in their environment, processes that have
-left that group. A rank dies when its parent is killed. Temporary files of a script go below the folder of the request,
-which is the caller's to remove. Nothing listens on a port.
+left that group. A rank dies when its parent is killed. Temporary files of a script go to a folder that is gone when all
+ranks have ended. Nothing listens on a port.
 """
 
 import contextlib
@@ -25,16 +25,18 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from trimaran.base.errors import EnvironmentProblem, TrimaranError
-from trimaran.base.files import folder_of_command, put_in_place, read_end
+from trimaran.base.files import folder_of_command, put_in_place, read_end, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import leaving
 from trimaran.base.units import format_bytes
@@ -102,7 +104,7 @@ def run_ranks(
 
     Args:
         requests: one a rank; paths in them lie in `folder`
-        folder: exists and is the caller's to remove; requests and temporary files of the script go there
+        folder: exists and is the caller's to remove; requests go there
         at_once: most ranks at one time; those that are rehearsed together are always started together, and fewer are
             where memory is short. None: the cores that this process may use
         progress: is told how many ranks have ended
@@ -126,12 +128,10 @@ def run_ranks(
         )
     most = max(1, together, min(at_once or cores(), free_bytes // MOST_RANK_BYTES))
     mark = secrets.token_hex(8)
-    scratch = folder / "tmp"
-    scratch.mkdir(exist_ok=True)
     waiting = deque(requests)
     running: list[_Rank] = []
     ended: dict[int, RankRun] = {}
-    with leaving(lambda _: _leave(running)):
+    with _scratch() as scratch, leaving(lambda _: _leave(running)):
         try:
             while waiting or running:
                 while waiting and len(running) < most:
@@ -150,6 +150,19 @@ def run_ranks(
                 rank.process.wait()
             _sweep(mark)
     return [ended[request.rank] for request in requests]
+
+
+_LONGEST_SCRATCH = 72
+"""Of the path for temporary files [characters]: multiprocessing makes sockets in it, with 32 more characters, and Linux
+takes 107 for a socket's address. A loader's workers hang where theirs cannot be made."""
+
+
+def _scratch() -> AbstractContextManager[Path]:
+    """A folder for temporary files of the script."""
+    usual = Path(tempfile.gettempdir()).absolute()
+    name = "trimaran-ranks-"
+    is_short = len(f"{usual}/{name}") + 8 <= _LONGEST_SCRATCH
+    return temporary_folder(name, inside=None if is_short else Path("/tmp"))
 
 
 def cores() -> int:

@@ -401,7 +401,7 @@ class Patches:
                     for value in tree_flatten(dict(state))[0]:
                         self._name(value, "optimizer")
             recorder.end_update()
-            if recorder._updating == 0:
+            if not recorder.is_updating:
                 counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
                 if counts[id(optimizer)] > recorder.steps:
                     recorder.stepped()

@@ -81,7 +81,6 @@ class Recorder:
         self._streams: dict[int, list[Any]] = {}
         self._made_streams = 0
         self.default_stream: Any = None
-        self._lock = threading.RLock()
         self.capability: tuple[int, int] | None = None  # of the device; None: libraries take no workspace
         self._workspaces: dict[tuple[bool, int], int] = {}  # block by whether autograd calls, and stream
 
@@ -102,15 +101,6 @@ class Recorder:
             self.record.events.append(Enter(part))
         return part
 
-    @contextmanager
-    def updating(self) -> Iterator[None]:
-        """An optimizer steps."""
-        self.begin_update()
-        try:
-            yield
-        finally:
-            self.end_update()
-
     def begin_update(self) -> None:
         """An optimizer begins to step."""
         self._updating += 1
@@ -118,6 +108,11 @@ class Recorder:
     def end_update(self) -> None:
         """An optimizer has stepped."""
         self._updating = max(0, self._updating - 1)
+
+    @property
+    def is_updating(self) -> bool:
+        """Whether an optimizer steps."""
+        return self._updating > 0
 
     def stepped(self) -> None:
         """All optimizers of a step have stepped."""

@@ -41,6 +41,7 @@ def build(name):
         return hf.MambaForCausalLM(config), lambda: dict(input_ids=(x := ids(8000, 2, 64)), labels=x)
     if name == "whisper":
         config = hf.WhisperConfig(encoder_layers=2, decoder_layers=2, d_model=256, decoder_start_token_id=1,
+                                  encoder_attention_heads=4, decoder_attention_heads=4,
                                   encoder_ffn_dim=512, decoder_ffn_dim=512, use_cache=False)  # fmt: skip
         return hf.WhisperForConditionalGeneration(config), lambda: dict(
             input_features=torch.randn(2, config.num_mel_bins, 3000, device="cuda"), labels=ids(1000, 2, 24)

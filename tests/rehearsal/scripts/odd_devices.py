@@ -94,6 +94,7 @@ def main():
     torch.cuda.empty_cache()
     torch.cuda.ipc_collect()
     torch.cuda.reset_max_memory_allocated()
+    dist.all_reduce(f)
     print(
         f"rank {dist.get_rank()} ok: {g is None or g.numel()} {n.shape} {o.device} {torch.cuda.list_gpu_processes() is not None}",
         flush=True,
