@@ -78,7 +78,7 @@ from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.lengths import Documents, slowest_replica
-from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel
+from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel, Eager
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
@@ -961,6 +961,7 @@ class Program:
         once_a_node: devices of a node to which tokens are sent once, however many of their experts it has (DeepSeek-AI,
             "DeepSeek-V3 Technical Report", 2024, section 3.2.2); 0: a copy for each expert
         stops_early: a forward that the backward repeats ends with the last tensor that it needs
+        eager: what modules of PyTorch keep; None: as Megatron's
         documents: of which sequences consist; None: of one document each, as long as the sequence
         sequence: that was asked for with documents, where the shape has the mean length of padded ones; 0: the shape's
     """
@@ -978,6 +979,7 @@ class Program:
     year: float = 2024.0
     tuned: bool = True
     stops_early: bool = False
+    eager: Eager | None = None
     once_a_node: int = 0
     documents: Documents | None = None
     sequence: int = 0
