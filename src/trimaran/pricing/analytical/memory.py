@@ -90,7 +90,7 @@ class Eager:
 
     Attributes:
         gates: the result of a gate's activation function is kept (a compiler computes it again)
-        wide_norms: norms without centring compute in 32 bits by operations of their own, as those of transformers do
+        wide_norms: norms without centring compute in 32 bits, each operation a kernel, as those of transformers do
         loss_chunks: parts of a microbatch whose head, loss and backward run one after another
         sums_in_place: replicas that shard nothing add gradients of microbatches in the buffers that they exchange
     """
@@ -678,11 +678,23 @@ def _kept_activations(
     heads = 1 + predicted
     read = stream if keeping.eager is None else tokens * shape.hidden * keeping.element_bytes
     at_loss = heads * (stream + read + (3 * stream if shape.head != "causal" else 0))
-    logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * keeping.logit_bytes
+    each = keeping.logit_bytes
+    if keeping.eager is not None and keeping.eager.loss_chunks == 1 and degrees.tp > 1:
+        each = 4 * _PARALLEL_LOSS + keeping.element_bytes
+    logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * each
     if keeping.eager is not None and keeping.eager.loss_chunks > 1:
         # The gradient of the head's input is put together in 32 bits.
         at_loss, logits = at_loss + 4 * tokens * shape.hidden, logits // keeping.eager.loss_chunks
     return _Activations(kept, at_loss, logits, backward)
+
+
+_PARALLEL_LOSS = 4
+"""Tensors of all logits in 32 bits at once in the backward of `loss_parallel`, besides the logits that DTensor holds:
+logarithms, the gradient of the chosen ones, exponentials, their sum.
+
+Source:
+    pytorch/pytorch, torch/distributed/tensor/parallel/loss.py, `_nll_loss_and_log_softmax_backward`.
+"""
 
 
 def _message_buffers(degrees: Degrees, stage: int, in_flight: int) -> int:
@@ -752,7 +764,8 @@ def _fsdp_memory(
 
     chunked = eager.loss_chunks > 1
     read = 2 * tokens_of_rank(shape, degrees) * shape.hidden * keeping.element_bytes
-    of_logits = found.logits * keeping.element_bytes // keeping.logit_bytes
+    of_logits = tokens_of_rank(shape, degrees) * vocabulary_rows(shape, degrees.tp) * keeping.element_bytes
+    of_logits //= eager.loss_chunks
     # Gathered, gradients, activations, what comes and goes.
     moments = [(gathered(layer), element * layer + exchanged * max(head, layer), found.kept, found.backward)]
     if last:
