@@ -159,6 +159,31 @@ def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
 
 
 @pytest.mark.sweep
+def test_a_node_that_falls_silent_is_missed_and_training_goes_on_when_it_answers_again(
+    start: Start, tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """Its cable is pulled: no connection is closed, and all processes live. With `hang_timeout=15`."""
+    patient = "trimaran.init(make_job())"
+    training = start(
+        f"sed -i 's/{patient}/trimaran.init(make_job(), hang_timeout=15)/' train.py\n"
+        + FIXED.replace(f"{EACH}2", f"{EACH}1")
+    )
+    _, second = training.nodes
+    training.wait_for_steps(2 * EVERY + 20)
+    second.cable("down")
+    pulled = time.monotonic()
+    wait_for(lambda: "lost contact with rank" in training.told(), "word of the silent node", 60.0, training.told)
+    record_testsuite_property("seconds until missed", time.monotonic() - pulled)
+    assert time.monotonic() - pulled < 15 + 15
+    second.cable("up")
+    training.wait_for_steps(1)
+    record_testsuite_property("seconds without a step", time.monotonic() - pulled)
+    assert training.end() == {"node1": 0, "node2": 0}, training.told()
+    assert 0 < done_again(training.steps) <= 2 * EVERY
+    assert_equal(training.steps, training.weights, train_undisturbed(tmp_path / "undisturbed", 2))
+
+
+@pytest.mark.sweep
 def test_the_loss_of_the_node_that_keeps_the_list_ends_torchrun_and_it_is_started_again(
     start: Start, tmp_path: Path
 ) -> None:
