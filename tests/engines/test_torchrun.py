@@ -97,7 +97,8 @@ def test_the_page_shows_the_example() -> None:
     assert blocks("torchrun.md", "python", "trimaran.init") == [EXAMPLE.read_text()]
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.sweep)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("each", [1, 2])
 def test_a_node_that_is_killed_and_comes_back_costs_the_steps_since_the_last_checkpoint(
     start: Start, tmp_path: Path, each: int, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
