@@ -235,7 +235,9 @@ def test_a_schedule_of_torch_takes_the_microbatches_of_torchtitan() -> None:
     """The step of torch 2.13 splits a batch; the script hands on what is split already."""
     script = Path(launching.__file__).parent / "scripts" / "torchtitan_run.py.jinja"
     tree = ast.parse(script.read_text().replace("{{ steps }}", "1"))
-    wanted = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "taking_parts"]
+    wanted: list[ast.stmt] = [
+        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "taking_parts"
+    ]
     names: dict[str, Any] = {"Any": Any, "Callable": Callable}
     exec(compile(ast.Module(body=wanted, type_ignores=[]), "run", "exec"), names)  # noqa: S102
 
