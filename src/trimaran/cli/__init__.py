@@ -28,6 +28,7 @@ from trimaran.cli import (
     price,
     profile,
     rehearse,
+    report,
     scale,
     simulate,
     train,
@@ -48,7 +49,7 @@ _COMMANDS = (
     *(check.check, train.train, plan.plan, price.price, place.place, simulate.simulate, emulate.emulate),
     *(explain.explain, export.export, memory.memory, scale.scale, curve.curve, converge.converge),
     *(crossover.crossover, profile.profile, calibrate.calibrate, observe.observe, jobs.jobs, clusters.clusters),
-    doctor.doctor,
+    *(report.report, doctor.doctor),
 )
 for command in _COMMANDS:
     app.command(cls=HelpedCommand)(with_verbosity(command))
