@@ -1,4 +1,4 @@
-"""HTML texts and tables: what pages and notebooks are made of. Whatever a file says is escaped here, and nowhere else."""
+"""HTML texts and tables: what pages and notebooks are made of. What a file says is escaped here, and nowhere else."""
 
 import html
 from collections.abc import Iterable, Sequence

@@ -13,8 +13,8 @@ Path_ = Annotated[
     Path,
     typer.Argument(
         metavar="RUN|PLAN|STUDY",
-        help="Folder of a run (trimaran train), a plan file, or what scale, crossover, curve, converge, memory, rehearse "
-        "or observe wrote with --json; a folder of such documents makes one report.",
+        help="Folder of a run (trimaran train), a plan file, or what scale, crossover, curve, converge, memory, "
+        "rehearse or observe wrote with --json; a folder of such documents makes one report.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,7 @@ Simulate = Annotated[
 def report(
     path: Path_, output: Output = Path("report.html"), simulate: Simulate = False, as_json: Json = False
 ) -> None:
-    """Write a run, a plan or a study as one HTML file that can be sent: under 2 MB, and nothing is loaded from anywhere.
+    """Write a run, a plan or a study as one HTML file that can be sent: under 2 MB, and it loads nothing.
 
     What the input does not know is left out, and the file says which command gives it.
     """

@@ -4,13 +4,25 @@ Colours are variables of the page's style sheet (`page.css`), which has them for
 thing; its legend stands above it, the titles of its axes have units, and what it is drawn from is in a table behind it.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trimaran.report.svg import Drawing, Point
 
-__all__ = ["Axis", "Bar", "Interval", "Limit", "Series", "bar_chart", "curve_chart", "interval_chart", "short"]
+__all__ = [
+    "Axis",
+    "Bar",
+    "Interval",
+    "Limit",
+    "Series",
+    "bar_chart",
+    "curve_chart",
+    "interval_chart",
+    "short",
+    "time_unit",
+]
 
 WIDTH = 560.0
 """Of a chart [pixels]; a page on a small screen makes it smaller."""
@@ -19,7 +31,7 @@ SERIES_COLOURS = tuple(f"var(--series-{number})" for number in range(1, 7))
 INK, SOFT, GRID, GROUND = "var(--ink)", "var(--soft)", "var(--grid)", "var(--ground)"
 
 _FONT = 13
-_LETTER = 6.6  # mean width of a character in that size [pixels]
+_LETTER = 7.5  # mean width of a character in that size, of a wide font [pixels]
 _LINE = 20.0
 _MOST_ROWS = 20
 """Bars that lie below each other; of more, each stands, and they touch."""
@@ -33,6 +45,29 @@ def short(text: str, most: int) -> str:
         ('classifier', 'class…')
     """
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+_UNITS = (
+    ("days", 86400.0, 3.0),
+    ("h", 3600.0, 2.0),
+    ("min", 60.0, 5.0),
+    ("s", 1.0, 1.0),
+    ("ms", 1e-3, 1.0),
+    ("µs", 1e-6, 1.0),
+)
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """The unit of an axis of durations, and its size [s].
+
+    Args:
+        longest_s: on it [s]
+
+    Example:
+        >>> time_unit(7.7), time_unit(0.02), time_unit(5000.0)
+        (('s', 1.0), ('ms', 0.001), ('min', 60.0))
+    """
+    return next(((unit, size) for unit, size, enough in _UNITS if longest_s >= enough * size), ("µs", 1e-6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +319,7 @@ def _draw_series(drawing: Drawing, series: Series, across: _Scale, up: _Scale) -
 
 def _stepped(places: Sequence[Point]) -> list[Point]:
     found = [places[0]]
-    for (_, before), (at, height) in zip(places, places[1:], strict=False):
+    for (_, before), (at, height) in itertools.pairwise(places):
         found += [(at, before), (at, height)]
     return found
 
@@ -437,13 +472,13 @@ def _lying(
     kept: Sequence[int],
     axis: Axis,
     limit: Limit | None,
-    names: str,  # noqa: ARG001 each bar has its name
+    names: str,
     top: float,
     most: float,
 ) -> Drawing:
     longest = max(len(short(bar.name, 26)) for bar in bars)
     noted = max(len(bar.note) for bar in bars)
-    left = 10 + longest * _LETTER
+    left = 14 + longest * _LETTER
     right = WIDTH - (12 + noted * _LETTER if noted else _RIGHT)
     bottom = top + len(bars) * (_BAR + _SPACE)
     drawing = Drawing(width=WIDTH, height=bottom + 48, title=title, inline=True)

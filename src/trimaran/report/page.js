@@ -192,7 +192,9 @@
     bound();
   }
 
-  const whole = () => { first = 0; last = view.length; tall = fitted(); scroll = 0; hover = null; bound(); };
+  // Few rows need less room than many.
+  const place = () => { canvas.style.height = `${Math.min(416, TOP + 60 * rowsOf().length + 4)}px`; };
+  const whole = () => { place(); first = 0; last = view.length; tall = fitted(); scroll = 0; hover = null; bound(); };
 
   function tell(found) {
     hover = found;
@@ -282,7 +284,7 @@
     bound();
   });
 
-  const table = figure.querySelector(".spans"), ask = table.querySelector("input"), place = table.querySelector(".wide");
+  const table = figure.querySelector(".spans"), ask = table.querySelector("input"), spot = table.querySelector(".wide");
   function cell(row, text, kind) {
     const one = document.createElement(kind || "td");
     one.textContent = text;
@@ -297,8 +299,8 @@
       const line = body.insertRow(), [name, part, count] = data.events[event];
       for (const text of [data.sources[row[1]], stream, name, data.parts[part][0], seconds(start), seconds(end - start), count || ""]) cell(line, text);
     }
-    place.replaceChildren(made);
-    if (!rows.length) place.textContent = "No such rank is drawn.";
+    spot.replaceChildren(made);
+    if (!rows.length) spot.textContent = "No such rank is drawn.";
   }
   table.addEventListener("toggle", list);
   ask.addEventListener("input", list);

@@ -28,7 +28,7 @@ class Chart:
     """A drawing with the table behind it.
 
     Attributes:
-        svg: the element; "": the figures are in the table alone, which is then open
+        svg: the element; "": nothing can be drawn, and the table stands alone
         table: what it is drawn from
         caption: what to see in it, one sentence
         is_open: the table is shown, too
@@ -197,7 +197,9 @@ def _head(page: Page) -> Iterable[str]:
 
 def _section(section: Section) -> str:
     name = escaped(section.id)
-    parts = [f'<section id="{name}" aria-labelledby="{name}-title">']
+    # A timeline takes the whole width; other sections stand in two columns where there is room.
+    full = ' class="full"' if any(isinstance(one, Timelines) for one in section.content) else ""
+    parts = [f'<section id="{name}"{full} aria-labelledby="{name}-title">']
     parts.append(f'<h2 id="{name}-title">{escaped(section.title)}</h2>')
     parts += [_part(one) for one in section.content]
     return "\n".join([*parts, "</section>"])
@@ -218,12 +220,15 @@ def _part(part: Chart | Words | Commands | Timelines | DataTable) -> str:
 
 
 def _chart(chart: Chart) -> str:
-    is_open = " open" if chart.is_open or not chart.svg else ""
-    drawn = f'<div class="wide">{chart.svg}</div>' if chart.svg else ""
+    is_open = " open" if chart.is_open else ""
     caption = f"<figcaption>{escaped(chart.caption)}</figcaption>" if chart.caption else ""
     # Names of columns say the units, so the table stands for the chart.
     table = f'<div class="wide" tabindex="0" role="region" aria-label="table">{table_html(chart.table)}</div>'
-    return f"<figure>{drawn}{caption}<details{is_open}><summary>Figures as a table</summary>{table}</details></figure>"
+    if not chart.svg:
+        return f"<figure>{table}{caption}</figure>"
+    return (
+        f"<figure>{chart.svg}{caption}<details{is_open}><summary>Figures as a table</summary>{table}</details></figure>"
+    )
 
 
 _VIEWER = """<figure class="timeline">
@@ -255,8 +260,8 @@ def _timelines(part: Timelines) -> str:
 def _absent(absent: Sequence[Absent]) -> Iterable[str]:
     if absent:
         lines = "".join(f"<li><strong>{escaped(one.title)}</strong>: {escaped(one.how)}</li>" for one in absent)
-        yield f'<section id="absent" aria-labelledby="absent-title"><h2 id="absent-title">Not in this report</h2>'
-        yield f"<ul>{lines}</ul></section>"
+        yield '<section id="absent" class="full" aria-labelledby="absent-title">'
+        yield f'<h2 id="absent-title">Not in this report</h2><ul>{lines}</ul></section>'
 
 
 def _foot(page: Page) -> Iterable[str]:

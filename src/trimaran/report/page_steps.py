@@ -27,10 +27,10 @@ from trimaran.report.charts import (
     curve_chart,
     interval_chart,
     short,
+    time_unit,
 )
 from trimaran.report.page import Chart, Commands, Section, Words
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import unit_of
 
 __all__ = [
     "Measured",
@@ -142,7 +142,7 @@ def prediction_section(
         measured: None: nothing was
         kinds: of instructions: name, count, observed, median predicted and measured [s]
     """
-    unit, size = unit_of(max(predicted_s, measured.step_s if measured else 0.0, interval_s[1]))
+    unit, size = time_unit(max(predicted_s, measured.step_s if measured else 0.0, interval_s[1]))
     rows = [("predicted", predicted_s, *interval_s, "90 % interval of the prediction")]
     if measured is not None:
         low, high = measured.noise or (0.0, 0.0)
@@ -161,28 +161,25 @@ def prediction_section(
         ],
         words=frozenset({0, 4}),
     )
-    content: list[Chart | Words] = [
+    content: list[Chart | DataTable] = [
         Chart(svg=_intervals(rows, unit, size), table=table, caption=_said_of(predicted_s, measured))
     ]
     if kinds:
         content.append(
-            Chart(
-                svg="",
-                table=DataTable(
-                    columns=("kind of instruction", "count", "observed", "predicted", "measured", "error"),
-                    rows=[
-                        (
-                            kind,
-                            str(count),
-                            str(observed),
-                            format_seconds(each_s),
-                            "–" if was_s is None else format_seconds(was_s),
-                            "–" if not was_s else percent(each_s / was_s - 1),
-                        )
-                        for kind, count, observed, each_s, was_s in kinds
-                    ],
-                    caption="Median of one instruction, by kind",
-                ),
+            DataTable(
+                columns=("kind of instruction", "count", "observed", "predicted", "measured", "error"),
+                rows=[
+                    (
+                        kind,
+                        str(count),
+                        str(observed),
+                        format_seconds(each_s),
+                        "–" if was_s is None else format_seconds(was_s),
+                        "–" if not was_s else percent(each_s / was_s - 1),
+                    )
+                    for kind, count, observed, each_s, was_s in kinds
+                ],
+                caption="Median of one instruction, by kind",
             )
         )
     return Section(
@@ -235,7 +232,7 @@ def parts_section(ranks: Sequence[RankParts], *, note: str = "") -> Section | No
     if not ranks:
         return None
     longest = max(sum(one.parts_s) for one in ranks)
-    unit, size = unit_of(longest)
+    unit, size = time_unit(longest)
     axis = Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}")
     sources = list(dict.fromkeys(one.source for one in ranks))
     table = DataTable(
@@ -316,7 +313,7 @@ def memory_section(
     shown = highest[:_MOST_CURVES]
     peak = max(nbytes for _, changes in shown for _, nbytes in changes)
     letter, size = next(((name, one) for name, one in _SIZES if peak >= one), ("B", 1))
-    unit, tick_s = unit_of(max((changes[-1][0] for _, changes in shown), default=0.0) or step_s)
+    unit, tick_s = time_unit(max((changes[-1][0] for _, changes in shown), default=0.0) or step_s)
     series = []
     for n, key in enumerate(shown):
         source, changes = key
@@ -408,7 +405,7 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
     if not rows:
         return None
     content: list[Chart | Words] = []
-    unit, size = unit_of(max((row.prediction.step_time_s for row in priced if row.prediction), default=1.0))
+    unit, size = time_unit(max((row.prediction.step_time_s for row in priced if row.prediction), default=1.0))
     peaks = [max(row.prediction.peak_bytes, default=0) for row in priced if row.prediction]
     letter, bytes_size = next(((name, one) for name, one in _SIZES if max(peaks, default=0) >= 10 * one), ("B", 1))
     kinds: Mapping[str, tuple[str, bool, float]] = {
@@ -441,7 +438,7 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
                 size=dot,
                 line=False,
             )
-            for name, (colour, hollow, dot) in reversed(kinds.items())
+            for name, (colour, hollow, dot) in reversed(list(kinds.items()))
         ],
         Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=True, label=lambda value: f"{value:,.3g}"),
         Axis(
@@ -766,7 +763,7 @@ def training_section(
     for _, _, _, seconds in epochs:
         spent += seconds or 0.0
         times.append(spent)
-    unit, size = unit_of(spent)
+    unit, size = time_unit(spent)
     metric = [(at / size, value) for at, (_, _, value, _) in zip(times, epochs, strict=True) if value is not None]
     loss = [(at / size, value) for at, (_, value, _, _) in zip(times, epochs, strict=True) if value is not None]
     several = len(epochs) > 1

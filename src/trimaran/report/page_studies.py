@@ -22,11 +22,11 @@ from trimaran.report.charts import (
     bar_chart,
     curve_chart,
     interval_chart,
+    time_unit,
 )
 from trimaran.report.page import Absent, Chart, Section, Words
 from trimaran.report.page_steps import PARTS_OF_STEP, percent, rate
 from trimaran.report.rehearsal import PURPOSES
-from trimaran.report.tables import unit_of
 
 __all__ = ["READERS", "StudyPage"]
 
@@ -271,7 +271,7 @@ def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
         shown = [row for row in held if row.fits]
         if not shown:
             continue
-        unit, size = unit_of(max(row.step_s for row in shown))
+        unit, size = time_unit(max(row.step_s for row in shown))
         figures = [
             (row.fp_bp_s, row.exposed_communication_s, row.update_s, row.feeding_s, row.overhead_s) for row in shown
         ]
@@ -438,7 +438,7 @@ def _crossover_page(plain: Any) -> StudyPage:
 
 def _speedups(crossings: Sequence[_Crossing]) -> Section:
     series, rows = [], []
-    for n, one in enumerate(crossings):
+    for one in crossings:
         known = [row for row in one.rows if row.speedup_over_dp]
         name = f"width {one.model_parallel_width}, {'paper mode' if one.basis == 'paper' else 'ours'}"
         series.append(
@@ -502,7 +502,7 @@ def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
     if not data:
         return None
     times = [way.time_to_accuracy_s or 0.0 for found in (data, hybrid) for way in found.values()]
-    unit, size = next(((name, one) for name, one in _LONG if max(times) >= 2 * one), ("s", 1.0))
+    unit, size = time_unit(max(times))
     series = [
         Series(
             name=name,
@@ -542,9 +542,6 @@ def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
         words=frozenset(),
     )
     return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table)])
-
-
-_LONG = (("days", 86400.0), ("h", 3600.0), ("min", 60.0))
 
 
 def _reasons(crossings: Sequence[_Crossing]) -> Section:
@@ -875,7 +872,7 @@ def _live_section(found: _MemoryStudy) -> Section | None:
     live = found.live_bytes
     if live is None or not live.time_s or len({len(live.time_s), len(live.kept_bytes), len(live.plan_bytes)}) > 1:
         return None
-    unit, size = unit_of(live.time_s[-1])
+    unit, size = time_unit(live.time_s[-1])
     series = [
         Series(
             name=name,
@@ -1177,7 +1174,9 @@ def _rank_memory_section(found: _Rehearsal) -> Section | None:
         ],
         words=frozenset({1, 3 + len(purposes) + 2, 3 + len(purposes) + 3}),
     )
-    caption = "Reserved beyond: what the allocator holds above what is in blocks. Ranks that do the same stand for each other."
+    caption = (
+        "Reserved beyond: what the allocator holds above what is in blocks. A rank stands for all that do the same."
+    )
     if room >= 4 * peak:
         caption += f" A device has {format_bytes(room)} to allocate, far above."
     return Section(
@@ -1236,7 +1235,7 @@ def _collectives_section(found: _Rehearsal) -> Section | None:
 def _rehearsed_step_section(step: _RehearsedStep | None) -> Section | None:
     if step is None:
         return None
-    unit, size = unit_of(step.seconds)
+    unit, size = time_unit(step.seconds)
     parts = [(name, seconds) for name, seconds in step.parts_s.items() if seconds > 0]
     svg = bar_chart(
         "Parts of the step",
@@ -1292,11 +1291,10 @@ class _Observation(msgspec.Struct):
 def _observation_page(plain: Any) -> StudyPage:
     found: _Observation = plain
     low, high = found.step_interval_s
-    verdict = f"{found.model} on {format_count(len(found.ranks), 'process')[:-1] if len(found.ranks) == 1 else f'{len(found.ranks)} processe'}s"
     verdict = f"{found.model} ({found.device}): {format_seconds(found.step_s)} a step, " + (
         f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
     )
-    unit, size = unit_of(found.step_s)
+    unit, size = time_unit(found.step_s)
     names = list(found.parts_s)
     colours = [colour for _, colour in PARTS_OF_STEP] + list(SERIES_COLOURS)
     step = Section(

@@ -11,6 +11,7 @@ Lanes that are alike are there once: 256 replicas that do the same take the room
 large, neighbouring spans of a part are joined, and the note says so.
 """
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,7 +71,7 @@ def typical_steps(timeline: Timeline, warmup: int) -> list[tuple[str, int]]:
     for step, start_s in zip(timeline.columns.step, timeline.columns.start_s, strict=True):
         starts[step] = min(start_s, starts.get(step, start_s))
     steps = sorted(starts)
-    follows = dict(zip(steps, steps[1:], strict=False))
+    follows = dict(itertools.pairwise(steps))
     # The last step has no next one that says when it ended.
     counted = [step for step in steps[warmup:] if step in follows] or steps[-1:]
     if not counted:
@@ -143,9 +144,11 @@ def step_timelines(
 def _sources(predicted: Timeline | None, measured: Timeline | None, steps: Sequence[object]) -> str:
     if measured is None or not steps:
         return "its predicted step"
-    count = f"{format_count(len(measured.steps), 'measured step')}"
     above = "the predicted step above a measured one" if predicted is not None else "a measured step"
-    return f"{above} ({'the' if len(measured.steps) == 1 else 'choose which'} of {count})"
+    if len(steps) == 1:
+        return above
+    count = format_count(len(measured.steps), "measured step")
+    return f"{above}: of {count} the one of median time, the fastest or the slowest"
 
 
 def _rows(timeline: Timeline, source: int, step: int | None) -> list[_Row]:

@@ -121,7 +121,7 @@ def _page_of_folder(path: Path) -> Page:
     Raises:
         InputError: there is none
     """
-    documents = []
+    documents: list[tuple[Path, dict[str, Any]]] = []
     for file in sorted(given(path).glob("*.json"))[: 8 * _MOST_DOCUMENTS]:
         plain = _document(path / file.name)
         if study_of(plain) is not None and len(documents) < _MOST_DOCUMENTS:

@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 from trimaran import __version__
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import TrimaranError
 from trimaran.base.files import given
 from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
@@ -20,7 +20,7 @@ from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Simulated
 from trimaran.program.json_files import to_plain
-from trimaran.program.plan import Plan, plan_program, plan_verdict, read_plan
+from trimaran.program.plan import Plan, plan_verdict, read_plan
 from trimaran.report.breakdown import PARTS, utilization
 from trimaran.report.page import Absent, Page, Section, Words
 from trimaran.report.page_steps import (

@@ -191,10 +191,12 @@ def page_of_run(folder: Path, *, shown: str) -> Page:
         plan = read_plan(folder / "plan.json")
         files = replace(files, plan=plan, program=plan_program(plan) if plan.has_program else None)
         sources.append("plan.json")
-    for name in ("predicted", "measured"):
-        if (folder / f"{name}.json").is_file():
-            files = replace(files, **{name: read_timeline(folder / f"{name}.json")})
-            sources.append(f"{name}.json")
+    if (folder / "predicted.json").is_file():
+        files = replace(files, predicted=read_timeline(folder / "predicted.json"))
+        sources.append("predicted.json")
+    if (folder / "measured.json").is_file():
+        files = replace(files, measured=read_timeline(folder / "measured.json"))
+        sources.append("measured.json")
     if (folder / "metrics.jsonl").is_file():
         files = replace(files, epochs=_read_epochs(folder / "metrics.jsonl"))
         sources.append("metrics.jsonl")
