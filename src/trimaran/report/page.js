@@ -19,7 +19,7 @@
   let view = data.views[0], first = 0, last = view.length, scroll = 0, tall = 0, hover = null, colours = null, drawn = 0;
 
   const rowsOf = () => view.rows;
-  const fitted = () => Math.max(4, Math.min(56, (canvas.clientHeight - TOP) / rowsOf().length));
+  const fitted = () => Math.max(1.5, Math.min(56, (canvas.clientHeight - TOP) / rowsOf().length));
   const wide = () => canvas.clientWidth - LEFT;
   const across = (time) => LEFT + ((time - first) / (last - first)) * wide();
   const timeAt = (x) => first + ((x - LEFT) / wide()) * (last - first);
@@ -193,7 +193,7 @@
   }
 
   // Few rows need less room than many.
-  const place = () => { canvas.style.height = `${Math.min(416, TOP + 60 * rowsOf().length + 4)}px`; };
+  const place = () => { canvas.style.height = `${Math.min(rowsOf().length > 64 ? 560 : 416, TOP + 60 * rowsOf().length + 4)}px`; };
   const whole = () => { place(); first = 0; last = view.length; tall = fitted(); scroll = 0; hover = null; bound(); };
 
   function tell(found) {

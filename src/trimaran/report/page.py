@@ -226,9 +226,8 @@ def _chart(chart: Chart) -> str:
     table = f'<div class="wide" tabindex="0" role="region" aria-label="table">{table_html(chart.table)}</div>'
     if not chart.svg:
         return f"<figure>{table}{caption}</figure>"
-    return (
-        f"<figure>{chart.svg}{caption}<details{is_open}><summary>Figures as a table</summary>{table}</details></figure>"
-    )
+    drawn = f'<div class="wide" tabindex="0" role="region" aria-label="chart">{chart.svg}</div>'
+    return f"<figure>{drawn}{caption}<details{is_open}><summary>Figures as a table</summary>{table}</details></figure>"
 
 
 _VIEWER = """<figure class="timeline">

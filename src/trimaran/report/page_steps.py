@@ -55,8 +55,9 @@ PARTS_OF_STEP = (
     ("communication, waiting", "var(--exposed)"),
     ("idle", "var(--idle)"),
     ("not attributed", "var(--unattributed)"),
+    ("after the last instruction", "var(--after)"),
 )
-"""Names and colours of `breakdown.PARTS`, in its order."""
+"""Names and colours of `breakdown.PARTS`, in its order, and of what a prediction adds behind the last instruction."""
 
 _MOST_ROWS = 300
 """Of a table of candidates."""
@@ -90,7 +91,7 @@ class RankParts:
     Attributes:
         rank: the rank
         source: "predicted" or "measured"
-        parts_s: by `breakdown.PARTS`, in their order [s]
+        parts_s: by `PARTS_OF_STEP`, in their order [s]
         overlapped_s: communication while the rank works, no part of the step [s]
     """
 
@@ -407,7 +408,7 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
     content: list[Chart | Words] = []
     unit, size = time_unit(max((row.prediction.step_time_s for row in priced if row.prediction), default=1.0))
     peaks = [max(row.prediction.peak_bytes, default=0) for row in priced if row.prediction]
-    letter, bytes_size = next(((name, one) for name, one in _SIZES if max(peaks, default=0) >= 10 * one), ("B", 1))
+    letter, bytes_size = next(((name, one) for name, one in _SIZES if max(peaks, default=0) >= one), ("B", 1))
     kinds: Mapping[str, tuple[str, bool, float]] = {
         "chosen": (SERIES_COLOURS[1], False, 7.0),
         "on the Pareto front": (SERIES_COLOURS[0], False, 4.5),

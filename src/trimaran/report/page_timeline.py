@@ -121,8 +121,10 @@ def step_timelines(
     shown = set(ranks)
     said = f"{format_count(len(ranks), 'rank')}, each with {_sources(predicted, measured, steps)}."
     join_s = 0.0
-    longest_s = max(_length(rows) for _, rows in views) or 1e-9
-    document = _document(views, kinds, shown, join_s, longest_s)
+    # What a prediction adds behind the last span is a part of its step.
+    after_s = 0.0 if predicted is None else predicted.after_s
+    longest_s = max(_length(rows) for _, rows in views) + after_s or 1e-9
+    document = _document(views, kinds, shown, join_s, longest_s, after_s)
     for _ in range(24):
         if len(shown) <= MOST_RANKS and len(json.dumps(document, separators=(",", ":"))) <= most_bytes:
             break
@@ -133,7 +135,7 @@ def step_timelines(
             shown = {kept[round(n * (len(kept) - 1) / (half - 1))] for n in range(half)}
         else:
             join_s = max(2 * join_s, longest_s / 20_000)
-        document = _document(views, kinds, shown, join_s, longest_s)
+        document = _document(views, kinds, shown, join_s, longest_s, after_s)
     if join_s:
         said += f" Spans of one kind that are less than {format_seconds(join_s)} apart are drawn as one."
     if len(shown) < len(ranks):
@@ -195,6 +197,7 @@ def _document(
     shown: set[int],
     join_s: float,
     longest_s: float,
+    after_s: float,
 ) -> dict[str, Any]:
     unit_s = longest_s / _TICKS
     events: dict[tuple[str, int, int], int] = {}
@@ -210,7 +213,7 @@ def _document(
             for row in rows
             if row.rank in shown
         ]
-        written.append({"name": name, "length": round(_length(rows) / unit_s), "rows": entries})
+        written.append({"name": name, "length": round((_length(rows) + after_s) / unit_s), "rows": entries})
     return {
         "unit_s": unit_s,
         "parts": [list(part) for part in PARTS_SHOWN],

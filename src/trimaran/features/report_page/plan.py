@@ -67,7 +67,14 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     timeline = None if simulated is None else simulated.chosen.timeline
     program = None if simulated is None else simulated.chosen.program
     add(
-        None if timeline is None or program is None else parts_section(_parts(simulated)),
+        None
+        if timeline is None or program is None
+        else parts_section(
+            _parts(simulated),
+            note="After the last instruction: copies of gradients, and waits for the slowest rank."
+            if timeline.after_s
+            else "",
+        ),
         "Where a step goes, by rank",
         why_not,
     )
@@ -157,7 +164,7 @@ def _parts(simulated: Simulated | None) -> list[RankParts]:
         RankParts(
             rank=one.rank,
             source="predicted",
-            parts_s=tuple(max(0.0, getattr(one, f"{name}_s")) for name in PARTS),
+            parts_s=(*(max(0.0, getattr(one, f"{name}_s")) for name in PARTS), chosen.timeline.after_s),
             overlapped_s=one.overlapped_s,
         )
         for one in utilization(chosen.program, chosen.timeline)
