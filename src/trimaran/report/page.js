@@ -65,6 +65,12 @@
       const high = inner / kept.length;
       return kept.map(([stream, lane], n) => ({ stream, spans: lanes[lane], y: n * high, high: Math.max(1, high - 1) }));
     }
+    if (tall < 4) {
+      // Work hides what is under way at the same time.
+      const order = (stream) => (/^wait/.test(stream) ? 0 : isTransfer(stream) ? 1 : /^host/.test(stream) ? 2 : 3);
+      return kept.map(([stream, lane]) => ({ stream, spans: lanes[lane], y: 0, high: tall }))
+        .sort((one, other) => order(one.stream) - order(other.stream));
+    }
     const both = kept.some(([stream]) => isTransfer(stream)) && kept.some(([stream]) => !isTransfer(stream));
     return kept.map(([stream, lane]) => ({
       stream, spans: lanes[lane], y: both && isTransfer(stream) ? inner / 2 : 0, high: both ? inner / 2 : inner,
@@ -119,7 +125,9 @@
     }
   }
 
-  function drawBand(band, y) {
+  function drawBand(band, top) {
+    // Whole pixels: else colours of neighbours mix.
+    const y = Math.round(top + band.y), high = Math.max(1, Math.round(top + band.y + band.high) - y);
     const begin = from(band.spans, first);
     let edge = -1, colour = -1;
     for (let n = begin; n < band.spans.length && band.spans[n][0] < last; n += 1) {
@@ -129,14 +137,14 @@
       if (to - edge < 0.34 && part === colour) continue;
       const size = Math.max(0.7, to - x);
       pen.fillStyle = colours.parts[part];
-      pen.fillRect(x, y + band.y, size > 4 ? size - 0.6 : size, band.high);
+      pen.fillRect(x, y, size > 4 ? size - 0.6 : size, high);
       edge = to;
       colour = part;
-      if (size > 34 && band.high >= 13) {
+      if (size > 34 && high >= 13) {
         const name = data.events[event][0];
         if (name.length * 7 < size - 6) {
           pen.fillStyle = contrast(colours.parts[part]);
-          pen.fillText(name, x + 4, y + band.y + band.high / 2 + 0.5);
+          pen.fillText(name, x + 4, y + high / 2 + 0.5);
         }
       }
     }
@@ -210,7 +218,7 @@
     const n = Math.floor((y - TOP + scroll) / tall), row = rowsOf()[n];
     if (!row || x < LEFT || y < TOP) return null;
     const inside = y - TOP + scroll - n * tall, time = timeAt(x), slack = ((last - first) / wide()) * 2;
-    for (const band of bands(row)) {
+    for (const band of bands(row).reverse()) {
       if (inside < band.y || inside > band.y + band.high) continue;
       const span = band.spans[from(band.spans, time - slack)];
       if (span && span[0] <= time + slack) return [n, band, span];

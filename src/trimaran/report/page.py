@@ -242,7 +242,7 @@ _VIEWER = """<figure class="timeline">
  comma and full stop go from span to span, Home shows the whole step."></canvas>
 <output aria-live="polite"></output>
 <p class="keys" hidden>Drag to move, Ctrl and wheel to zoom. Keys: ← → ↑ ↓ move, + − zoom, [ ] height of rows,
- , . span by span, Home whole step.</p>
+ , . span by span, Home whole step. In the lowest rows work hides communication that overlaps with it.</p>
 <noscript><p class="note">The timeline needs JavaScript; the tables of this page do not.</p></noscript>
 <details class="spans"><summary>Spans of a rank as a table</summary>
 <label>rank <input type="number" min="0" value="0"></label><div class="wide" tabindex="0" role="region"

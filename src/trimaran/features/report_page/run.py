@@ -16,6 +16,7 @@ from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.plan import Plan, plan_program, read_plan
 from trimaran.program.types import Program
 from trimaran.report.breakdown import PARTS
+from trimaran.report.comparison import Figure
 from trimaran.report.page import Absent, Page, Section
 from trimaran.report.page_steps import (
     Measured,
@@ -32,6 +33,7 @@ from trimaran.report.page_steps import (
     training_section,
 )
 from trimaran.report.page_timeline import step_timelines
+from trimaran.report.run_report import run_verdict
 from trimaran.report.timelines import read_timeline
 
 _Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
@@ -373,17 +375,10 @@ def _verdict(files: _Files, measured: Measured | None, what: str) -> str:
         return f"{what}: the run {state}{end}"
     if report is None:
         return f"{what}: the run finished and wrote no report"
-    predicted_s, (low, high) = report.predicted.step_time_s, report.predicted.interval_s
-    interval = f"90 %: {format_seconds(low)} to {format_seconds(high)}"
-    if measured is None or not measured.step_s:
-        return f"{what}: a step was predicted at {format_seconds(predicted_s)} ({interval}); nothing was measured."
-    error = predicted_s / measured.step_s - 1
-    where = "inside" if low <= measured.step_s <= high else "outside"
-    return (
-        f"{what}: a step took {format_seconds(measured.step_s)} and was predicted at {format_seconds(predicted_s)} "
-        f"({percent(error)}); the measurement is {where} the prediction's 90 % interval, {format_seconds(low)} to "
-        f"{format_seconds(high)}."
+    step = Figure(
+        predicted_s=report.predicted.step_time_s, measured_s=None if measured is None else measured.step_s or None
     )
+    return run_verdict(what, step, report.predicted.interval_s)
 
 
 def _facts(files: _Files, measured: Measured | None, strategy: str) -> list[tuple[str, str]]:
