@@ -6,6 +6,7 @@ Each function makes one section of what it is given, or None where that says not
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from trimaran.base.html import DataTable
 from trimaran.base.timeline import Timeline
@@ -701,47 +702,47 @@ _ROW_COLOURS = (
 )
 
 
+_MOST_BOXES = 64
+
+
 def _placement_drawing(rows: Sequence[tuple[str, str, str]], modules: Mapping[str, int] | None) -> str:
-    """The network from its input to its loss, each part a box in the order of the graph."""
-    boxes: list[tuple[str, str, int]] = (
-        [(name, "", row) for name, row in modules.items()]
-        if modules
-        else [(name, f"{held}", n) for n, (name, held, _) in enumerate(rows)]
-    )
-    if len(boxes) > 96:
-        return ""
-    columns = 4 if modules else min(2, len(boxes))
-    wide, high, gap = (WIDTH - 16.0) / columns - 22, 30.0 if modules else 64.0, 22.0
-    lines = -(-len(boxes) // columns)
-    legend = 30.0 if modules else 0.0
-    drawing = Drawing(
-        width=WIDTH, height=legend + lines * (high + 14) + 12, title="Placement of the network on ranks", inline=True
-    )
+    """The network from its input to its loss: neighbours that run on the same ranks are one box."""
+    boxes = [(name, held, ranks, n) for n, (name, held, ranks) in enumerate(rows)]
     if modules:
-        at = 4.0
-        for n, (name, _, ranks) in enumerate(rows[:6]):
-            label = short(f"{name}: {ranks}", 34)
-            if at + 30 + 6.6 * len(label) > WIDTH:
-                break
-            drawing.box(at, 6, 14, 14, colour=_ROW_COLOURS[n % len(_ROW_COLOURS)])
-            drawing.text(at + 20, 18, label, size=13, colour=INK)
-            at += 44 + 6.6 * len(label)
-    for n, (name, held, row) in enumerate(boxes):
-        x, y = 8 + (n % columns) * (wide + gap), legend + 8 + (n // columns) * (high + 14)
-        colour = _ROW_COLOURS[row % len(_ROW_COLOURS)]
-        drawing.box(x, y, wide, high, colour=colour, says=f"{name} {held}".strip())
-        drawing.box(x + 5, y + 2, wide - 7, high - 4, colour=GROUND, says=f"{name} {held}".strip())
-        most = int((wide - 20) / 6.8)
-        drawing.text(x + 12, y + (19 if modules else 22), short(name, most), size=13, colour=INK, bold=not modules)
-        if not modules:
-            drawing.text(x + 12, y + 40, short(held, most), size=12, colour=SOFT)
-            drawing.text(x + 12, y + 57, short(rows[n][2], most), size=12, colour=SOFT)
+        runs = [(row, [name for name, _ in run]) for row, run in groupby(modules.items(), key=lambda item: item[1])]
+        boxes = [(rows[row][0], _span_words(names), rows[row][2], row) for row, names in runs]
+    if len(boxes) > _MOST_BOXES:
+        return ""
+    columns = min(2, len(boxes))
+    wide, high, gap = (WIDTH - 16.0) / columns - 22, 64.0, 22.0
+    lines = -(-len(boxes) // columns)
+    drawing = Drawing(
+        width=WIDTH, height=lines * (high + 14) + 12, title="Placement of the network on ranks", inline=True
+    )
+    for n, (name, held, ranks, row) in enumerate(boxes):
+        x, y = 8 + (n % columns) * (wide + gap), 8 + (n // columns) * (high + 14)
+        says = f"{name}: {held}; {ranks}"
+        drawing.box(x, y, wide, high, colour=_ROW_COLOURS[row % len(_ROW_COLOURS)], says=says)
+        drawing.box(x + 5, y + 2, wide - 7, high - 4, colour=GROUND, says=says)
+        most = int((wide - 20) / 7.2)
+        drawing.text(x + 12, y + 22, short(name, most), size=13, colour=INK, bold=True)
+        drawing.text(x + 12, y + 40, short(held, most), size=12, colour=SOFT)
+        drawing.text(x + 12, y + 57, short(ranks, most), size=12, colour=SOFT)
         if n % columns < columns - 1 and n < len(boxes) - 1:
-            arrow = [(x + wide + 4, y + high / 2), (x + wide + gap - 6, y + high / 2)]
-            drawing.line(arrow, colour=SOFT, width=1.5)
-            tip = x + wide + gap - 3
-            drawing.area([(tip, y + high / 2), (tip - 7, y + high / 2 - 4), (tip - 7, y + high / 2 + 4)], colour=SOFT)
+            tip, middle = x + wide + gap - 3, y + high / 2
+            drawing.line([(x + wide + 4, middle), (tip - 3, middle)], colour=SOFT, width=1.5)
+            drawing.area([(tip, middle), (tip - 7, middle - 4), (tip - 7, middle + 4)], colour=SOFT)
     return drawing.render()
+
+
+def _span_words(names: Sequence[str]) -> str:
+    """Modules from the first to the last.
+
+    Example:
+        >>> _span_words(["conv1"]), _span_words(["conv1", "pool", "fc"])
+        ('conv1', 'conv1 … fc (3 parts)')
+    """
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} parts)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

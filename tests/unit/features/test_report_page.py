@@ -159,11 +159,12 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
 
 
 def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:
-    plan = trimaran.plan("lenet", cluster="dgx1-v100", devices=4, batch=64)
+    plan = trimaran.plan("lenet", cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
     path = tmp_path / "plan.json"
     write_planned(path, plan)
     found, text = made(path, tmp_path / "report.html")
     assert {"Where a step goes, by rank", "Timeline of every rank", "Memory over time"} <= {*found.sections}
+    assert "stage 1" in text
     views = timeline(text)["views"]
     assert isinstance(views, list)
     assert len({rank for rank, _, _ in views[0]["rows"]}) == plan.chosen.strategy.devices
