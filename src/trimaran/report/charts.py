@@ -20,6 +20,7 @@ __all__ = [
     "bar_chart",
     "curve_chart",
     "interval_chart",
+    "plain_number",
     "short",
     "time_unit",
 ]
@@ -70,6 +71,18 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return next(((unit, size) for unit, size, enough in _UNITS if longest_s >= enough * size), ("µs", 1e-6))
 
 
+def plain_number(value: float) -> str:
+    """A number on an axis: four digits, or all that are before the point; no exponent up to a billion.
+
+    Example:
+        >>> plain_number(0.25), plain_number(20000.0), plain_number(2.5e7), plain_number(0.0)
+        ('0.25', '20,000', '25 M', '0')
+    """
+    if 1e7 <= abs(value) < 1e10:
+        return f"{value / 1e6:,.4g} M"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
     """One axis of a chart.
@@ -86,7 +99,7 @@ class Axis:
     log: bool = False
     ticks: Sequence[float] = ()
     zero: bool = False
-    label: Callable[[float], str] = lambda value: f"{value:,.12g}"
+    label: Callable[[float], str] = plain_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,7 +460,8 @@ def bar_chart(
     if not 0 < most < 1e300:
         return ""
     kept = [n for n in range(len(parts)) if any(bar.parts[n] > 5e-4 * most for bar in bars)]
-    legend = [parts[n] for n in kept]
+    # One colour needs no name: the axis says what it is.
+    legend = [parts[n] for n in kept] if len(kept) > 1 else []
     top = 12.0 + _LINE * _rows([name for name, _ in legend] + ([limit.name] if limit else [])) + 8.0
     draw = _lying if len(bars) <= _MOST_ROWS else _standing
     drawing = draw(title, bars, parts, kept, axis, limit, names, top, most)

@@ -216,7 +216,7 @@ def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, 
         )
         for name, value, low, high, _ in rows
     ]
-    axis = Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}")
+    axis = Axis(title=f"time of a step [{unit}]")
     return interval_chart("Time of a step with intervals", spans, axis)
 
 
@@ -235,7 +235,7 @@ def parts_section(ranks: Sequence[RankParts], *, note: str = "") -> Section | No
         return None
     longest = max(sum(one.parts_s) for one in ranks)
     unit, size = time_unit(longest)
-    axis = Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}")
+    axis = Axis(title=f"time of a step [{unit}]")
     sources = list(dict.fromkeys(one.source for one in ranks))
     table = DataTable(
         columns=(
@@ -331,8 +331,8 @@ def memory_section(
     svg = curve_chart(
         "Memory over a step",
         series,
-        Axis(title=f"time in the step [{unit}]", zero=True, label=lambda value: f"{value:,.4g}"),
-        Axis(title=f"live memory [{letter}]", zero=True, label=lambda value: f"{value:,.4g}"),
+        Axis(title=f"time in the step [{unit}]", zero=True),
+        Axis(title=f"live memory [{letter}]", zero=True),
         limits=[Limit(name=f"budget {format_bytes(budget)}", at=budget / size)] if near else [],
     )
     rows = [
@@ -442,13 +442,8 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
             )
             for name, (colour, hollow, dot) in reversed(list(kinds.items()))
         ],
-        Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=True, label=lambda value: f"{value:,.3g}"),
-        Axis(
-            title=f"memory at the peak, fullest rank [{letter}]",
-            log=_is_wide(heights),
-            zero=True,
-            label=lambda value: f"{value:,.3g}",
-        ),
+        Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=True),
+        Axis(title=f"memory at the peak, fullest rank [{letter}]", log=_is_wide(heights), zero=True),
     )
     table = DataTable(
         columns=(
@@ -573,8 +568,8 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
     svg = curve_chart(
         "Throughput by devices",
         series,
-        Axis(title="devices", log=wide, ticks=[float(n) for n in counts], label=lambda value: f"{value:,.0f}"),
-        Axis(title="throughput [samples/s]", log=wide, zero=True, label=lambda value: f"{value:,.4g}"),
+        Axis(title="devices", log=wide, ticks=[float(n) for n in counts]),
+        Axis(title="throughput [samples/s]", log=wide, zero=True),
     )
     table = DataTable(
         columns=("devices", "ideal [samples/s]", "DDP [samples/s]", "best plan [samples/s]", "strategy"),
@@ -769,7 +764,7 @@ def training_section(
     metric = [(at / size, value) for at, (_, _, value, _) in zip(times, epochs, strict=True) if value is not None]
     loss = [(at / size, value) for at, (_, value, _, _) in zip(times, epochs, strict=True) if value is not None]
     several = len(epochs) > 1
-    axis = Axis(title=f"time of training [{unit}]", zero=True, label=lambda value: f"{value:,.4g}")
+    axis = Axis(title=f"time of training [{unit}]", zero=True)
     table = DataTable(
         columns=("epoch", f"time [{unit}]", "loss", "metric"),
         rows=[
@@ -800,7 +795,7 @@ def training_section(
             f"{name} over time",
             [Series(name=name, points=shown, colour=SERIES_COLOURS[0])],
             axis,
-            Axis(title=f"{name} after each epoch", label=lambda value: f"{value:,.4g}"),
+            Axis(title=f"{name} after each epoch"),
             limits=limits if metric else [],
         )
         if several

@@ -12,6 +12,7 @@ import msgspec
 
 from trimaran.base.html import DataTable
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds
+from trimaran.program.plan import Plan
 from trimaran.report.charts import (
     SERIES_COLOURS,
     Axis,
@@ -89,7 +90,7 @@ def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
             )
             for one in remedies[:12]
         ],
-        Axis(title="time saved [%]", label=lambda value: f"{value:g}"),
+        Axis(title="time saved [%]"),
     )
     table = DataTable(
         columns=("remedy", "limited by", "gain", "interval", "what to do", "basis"),
@@ -167,8 +168,9 @@ _SCALE_PARTS = (
 )
 
 
-def _scale_page(plain: Any) -> StudyPage:
+def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
     found: _Scale = plain
+    planned = _planned(plans, found)
     groups: dict[tuple[int, str], list[_ScaleRow]] = {}
     for row in found.rows:
         batch = row.local_batch_size if found.mode == "weak" else row.global_batch_size
@@ -193,12 +195,14 @@ def _scale_page(plain: Any) -> StudyPage:
         verdict=verdict,
         facts=[("scaling", found.mode), ("precision", found.precision), ("software", found.software)],
         sections=_kept(
-            _scaling_curve(groups, found.mode),
+            _scaling_curve(groups, found.mode, planned),
             _scaling_shares(groups),
             _scaling_memory(groups),
             _remedies(found.advice),
         ),
-        absent=[
+        absent=[]
+        if planned
+        else [
             Absent(
                 title="The best plan on the curve",
                 how="put this document and a plan file into one folder, and report the folder: "
@@ -206,12 +210,37 @@ def _scale_page(plain: Any) -> StudyPage:
             )
         ],
         notes=found.notes,
-        command=f"trimaran scale {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)} --json",
+        command=_scale_command(found),
         environment={"device": found.device, "software": found.software, "times": found.source},
     )
 
 
-def _scaling_curve(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]], mode: str) -> Section | None:
+def _scale_command(found: _Scale) -> str:
+    """The command that gives such a document, as far as that says."""
+    counts = ",".join(str(count) for count in sorted({row.devices for row in found.rows}))
+    is_weak = found.mode == "weak"
+    batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in found.rows})
+    words = ["trimaran", "scale", found.job, "--cluster", found.cluster, "--devices", counts]
+    words += ["--local-batch" if is_weak else "--batch", ",".join(map(str, batches))]
+    words += ["--sync", ",".join(dict.fromkeys(row.sync for row in found.rows)), "--precision", found.precision]
+    return shlex.join([*words, "--json"])
+
+
+def _planned(plans: Sequence[Plan], found: _Scale) -> list[tuple[Plan, float]]:
+    """Plans for the job of a study on its machine, with their throughput [samples/s]."""
+    machine = found.cluster.partition(":")[0]
+    return [
+        (plan, plan.premises.global_batch_size / plan.prediction.step_time_s)
+        for plan in plans
+        if plan.job == found.job
+        and plan.premises.cluster.partition(":")[0] == machine
+        and plan.prediction.step_time_s > 0
+    ]
+
+
+def _scaling_curve(
+    groups: Mapping[tuple[int, str], Sequence[_ScaleRow]], mode: str, planned: Sequence[tuple[Plan, float]]
+) -> Section | None:
     series, rows = [], []
     what = "a device" if mode == "weak" else "in all"
     for n, ((batch, sync), held) in enumerate(groups.items()):
@@ -244,12 +273,37 @@ def _scaling_curve(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]], mode: 
             )
             for row in held
         ]
+    if planned:
+        series.append(
+            Series(
+                name="plan",
+                points=[(float(plan.strategy.devices), value) for plan, value in planned],
+                says=[f"{plan.strategy.name}: {rate(value)} samples/s" for plan, value in planned],
+                colour=SERIES_COLOURS[1],
+                line=False,
+                size=7.0,
+            )
+        )
+    rows += [
+        (
+            f"plan: {plan.strategy.name}",
+            f"{plan.premises.global_batch_size:,} in all",
+            f"{plan.strategy.devices:,}",
+            rate(value),
+            " to ".join(
+                rate(plan.premises.global_batch_size / end) if end > 0 else "–"
+                for end in reversed(plan.prediction.interval_s)
+            ),
+            *("–", "–", "–"),
+        )
+        for plan, value in planned
+    ]
     counts = sorted({float(row.devices) for held in groups.values() for row in held if row.fits})
     svg = curve_chart(
         "Throughput by devices",
         series,
-        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else (), label=lambda value: f"{value:,.0f}"),
-        Axis(title="throughput [samples/s]", log=True, label=lambda value: f"{value:,.4g}"),
+        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        Axis(title="throughput [samples/s]", log=True),
     )
     table = DataTable(
         columns=("exchange", "batch", "devices", "samples/s", "90 % interval", "speedup", "of ideal", "limited by"),
@@ -286,7 +340,7 @@ def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
                 for row, parts in zip(shown, figures, strict=True)
             ],
             _SCALE_PARTS,
-            Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}"),
+            Axis(title=f"time of a step [{unit}]"),
             names="devices",
         )
         table = DataTable(
@@ -332,7 +386,7 @@ def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
             for row in rows[:20]
         ],
         [("memory at the peak", "var(--series-1)")],
-        Axis(title="memory of the fullest rank [GiB]", label=lambda value: f"{value:,.4g}"),
+        Axis(title="memory of the fullest rank [GiB]"),
         limit=Limit(name=f"a device has {format_bytes(card)}", at=card / 2**30) if card else None,
     )
     return Section(
@@ -394,7 +448,7 @@ class _Crossover(msgspec.Struct):
 _BASES = {"paper": "paper mode (fixed local batch, SE = 1)", "ours": "local batch free, predicted exchange"}
 
 
-def _crossover_page(plain: Any) -> StudyPage:
+def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Crossover = plain
     ours = [one for one in found.crossings if one.basis == "ours"] or found.crossings
     ahead = [one for one in ours if one.crossover_devices is not None]
@@ -411,8 +465,12 @@ def _crossover_page(plain: Any) -> StudyPage:
         )
     else:
         verdict = (
-            f"{found.job} on {found.cluster}: data parallelism reaches the target first at every number of devices."
+            f"{found.job} on {found.cluster}: data parallelism reaches the target first at every number of devices "
+            "that was asked for."
         )
+    paper = [one.crossover_devices for one in found.crossings if one.basis == "paper" and one.crossover_devices]
+    if paper and found.curve is not None:
+        verdict += f" In paper mode (fixed local batch, SE = 1) the hybrid is ahead from {min(paper)} devices on."
     sections = [_speedups(found.crossings)] if found.curve is not None else []
     return StudyPage(
         kind="Crossover study",
@@ -466,8 +524,8 @@ def _speedups(crossings: Sequence[_Crossing]) -> Section:
     svg = curve_chart(
         "Speed of hybrid over data parallelism",
         series,
-        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else (), label=lambda value: f"{value:,.0f}"),
-        Axis(title="time to accuracy, data parallelism / hybrid", log=True, label=lambda value: f"{value:.3g}"),
+        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        Axis(title="time to accuracy, data parallelism / hybrid", log=True),
         limits=[Limit(name="as soon as data parallelism", at=1.0)],
     )
     table = DataTable(
@@ -523,8 +581,8 @@ def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
     svg = curve_chart(
         "Time to accuracy by devices",
         series,
-        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else (), label=lambda value: f"{value:,.0f}"),
-        Axis(title=f"time to accuracy [{unit}]", log=True, label=lambda value: f"{value:,.3g}"),
+        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        Axis(title=f"time to accuracy [{unit}]", log=True),
         limits=[Limit(name=f"crossover at {min(ahead)}", at=float(min(ahead)), upright=True)] if ahead else [],
     )
     table = DataTable(
@@ -544,6 +602,11 @@ def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
     return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table)])
 
 
+def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
+    words = ["never" if end is None else f"{end:,}" for end in ends]
+    return " to ".join(dict.fromkeys(words))
+
+
 def _reasons(crossings: Sequence[_Crossing]) -> Section:
     table = DataTable(
         columns=("width", "basis", "ahead from", "90 % interval", "why"),
@@ -552,7 +615,7 @@ def _reasons(crossings: Sequence[_Crossing]) -> Section:
                 str(one.model_parallel_width),
                 _BASES.get(one.basis, one.basis),
                 "never" if one.crossover_devices is None else f"{one.crossover_devices:,} devices",
-                " to ".join("never" if end is None else f"{end:,}" for end in one.crossover_interval),
+                _crossing_ends(one.crossover_interval),
                 one.reason,
             )
             for one in crossings
@@ -588,7 +651,7 @@ class _Curve(msgspec.Struct):
     warnings: list[str] = []
 
 
-def _curve_page(plain: Any) -> StudyPage:
+def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Curve = plain
     critical = "above what was measured" if found.b_crit is None else f"{found.b_crit:,.4g}"
     least = min(found.points, key=lambda point: point.global_batch_size, default=None)
@@ -654,8 +717,8 @@ def _need_section(
                 size=4.5,
             ),
         ],
-        Axis(title="global batch [samples]", log=True, label=lambda value: f"{value:,.4g}"),
-        Axis(title=f"training to the target [{unit}]", log=True, label=lambda value: f"{value:,.4g}"),
+        Axis(title="global batch [samples]", log=True),
+        Axis(title=f"training to the target [{unit}]", log=True),
         limits=[Limit(name=f"critical batch {b_crit:,.4g}", at=b_crit, upright=True)]
         if b_crit and ordered[0][0] / 2 < b_crit < 2 * ordered[-1][0]
         else [],
@@ -715,7 +778,7 @@ class _Converged(msgspec.Struct):
     curve_file: str = ""
 
 
-def _converge_page(plain: Any) -> StudyPage:
+def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Converged = plain
     fit = found.curve
     reached = [point for point in fit.points if point.epochs is not None]
@@ -752,8 +815,8 @@ def _converge_page(plain: Any) -> StudyPage:
                             line=False,
                         )
                     ],
-                    Axis(title="global batch [samples]", log=True, label=lambda value: f"{value:,.4g}"),
-                    Axis(title="training time [s]", zero=True, label=lambda value: f"{value:,.4g}"),
+                    Axis(title="global batch [samples]", log=True),
+                    Axis(title="training time [s]", zero=True),
                 ),
                 table=runs,
             )
@@ -833,7 +896,7 @@ _POLICIES = {
 }
 
 
-def _memory_page(plain: Any) -> StudyPage:
+def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _MemoryStudy = plain
     ours = found.policies.get("ours")
     head = f"{found.job}, batch {found.local_batch_size:,}, on {found.device}:"
@@ -890,8 +953,8 @@ def _live_section(found: _MemoryStudy) -> Section | None:
     svg = curve_chart(
         "Memory over a step",
         series,
-        Axis(title=f"time in the step, waits left out [{unit}]", zero=True, label=lambda value: f"{value:,.4g}"),
-        Axis(title="live memory [GiB]", zero=True, label=lambda value: f"{value:,.4g}"),
+        Axis(title=f"time in the step, waits left out [{unit}]", zero=True),
+        Axis(title="live memory [GiB]", zero=True),
         limits=[Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30)],
     )
     every = max(1, len(live.time_s) // 200)
@@ -929,8 +992,8 @@ def _policies_section(found: _MemoryStudy) -> Section | None:
     svg = curve_chart(
         "Policies by step time and memory",
         series,
-        Axis(title="time of a step [s]", label=lambda value: f"{value:,.4g}"),
-        Axis(title="memory at the peak [GiB]", zero=True, label=lambda value: f"{value:,.4g}"),
+        Axis(title="time of a step [s]"),
+        Axis(title="memory at the peak [GiB]", zero=True),
         limits=[
             Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
             Limit(
@@ -985,7 +1048,7 @@ def _purposes_section(found: _MemoryStudy) -> Section:
             )
         ],
         [(name, colour) for name, colour, _ in parts],
-        Axis(title="memory at the peak [GiB]", label=lambda value: f"{value:,.4g}"),
+        Axis(title="memory at the peak [GiB]"),
         limit=Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
     )
     table = DataTable(
@@ -1079,13 +1142,13 @@ _PURPOSE_COLOURS = (
     "var(--series-3)",
     "var(--series-4)",
     "var(--series-5)",
-    "var(--exposed)",
-    "var(--unattributed)",
-    "var(--series-6)",
+    "var(--backward)",
+    "var(--after)",
+    "var(--overlapped)",
 )
 
 
-def _rehearsal_page(plain: Any) -> StudyPage:
+def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Rehearsal = plain
     script = shlex.join(found.script)
     before = "" if found.script[:1] == ["-m"] else "-- "
@@ -1151,7 +1214,7 @@ def _rank_memory_section(found: _Rehearsal) -> Section | None:
             for one in ranks
         ],
         parts,
-        Axis(title=f"memory at the peak [{unit}]", label=lambda value: f"{value:,.4g}"),
+        Axis(title=f"memory at the peak [{unit}]"),
         limit=Limit(name=f"a device has {format_bytes(room)} to allocate", at=room / size) if room < 4 * peak else None,
     )
     table = DataTable(
@@ -1217,7 +1280,7 @@ def _collectives_section(found: _Rehearsal) -> Section | None:
             for one in shown[:16]
         ],
         [("bytes in a step", "var(--exposed)")],
-        Axis(title=f"bytes in a step [{unit}]", label=lambda value: f"{value:,.4g}"),
+        Axis(title=f"bytes in a step [{unit}]"),
     )
     table = DataTable(
         columns=("operation", "group", "ranks of the group", "count in a step", "bytes in a step"),
@@ -1241,7 +1304,7 @@ def _rehearsed_step_section(step: _RehearsedStep | None) -> Section | None:
         "Parts of the step",
         [Bar(name=name, parts=[seconds / size], note=f"{seconds / size:,.3g}") for name, seconds in parts],
         [("time", "var(--series-1)")],
-        Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}"),
+        Axis(title=f"time of a step [{unit}]"),
     )
     table = DataTable(
         columns=("part", "time", "share"),
@@ -1288,7 +1351,7 @@ class _Observation(msgspec.Struct):
     doubt: str | None = None
 
 
-def _observation_page(plain: Any) -> StudyPage:
+def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Observation = plain
     low, high = found.step_interval_s
     verdict = f"{found.model} ({found.device}): {format_seconds(found.step_s)} a step, " + (
@@ -1313,7 +1376,7 @@ def _observation_page(plain: Any) -> StudyPage:
                             says="mean of a step",
                         )
                     ],
-                    Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}"),
+                    Axis(title=f"time of a step [{unit}]"),
                 ),
                 table=DataTable(
                     columns=("step", "low", "high", "steps"),
@@ -1341,7 +1404,7 @@ def _observation_page(plain: Any) -> StudyPage:
                         for name, held in rows
                     ],
                     [(name, colours[n % len(colours)]) for n, name in enumerate(names)],
-                    Axis(title=f"time of a step [{unit}]", label=lambda value: f"{value:,.4g}"),
+                    Axis(title=f"time of a step [{unit}]"),
                 ),
                 table=DataTable(
                     columns=("rank", *(f"{name} [{unit}]" for name in names)),
@@ -1387,13 +1450,13 @@ class StudyReader:
         command: that writes it
         keys: by which it is recognised
         content: what a page takes of it
-        page: makes the sections
+        page: makes the sections, with plans that were given next to it
     """
 
     command: str
     keys: frozenset[str]
     content: type[msgspec.Struct]
-    page: Callable[[Any], StudyPage]
+    page: Callable[[Any, Sequence[Plan]], StudyPage]
 
 
 READERS = (

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,18 @@ def test_a_folder_of_documents_is_one_report(tmp_path: Path) -> None:
     assert found.kind == "Study"
     assert len(set(re.findall(r'<section id="([^"]+)"', text))) == text.count("<section ")
     assert {"Throughput by devices", "Crossover with model parallelism", "Memory over time"} <= {*found.sections}
+
+
+def test_a_plan_next_to_a_scaling_study_is_a_point_of_its_curve(tmp_path: Path) -> None:
+    """8 samples in 9 s are 0.889 a second. A plan for another machine is none."""
+    document = studies()["scale"]
+    write_study(tmp_path / "scale.json", document)
+    plan = small_plan(document["job"])
+    for cluster, is_there in (("dgx1-v100:2", True), ("dgx-a100:2", False)):
+        write_plan(tmp_path / "plan.json", replace(plan, premises=replace(plan.premises, cluster=cluster)))
+        found, text = made(tmp_path, tmp_path / "report.html")
+        assert ("plan: pp2 1f1b</td>" in text, '<td class="figure">0.889</td>' in text) == (is_there, is_there)
+        assert ("The best plan on the curve" in dict(found.absent)) is not is_there
 
 
 def test_the_crossover_is_where_the_hybrid_gets_ahead(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.report_page.plan import page_of_plan
 from trimaran.features.report_page.run import page_of_report, page_of_run
 from trimaran.features.report_page.study import STUDIES, page_of_studies, study_of
+from trimaran.program.plan import Plan, read_plan
 from trimaran.report.page import Page, render_page
 
 ACCEPTED = (
@@ -116,15 +117,18 @@ def _is_run_report(plain: dict[str, Any]) -> bool:
 
 
 def _page_of_folder(path: Path) -> Page:
-    """A page of all documents in a folder that are known.
+    """A page of all documents in a folder that are known; plans next to them are points of their curves.
 
     Raises:
         InputError: there is none
     """
     documents: list[tuple[Path, dict[str, Any]]] = []
+    plans: list[Plan] = []
     for file in sorted(given(path).glob("*.json"))[: 8 * _MOST_DOCUMENTS]:
         plain = _document(path / file.name)
-        if study_of(plain) is not None and len(documents) < _MOST_DOCUMENTS:
+        if _is_plan(plain) and len(plans) < _MOST_DOCUMENTS:
+            plans.append(read_plan(given(path / file.name)))
+        elif study_of(plain) is not None and len(documents) < _MOST_DOCUMENTS:
             documents.append((path / file.name, plain))
     if not documents:
         raise InputError(
@@ -132,4 +136,4 @@ def _page_of_folder(path: Path) -> Page:
             code="report.nothing-here",
             path=str(path),
         )
-    return page_of_studies(documents, accepted=ACCEPTED)
+    return page_of_studies(documents, accepted=ACCEPTED, plans=plans)

@@ -9,6 +9,7 @@ from trimaran import __version__
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
+from trimaran.program.plan import Plan
 from trimaran.report.page import Page, Section, Words
 from trimaran.report.page_steps import commands_section
 from trimaran.report.page_studies import READERS as STUDIES
@@ -26,17 +27,20 @@ def study_of(plain: dict[str, Any]) -> StudyReader | None:
     return next((one for one in STUDIES if one.keys <= {*plain}), None)
 
 
-def page_of_studies(documents: Sequence[tuple[Path, dict[str, Any]]], *, accepted: str) -> Page:
+def page_of_studies(
+    documents: Sequence[tuple[Path, dict[str, Any]]], *, accepted: str, plans: Sequence[Plan] = ()
+) -> Page:
     """One page of one or several documents.
 
     Args:
         documents: path and content of each
         accepted: what is accepted, for the message
+        plans: that were given next to them; those for the job of a scaling study are points of its curve
 
     Raises:
         InputError: a document is of no known study, is the error of a command, or lacks something
     """
-    found = [_read(path, plain, accepted) for path, plain in documents]
+    found = [_read(path, plain, accepted, plans) for path, plain in documents]
     first = found[0]
     sections: list[Section] = []
     several = len(found) > 1
@@ -62,7 +66,7 @@ def page_of_studies(documents: Sequence[tuple[Path, dict[str, Any]]], *, accepte
     )
 
 
-def _read(path: Path, plain: dict[str, Any], accepted: str) -> StudyPage:
+def _read(path: Path, plain: dict[str, Any], accepted: str, plans: Sequence[Plan]) -> StudyPage:
     error = plain.get("error")
     if isinstance(error, dict) and "message" in error:
         raise InputError(
@@ -77,4 +81,4 @@ def _read(path: Path, plain: dict[str, Any], accepted: str) -> StudyPage:
             code="report.unknown-document",
             path=str(path),
         )
-    return reader.page(decode_typed(read_bytes(given(path)), reader.content, source=str(path)))
+    return reader.page(decode_typed(read_bytes(given(path)), reader.content, source=str(path)), plans)
