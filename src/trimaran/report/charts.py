@@ -317,7 +317,7 @@ def _draw_series(drawing: Drawing, series: Series, across: _Scale, up: _Scale) -
     places = [(across.place(a), up.place(b)) for a, b in series.points]
     if series.ends and series.whiskers:
         for (at, _), (low, high) in zip(places, series.ends, strict=True):
-            drawing.line([(at, up.place(low)), (at, up.place(high))], colour=series.colour, width=1.6)
+            drawing.line([(at, up.place(low)), (at, up.place(high))], colour=series.colour, width=3)
     elif series.ends and len(places) > 1:
         lower = [(at, up.place(low)) for (at, _), (low, _) in zip(places, series.ends, strict=True)]
         upper = [(at, up.place(high)) for (at, _), (_, high) in zip(places, series.ends, strict=True)]
@@ -359,6 +359,8 @@ def _legend(drawing: Drawing, named: Sequence[tuple[str, Series]], limits: Seque
     for (name, one), (x, y) in zip(named, spots, strict=False):
         if one.line:
             drawing.line([(x, y - 4), (x + 24, y - 4)], colour=one.colour, width=2, dashed=one.dashed)
+        if one.whiskers:
+            drawing.line([(x + 12, y - 12), (x + 12, y + 3)], colour=one.colour, width=3)
         if one.dots:
             drawing.dot(x + 12, y - 4, colour=one.colour, hollow=one.hollow, size=min(one.size, 4.5))
         drawing.text(x + 30, y, name, size=_FONT, colour=INK)
@@ -391,7 +393,7 @@ class Interval:
 
 
 def interval_chart(title: str, intervals: Sequence[Interval], axis: Axis) -> str:
-    """Values with their intervals, from 0 on.
+    """Values with their intervals, with 0 on the axis.
 
     Args:
         title: what the chart shows, for those who do not see it
@@ -401,31 +403,34 @@ def interval_chart(title: str, intervals: Sequence[Interval], axis: Axis) -> str
     Returns:
         An SVG element for a page; "" where there is nothing to draw.
     """
-    high = max([end for one in intervals for end in (one.at, *one.ends)], default=0.0) * 1.06
-    if not 0 < high < 1e300:
+    values = [0.0, *(end for one in intervals for end in (one.at, *one.ends))]
+    low, high = min(values), max(values)
+    if not intervals or not 0 < high - low < 1e300:
         return ""
+    room = 0.06 * (high - low)
+    low, high = low - room if low < 0 else 0.0, high + room
     longest = max(len(short(one.name, 26)) for one in intervals)
     left, right, top, tall = 24 + longest * _LETTER, 24.0, 14.0, 40.0
     bottom = top + tall * len(intervals)
     drawing = Drawing(width=WIDTH, height=bottom + 48, title=title, inline=True)
 
     def place(value: float) -> float:
-        return left + (WIDTH - left - right) * max(value, 0.0) / high
+        return left + (WIDTH - left - right) * (value - low) / (high - low)
 
-    _value_ticks(drawing, axis, high, place, top, bottom, WIDTH - right)
+    _value_ticks(drawing, axis, (low, high), place, top, bottom, WIDTH - right)
     for n, one in enumerate(intervals):
         y, colour = top + tall * (n + 0.5), SERIES_COLOURS[n % len(SERIES_COLOURS)]
-        low, up = place(one.ends[0]), place(one.ends[1])
+        down, up = place(one.ends[0]), place(one.ends[1])
         drawing.text(left - 10, y + 4.5, short(one.name, 26), size=_FONT, anchor="end", colour=INK)
-        if up > low:
-            drawing.line([(low, y), (up, y)], colour=colour, width=3)
-            for end in (low, up):
+        if up > down:
+            drawing.line([(down, y), (up, y)], colour=colour, width=3)
+            for end in (down, up):
                 drawing.line([(end, y - 7), (end, y + 7)], colour=colour, width=2)
         drawing.dot(place(one.at), y, colour=colour, size=6, says=one.says)
         if max(up, place(one.at)) + 14 + len(one.label) * _LETTER < WIDTH:
             drawing.text(max(up, place(one.at)) + 12, y + 4.5, one.label, size=_FONT, colour=INK)
         else:
-            drawing.text(min(low, place(one.at)) - 12, y + 4.5, one.label, size=_FONT, anchor="end", colour=INK)
+            drawing.text(min(down, place(one.at)) - 12, y + 4.5, one.label, size=_FONT, anchor="end", colour=INK)
     return drawing.render()
 
 
@@ -500,7 +505,7 @@ def _lying(
     def place(value: float) -> float:
         return left + (right - left) * value / most
 
-    _value_ticks(drawing, axis, most, place, top - 4, bottom, right)
+    _value_ticks(drawing, axis, (0.0, most), place, top - 4, bottom, right)
     for number, bar in enumerate(bars):
         y = top + number * (_BAR + _SPACE)
         drawing.text(left - 8, y + 13.5, short(bar.name, 26), size=_FONT, anchor="end", colour=INK)
@@ -524,13 +529,13 @@ def _lying(
 def _value_ticks(
     drawing: Drawing,
     axis: Axis,
-    most: float,
+    ends: tuple[float, float],
     place: Callable[[float], float],
     top: float,
     bottom: float,
     right: float,
 ) -> None:
-    ticks = [value for value in round_values(0.0, most, 5) if place(value) <= right + 1]
+    ticks = [value for value in round_values(*ends, 5) if place(value) <= right + 1]
     free = -math.inf
     for value in ticks:
         at, label = place(value), axis.label(value)
@@ -539,7 +544,7 @@ def _value_ticks(
         if at - half >= free:
             drawing.text(at, bottom + 18, label, size=_FONT, anchor="middle", colour=INK)
             free = at + half + 6
-    drawing.text((place(0.0) + right) / 2, bottom + 40, axis.title, size=_FONT, anchor="middle", colour=SOFT)
+    drawing.text((place(ends[0]) + right) / 2, bottom + 40, axis.title, size=_FONT, anchor="middle", colour=SOFT)
 
 
 def _standing(

@@ -255,7 +255,7 @@
       PageUp: () => { scroll -= canvas.clientHeight - TOP; bound(); },
       PageDown: () => { scroll += canvas.clientHeight - TOP; bound(); },
       "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1 / 0.7),
-      "[": () => resize(1 / 1.3), "]": () => resize(1.3), ",": () => step(-1), ".": () => step(1), Home: whole,
+      "[": () => resize(1 / 1.3), "]": () => resize(1.3), ",": () => step(-1), ".": () => step(1), "0": whole, Home: whole,
     };
     if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
@@ -327,7 +327,7 @@
     entry.append(mark, name);
     legend.append(entry);
   });
-  for (const one of figure.querySelectorAll("[hidden].tools, [hidden].keys")) one.hidden = false;
+  for (const one of figure.querySelectorAll("[data-off]")) delete one.dataset.off;
   const repaint = () => { readColours(); later(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
   // What is printed is drawn before the paper is there.

@@ -85,11 +85,13 @@ class Section:
         id: for links
         title: its heading
         content: in order
+        is_wide: it takes the whole width, where others stand in two columns
     """
 
     id: str
     title: str
     content: Sequence[Chart | Words | Commands | Timelines | DataTable]
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +199,7 @@ def _head(page: Page) -> Iterable[str]:
 
 def _section(section: Section) -> str:
     name = escaped(section.id)
-    # A timeline takes the whole width; other sections stand in two columns where there is room.
-    full = ' class="full"' if any(isinstance(one, Timelines) for one in section.content) else ""
+    full = ' class="full"' if section.is_wide else ""
     parts = [f'<section id="{name}"{full} aria-labelledby="{name}-title">']
     parts.append(f'<h2 id="{name}-title">{escaped(section.title)}</h2>')
     parts += [_part(one) for one in section.content]
@@ -231,7 +232,7 @@ def _chart(chart: Chart) -> str:
 
 
 _VIEWER = """<figure class="timeline">
-<div class="tools" hidden>
+<div class="tools" data-off>
 <button type="button" data-do="in">Zoom in</button><button type="button" data-do="out">Zoom out</button>
 <button type="button" data-do="all">Whole step</button>
 <button type="button" data-do="taller">Taller rows</button><button type="button" data-do="lower">Lower rows</button>
@@ -239,10 +240,10 @@ _VIEWER = """<figure class="timeline">
 </div>
 <ul class="legend"></ul>
 <canvas tabindex="0" role="application" aria-label="Timeline of every rank. Arrow keys move, plus and minus zoom,
- comma and full stop go from span to span, Home shows the whole step."></canvas>
+ comma and full stop go from span to span, 0 shows the whole step."></canvas>
 <output aria-live="polite"></output>
-<p class="keys" hidden>Drag to move, Ctrl and wheel to zoom. Keys: ← → ↑ ↓ move, + − zoom, [ ] height of rows,
- , . span by span, Home whole step. In the lowest rows work hides communication that overlaps with it.</p>
+<p class="keys" data-off>Drag to move, Ctrl and wheel to zoom. Keys: ← → ↑ ↓ move, + − zoom, [ ] height of rows,
+ , . span by span, 0 whole step. In the lowest rows work covers the communication that overlaps with it.</p>
 <noscript><p class="note">The timeline needs JavaScript; the tables of this page do not.</p></noscript>
 <details class="spans"><summary>Spans of a rank as a table</summary>
 <label>rank <input type="number" min="0" value="0"></label><div class="wide" tabindex="0" role="region"

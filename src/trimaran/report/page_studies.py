@@ -23,10 +23,11 @@ from trimaran.report.charts import (
     bar_chart,
     curve_chart,
     interval_chart,
+    plain_number,
     time_unit,
 )
 from trimaran.report.page import Absent, Chart, Section, Words
-from trimaran.report.page_steps import PARTS_OF_STEP, percent, rate
+from trimaran.report.page_steps import percent, rate
 from trimaran.report.rehearsal import PURPOSES
 
 __all__ = ["READERS", "StudyPage"]
@@ -83,8 +84,8 @@ def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
         [
             Interval(
                 name=one.name,
-                at=100 * max(one.predicted_gain, 0.0),
-                ends=(100 * max(one.gain_interval[0], 0.0), 100 * max(one.gain_interval[1], 0.0)),
+                at=100 * one.predicted_gain,
+                ends=(100 * one.gain_interval[0], 100 * one.gain_interval[1]),
                 label=percent(one.predicted_gain, signed=False),
                 says=one.action,
             )
@@ -111,6 +112,7 @@ def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
         id="remedies",
         title="What would help",
         content=[Chart(svg=chart, table=table, caption="Share of the time saved, with its interval.", is_open=True)],
+        is_wide=True,
     )
 
 
@@ -542,7 +544,7 @@ def _speedups(crossings: Sequence[_Crossing]) -> Section:
 
 def _ends(pair: Pair) -> str:
     low, high = pair
-    return f"{'–' if low is None else f'{low:.3g}'} to {'–' if high is None else f'{high:.3g}'}"
+    return f"{'–' if low is None else plain_number(low)} to {'–' if high is None else plain_number(high)}"
 
 
 def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
@@ -622,7 +624,7 @@ def _reasons(crossings: Sequence[_Crossing]) -> Section:
         ],
         words=frozenset({1, 4}),
     )
-    return Section(id="reasons", title="Why", content=[table])
+    return Section(id="reasons", title="Why", content=[table], is_wide=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -653,7 +655,7 @@ class _Curve(msgspec.Struct):
 
 def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Curve = plain
-    critical = "above what was measured" if found.b_crit is None else f"{found.b_crit:,.4g}"
+    critical = "above what was measured" if found.b_crit is None else f"{plain_number(found.b_crit)}"
     least = min(found.points, key=lambda point: point.global_batch_size, default=None)
     most = max(found.points, key=lambda point: point.global_batch_size, default=None)
     grows = ""
@@ -666,7 +668,7 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         kind="Convergence curve",
         title=found.name,
         verdict=f"{found.task}: the critical batch is {critical} samples{grows}.",
-        facts=[("E0", f"{found.e0:,.4g} {found.unit}"), ("critical batch", critical)],
+        facts=[("E0", f"{plain_number(found.e0)} {found.unit}"), ("critical batch", critical)],
         sections=_kept(
             _need_section(
                 found.unit,
@@ -681,6 +683,17 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     )
 
 
+def _form(batch: float, e0: float, b_crit: float | None) -> float:
+    """Training that a batch needs by the fitted form; no critical batch: it is infinite."""
+    return e0 * (1 + (batch / b_crit if b_crit else 0.0))
+
+
+def _few(batches: Sequence[int]) -> list[float]:
+    """Batches as ticks of an axis; none where they are many, or 0 is one of them."""
+    kept = sorted({float(batch) for batch in batches})
+    return kept if len(kept) <= 8 and kept and kept[0] > 0 else []
+
+
 def _need_section(
     unit: str,
     points: Sequence[tuple[int, float, Pair, Sequence[float]]],
@@ -691,13 +704,21 @@ def _need_section(
     if not points:
         return None
     ordered = sorted(points)
-    form = [(float(batch), e0 * (1 + (batch / b_crit if b_crit else 0.0))) for batch, *_ in ordered]
+    form = [(float(batch), _form(batch, e0, b_crit)) for batch, *_ in ordered]
+    first, last = max(ordered[0][0], 1), max(ordered[-1][0], 1)
+    smooth = [first * (last / first) ** (n / 60) for n in range(61)]
     banded = [(batch, amount, pair) for batch, amount, pair, _ in ordered if None not in pair]
     runs = [(float(batch), value) for batch, _, _, values in ordered for value in values]
     svg = curve_chart(
         "Training to the target by batch",
         [
-            Series(name="E0 (1 + B / Bcrit)", points=form, colour=SERIES_COLOURS[5], dashed=True, dots=False),
+            Series(
+                name="E0 (1 + B / Bcrit)",
+                points=[(batch, _form(batch, e0, b_crit)) for batch in smooth],
+                colour=SERIES_COLOURS[5],
+                dashed=True,
+                dots=False,
+            ),
             Series(
                 name="90 % interval",
                 points=[(float(batch), amount) for batch, amount, _ in banded],
@@ -711,15 +732,15 @@ def _need_section(
             Series(
                 name="measured",
                 points=[(float(batch), amount) for batch, amount, _, _ in ordered],
-                says=[f"batch {batch:,}: {amount:,.4g} {unit}" for batch, amount, _, _ in ordered],
+                says=[f"batch {batch:,}: {plain_number(amount)} {unit}" for batch, amount, _, _ in ordered],
                 colour=SERIES_COLOURS[0],
                 line=False,
                 size=4.5,
             ),
         ],
-        Axis(title="global batch [samples]", log=True),
+        Axis(title="global batch [samples]", log=True, ticks=_few([batch for batch, *_ in ordered])),
         Axis(title=f"training to the target [{unit}]", log=True),
-        limits=[Limit(name=f"critical batch {b_crit:,.4g}", at=b_crit, upright=True)]
+        limits=[Limit(name=f"critical batch {plain_number(b_crit)}", at=b_crit, upright=True)]
         if b_crit and ordered[0][0] / 2 < b_crit < 2 * ordered[-1][0]
         else [],
     )
@@ -728,9 +749,9 @@ def _need_section(
         rows=[
             (
                 f"{batch:,}",
-                f"{amount:,.4g}",
+                f"{plain_number(amount)}",
                 _ends(pair),
-                f"{fitted:,.4g}",
+                f"{plain_number(fitted)}",
                 ", ".join(f"{value:.3g}" for value in values),
             )
             for (batch, amount, pair, values), (_, fitted) in zip(ordered, form, strict=True)
@@ -782,7 +803,7 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Converged = plain
     fit = found.curve
     reached = [point for point in fit.points if point.epochs is not None]
-    critical = "above what was measured" if fit.b_crit is None else f"{fit.b_crit:,.4g} samples"
+    critical = "above what was measured" if fit.b_crit is None else f"{plain_number(fit.b_crit)} samples"
     runs = DataTable(
         columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
         rows=[
@@ -815,7 +836,9 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                             line=False,
                         )
                     ],
-                    Axis(title="global batch [samples]", log=True),
+                    Axis(
+                        title="global batch [samples]", log=True, ticks=_few([r.global_batch_size for r in found.runs])
+                    ),
                     Axis(title="training time [s]", zero=True),
                 ),
                 table=runs,
@@ -1351,6 +1374,29 @@ class _Observation(msgspec.Struct):
     doubt: str | None = None
 
 
+_OBSERVED = (
+    ("FP", "var(--forward)"),
+    ("BP", "var(--backward)"),
+    ("WU", "var(--update)"),
+    ("load", "var(--load)"),
+    ("exchange", "var(--exposed)"),
+    ("waiting", "var(--idle)"),
+    ("reading", "var(--overlapped)"),
+    ("collectives", "var(--series-2)"),
+    ("starting", "var(--after)"),
+    ("other", "var(--unattributed)"),
+)
+"""Parts of an observed step by the word that begins their names, in the colours that they have elsewhere."""
+
+
+def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each part with its colour."""
+    return [
+        (name, next((colour for word, colour in _OBSERVED if name.lower().startswith(word.lower())), "var(--series-6)"))
+        for name in names
+    ]
+
+
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Observation = plain
     low, high = found.step_interval_s
@@ -1359,7 +1405,6 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     )
     unit, size = time_unit(found.step_s)
     names = list(found.parts_s)
-    colours = [colour for _, colour in PARTS_OF_STEP] + list(SERIES_COLOURS)
     step = Section(
         id="prediction",
         title="The step",
@@ -1403,7 +1448,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                         )
                         for name, held in rows
                     ],
-                    [(name, colours[n % len(colours)]) for n, name in enumerate(names)],
+                    _observed_colours(names),
                     Axis(title=f"time of a step [{unit}]"),
                 ),
                 table=DataTable(

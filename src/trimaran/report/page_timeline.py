@@ -32,7 +32,7 @@ MOST_BYTES = 1_200_000
 """Of the timelines of a page [bytes]."""
 
 MOST_RANKS = 4096
-"""With rows of their own."""
+"""That each have a row."""
 
 PARTS_SHOWN = (
     ("forward", "--forward"),

@@ -25,7 +25,7 @@ addEventListener("error", (event) => { document.title = "error: " + event.messag
 setTimeout(() => {
   const canvas = document.querySelector("canvas"), says = document.querySelector("output"), heard = [];
   const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
-  const keys = ". . , + + - ] [ ArrowRight ArrowLeft ArrowDown ArrowUp PageDown PageUp Home .".split(" ");
+  const keys = ". . , + + - ] [ ArrowRight ArrowLeft ArrowDown ArrowUp PageDown PageUp 0 .".split(" ");
   for (const key of keys) {
     press(key);
     heard.push(says.textContent);

@@ -80,7 +80,9 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     )
     timelines = step_timelines(timeline, program=program)
     add(
-        None if timelines is None else Section(id="timelines", title="Timeline of every rank", content=[timelines]),
+        None
+        if timelines is None
+        else Section(id="timelines", title="Timeline of every rank", content=[timelines], is_wide=True),
         "Timeline of every rank",
         why_not,
     )

@@ -274,7 +274,9 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         warmup=0 if report is None else report.measured.warmup,
     )
     add(
-        None if timelines is None else Section(id="timelines", title="Timeline of every rank", content=[timelines]),
+        None
+        if timelines is None
+        else Section(id="timelines", title="Timeline of every rank", content=[timelines], is_wide=True),
         "Timeline of every rank",
         f"give the folder of the run, with predicted.json and measured.json: trimaran report {shlex.quote(shown)}",
     )
