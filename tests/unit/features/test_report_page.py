@@ -1,7 +1,10 @@
 """`trimaran report` of a run, a plan and each study: what is there, what is said not to be, what is refused."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from tests.unit.report.test_page import check_page
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
 from trimaran.features.report_page import ReportPage, report
+from trimaran.features.training.run_record import command_line
 from trimaran.planning.plan_files import write_planned
 from trimaran.program.plan import write_plan
 from trimaran.report.page_studies import READERS
@@ -282,3 +286,42 @@ def test_the_file_is_an_html_file_that_can_be_written(tmp_path: Path) -> None:
         report(path, tmp_path / "report.pdf")
     with raises("file.unwritable", EnvironmentProblem):
         report(path, tmp_path / "no folder" / "report.html")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command, and what runs note for it
+
+
+def test_the_command_says_the_verdict_and_what_is_not_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    words = [sys.executable, "-m", "trimaran", "report", "run"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "80"}
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("digits on 2 ranks (pp2 1f1b m4): a step took 10.0 s")
+    assert "report.html (" in lines[-1]
+    assert max(map(len, lines[:-1])) <= 80
+    assert (tmp_path / "report.html").is_file()
+    told = subprocess.run([*words, "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout)["kind"] == "Training run"
+
+
+def test_a_report_needs_no_torch(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    code = "import sys; from trimaran.features.report_page import report; report('run'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("started", "command"),
+    [
+        (["/usr/bin/trimaran", "train", "my job"], "trimaran train 'my job'"),
+        (["/x/trimaran/__main__.py", "train"], "trimaran train"),
+        (["train.py", "--size", "8b"], "python train.py --size 8b"),
+    ],
+)
+def test_a_run_notes_its_command(started: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", started)
+    assert command_line() == command
