@@ -229,9 +229,10 @@
   // The next span of the lane, or of the first one that is seen.
   function step(by) {
     if (!hover) {
-      const n = Math.min(rowsOf().length - 1, Math.floor(scroll / tall)), band = bands(rowsOf()[n])[0];
-      if (!band) return;
-      tell([n, band, band.spans[Math.min(band.spans.length - 1, from(band.spans, first))]]);
+      const n = Math.min(rowsOf().length - 1, Math.ceil(scroll / tall)), shown = bands(rowsOf()[n]);
+      const starts = shown.map((band) => band.spans.find((span) => span[0] >= first && span[0] < last));
+      const seen = starts.findIndex((span) => span);
+      if (seen >= 0) tell([n, shown[seen], starts[seen]]);
       return;
     }
     const [n, band, span] = hover, row = bands(rowsOf()[n]).find((one) => one.stream === band.stream);

@@ -236,7 +236,7 @@ def _lane(
     found: list[int] = []
     last = 0
     for first, end_s, name, count in _joined(spans, kinds, join_s):
-        start, length = round(first.start_s / unit_s), max(1, round((end_s - first.start_s) / unit_s))
+        start, length = round(first.start_s / unit_s), round((end_s - first.start_s) / unit_s)
         event = (name if count == 1 else f"{name} and {count - 1} more", _part(first, kinds), first.nbytes)
         found += [start - last, length, events.setdefault(event, len(events))]
         last = start
