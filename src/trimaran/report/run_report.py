@@ -122,7 +122,7 @@ class RunReport:
         step = Figure(
             predicted_s=self.prediction.step_time_s, measured_s=None if compared is None else compared.step.measured_s
         )
-        verdict = run_verdict(f"{self.job} ({self.strategy.name})", step, self.prediction.interval_s)
+        verdict = run_verdict(f"{self.job} ({self.strategy.name})", step, self.prediction.interval_s, self.others)
         rows = (
             [("step", step)]
             if compared is None
@@ -146,13 +146,18 @@ class RunReport:
         return fragment(verdict, table, (noise_line(self.noise), *self.notes))
 
 
-def run_verdict(what: str, step: Figure, interval_s: tuple[float, float]) -> str:
+_DISTURBED = 0.1
+"""Part of the cores that other programs take, above which a verdict says so."""
+
+
+def run_verdict(what: str, step: Figure, interval_s: tuple[float, float], others: float | None = None) -> str:
     """A run in one sentence: its step as predicted and as measured.
 
     Args:
         what: ran, for people
         step: both times
         interval_s: 90 % interval of the prediction [s]
+        others: part of the cores that other programs took meanwhile [0..1]; None where that is not known
 
     Example:
         >>> run_verdict("digits (dp2)", Figure(predicted_s=0.012, measured_s=0.01), (0.009, 0.014))[:63]
@@ -168,7 +173,8 @@ def run_verdict(what: str, step: Figure, interval_s: tuple[float, float]) -> str
     where = "inside" if low <= step.measured_s <= high else "outside"
     return (
         f"{what}: a step took {format_seconds(step.measured_s)} and was predicted at {predicted} ({far}); the "
-        f"measurement is {where} the prediction's 90 % interval, {ends}."
+        f"measurement is {where} the prediction's 90 % interval, {ends}"
+        + (f", while other programs took {others:.0%} of the cores." if (others or 0.0) > _DISTURBED else ".")
     )
 
 

@@ -380,7 +380,7 @@ def _verdict(files: _Files, measured: Measured | None, what: str) -> str:
     step = Figure(
         predicted_s=report.predicted.step_time_s, measured_s=None if measured is None else measured.step_s or None
     )
-    return run_verdict(what, step, report.predicted.interval_s)
+    return run_verdict(what, step, report.predicted.interval_s, report.others)
 
 
 def _facts(files: _Files, measured: Measured | None, strategy: str) -> list[tuple[str, str]]:
