@@ -31,7 +31,9 @@ ADDRESS = "https://trimaran.example"
 SUSPECT = re.compile(r"\bwarn|Warning|Traceback|deprecat|^ERROR|\[E\d", re.IGNORECASE)
 """What a newcomer would have to look up."""
 
-EXPLAINED: Mapping[str, str] = {}
+EXPLAINED: Mapping[str, str] = {
+    r"^WARNING: Location 'file:.*' is ignored": "pip is told of a folder of packages that does not have this one",
+}
 """Patterns of suspect lines that may be printed, each with the reason."""
 
 PLAN = ("llama2:70b", "--cluster", "dgx-h100:128", "--devices", "1024", "--batch", "1024", "--output", "plan.json")
@@ -192,8 +194,8 @@ def _wrong_metadata(told: Message, address: str) -> Iterator[str]:
         yield f"the metadata says Python {told['Requires-Python']}"
 
 
-def walk(newcomer: Newcomer, python: str) -> None:
-    """All steps, in their order.
+def install(newcomer: Newcomer, python: str) -> None:
+    """The wheel, and a fresh environment with it.
 
     Args:
         newcomer: with an empty folder
@@ -220,6 +222,17 @@ def walk(newcomer: Newcomer, python: str) -> None:
     where = "import trimaran; print(trimaran.__file__)"
     if not newcomer.run("import it", [newcomer.python, "-c", where]).startswith(str(newcomer.folder)):
         raise Failed("another Trimaran than the installed one is imported")
+
+
+def use(newcomer: Newcomer) -> None:
+    """First commands in the environment.
+
+    Args:
+        newcomer: who has installed the wheel
+
+    Raises:
+        Failed: a step failed, or printed what nobody explains
+    """
     newcomer.trimaran("doctor")
     newcomer.trimaran("plan", *PLAN)
     newcomer.trimaran("report", "plan.json", "--output", "plan.html")
@@ -242,7 +255,8 @@ def main() -> int:
         newcomer = Newcomer((asked.folder or Path(temporary)).absolute())
         told = ""
         try:
-            walk(newcomer, asked.python)
+            install(newcomer, asked.python)
+            use(newcomer)
         except Failed as failed:
             told = str(failed)
     width = max(len(step.name) for step in newcomer.done)

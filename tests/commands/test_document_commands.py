@@ -1,15 +1,16 @@
 """The commands of the documents work as they are written there: every block of `bash`, in the order of its page.
 
-Commands of a page run in one folder, in which lie the files that the page takes for granted (`GIVEN`), so that one finds
-what an earlier one has written. `runs/NAME` is the run that the page started last, else one that is given. What is not
-run stands in `NOT_RUN`, what takes long in `LONG`, each with its reason; a line of these tables that nothing needs any
-more fails too. (Blocks of `console` are run, and compared, by `test_documents.py`.)
+Commands of a page run in one folder, in which lie the files that the page takes for granted (`given`), so that one finds
+what an earlier one has written. `runs/NAME` is the first run of the page, or one that is given; where the test may run
+on fewer than four cores, four local devices are two. What is not run stands in `NOT_RUN`, what takes more than some
+seconds in `LONG`, each with its reason; a line of these tables that nothing needs any more fails too. (Blocks of
+`console` are run, and compared, by `test_documents.py`.)
 """
 
+import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,10 @@ from tests.commands.test_place import inception_like
 from tests.documents import PAGES, ROOT
 from tests.unit.machine.test_imports import MESH
 
+from trimaran.base.system import allowed_cores
+
 NOT_RUN = {
+    "pip ": "scripts/newcomer.py builds and installs the wheel",
     "torchtitan.train": "torchtitan is not among what tests need",
     "nvidia-smi": "needs a GPU's driver",
     "--rdzv-endpoint": "needs two nodes; tests/engines starts this on emulated ones",
@@ -51,7 +55,10 @@ LONG = {
     "--objective": "measures, or plans for many batches",
     "llama2:70b": "plans 1,024 devices",
     "--tokens": "plans for several clusters",
-    "--days": "plans for several clusters",
+    "trimaran memory vgg16": "plans the memory of a large step; the README's console shows it too",
+    "trimaran memory config.json": "plans the memory of a large step",
+    "trimaran explain plan.json": "plans again with other devices",
+    "--sync kvstore,nccl": "tries many batches",
 }
 """What a command contains that is run in the sweep only, with the reason."""
 
@@ -96,7 +103,8 @@ if torch.distributed.is_initialized():
 optimizer = torch.optim.AdamW(model.parameters())
 device = next(model.parameters()).device
 for _ in range(asked.steps):
-    functional.cross_entropy(model(torch.randn(64, 64, device=device)), torch.zeros(64, dtype=torch.long, device=device)).backward()
+    targets = torch.zeros(64, dtype=torch.long, device=device)
+    functional.cross_entropy(model(torch.randn(64, 64, device=device)), targets).backward()
     optimizer.step()
     optimizer.zero_grad()
 if torch.distributed.is_initialized():
@@ -113,15 +121,19 @@ RUNS = "global_batch,epochs\n" + "".join(
 )
 
 
-def given(folder: Path, names: set[str]) -> None:
+DECODER = "llama3:8b --cluster dgx-h100:1 --devices 8 --batch 64 --forbid pp,tp"
+PLANNED = {"explain": "alexnet --cluster dgx1-v100 --devices 2 --batch 256"}
+"""What `plan.json` of a page is a plan for, where it is not a decoder."""
+
+
+def given(page: Path, folder: Path, names: set[str]) -> None:
     """Write files that a page takes for granted into the folder of its commands.
 
     Args:
-        folder: of the commands
+        page: of the documents
+        folder: of its commands
         names: of files that commands name
     """
-    import json
-
     texts = {
         "job.py": blocks(ROOT / "README.md", "python")[0].partition("\nsession = ")[0],
         "train.py": TRAIN,
@@ -142,7 +154,7 @@ def given(folder: Path, names: set[str]) -> None:
         (folder / "runs.csv").write_text(RUNS, encoding="utf-8")
         run("trimaran curve runs.csv --output curve.json", folder)
     for plan in names & {"plan.json", "simple.json"}:
-        run(f"trimaran plan llama3:8b --cluster dgx-h100:1 --devices 8 --batch 64 --forbid pp,tp -o {plan}", folder)
+        run(f"trimaran plan {PLANNED.get(page.stem, DECODER)} -o {plan}", folder)
     if "runs/NAME" in names:
         run("trimaran train job.py:make_job --devices 1 --epochs 1 --save-every 2", folder)
 
@@ -163,13 +175,15 @@ def named(text: list[str]) -> set[str]:
 def run(command: str, folder: Path) -> str:
     """Run a command of a page, and give what it prints to standard error."""
     words = ["env", *shlex.split(command.partition(">")[0])]
-    last = max((folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime, default=None) if (
-        folder / "runs"
-    ).exists() else None
-    words = [word.replace("runs/NAME", f"runs/{last.name}") if last else word for word in words]
+    if "runs/NAME" in words:
+        words[words.index("runs/NAME")] = str(min(folder.glob("runs/*")).relative_to(folder))
+    if "PATH" in words:
+        words[words.index("PATH")] = "model.safetensors"
+    if "--cluster" not in words and allowed_cores() < 4:
+        words = re.sub(r"(--devices|--nproc-per-node)\n4$", r"\1\n2", "\n".join(words), flags=re.MULTILINE).split("\n")
     here = str(Path(sys.executable).parent)
     done = subprocess.run(
-        [word.replace("PATH", "model.safetensors") if word == "PATH" else word for word in words],
+        words,
         cwd=folder,
         env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"},
         capture_output=True,
@@ -190,7 +204,7 @@ def chosen(page: Path, *, long: bool) -> Iterator[str]:
 
 def check(page: Path, folder: Path, *, long: bool) -> None:
     text = list(chosen(page, long=long))
-    given(folder, named(text))
+    given(page, folder, named(text))
     for command in text:
         run(command, folder)
 
@@ -216,4 +230,3 @@ def test_every_exception_is_needed() -> None:
     whole = "\n".join(block for page in PAGES for block in blocks(page, "bash"))
     unused = [part for part in (*NOT_RUN, *LONG) if part not in whole]
     assert not unused
-    assert shutil.which("env")
