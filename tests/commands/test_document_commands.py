@@ -1,6 +1,6 @@
 """The commands of the documents work as they are written there: every block of `bash`, in the order of its page.
 
-Commands of a page run in one folder, in which lie the files that the page takes for granted (`given`), so that one finds
+Commands of a page run in one folder, in which lie files that the page takes for granted (`given`), so that one finds
 what an earlier one has written. `runs/NAME` is the first run of the page, or one that is given; where the test may run
 on fewer than four cores, four local devices are two. What is not run stands in `NOT_RUN`, what takes more than some
 seconds in `LONG`, each with its reason; a line of these tables that nothing needs any more fails too. (Blocks of
@@ -111,8 +111,8 @@ if torch.distributed.is_initialized():
     torch.distributed.destroy_process_group()
 """
 
-CONFIGURATION = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000, "hidden_size": 2048,
-"intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+CONFIGURATION = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
+"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
 "max_position_embeddings": 8192, "tie_word_embeddings": false}"""
 
 RUNS = "global_batch,epochs\n" + "".join(
