@@ -112,7 +112,8 @@ if torch.distributed.is_initialized():
 """
 
 CONFIGURATION = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
-"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4,
+"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+"num_attention_heads": 32, "num_key_value_heads": 4,
 "max_position_embeddings": 8192, "tie_word_embeddings": false}"""
 
 RUNS = "global_batch,epochs\n" + "".join(
