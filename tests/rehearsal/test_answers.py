@@ -337,7 +337,7 @@ def test_the_command_runs_modules_and_gives_json(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "train.py").write_text("raise SystemExit(4)")
-    done = command("--world", "1", "--json", "-m", "package.train", "--steps", "9", folder=tmp_path)
+    done = command("--world", "1", "--json", "-m", "package.train", "--", "--steps", "9", folder=tmp_path)
     printed, _ = done.communicate(timeout=240)
     found = json.loads(printed)
     assert (done.returncode, found["verdict"]) == (EXIT_CODES["failed"], "failed")

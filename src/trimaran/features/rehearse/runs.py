@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import folder_of_command, given, is_file, put_in_place, read_bytes, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.features.rehearse.target import Target
-from trimaran.rehearsal.kinds import Axis, choose_ranks, find_axes, parse_ranks, represent, stand_ins
+from trimaran.rehearsal.kinds import Axis, affordable, choose_ranks, find_axes, parse_ranks, represent, stand_ins
 from trimaran.rehearsal.launch import WORKER, RankRun, cores, run_ranks
 from trimaran.rehearsal.record import Record
 from trimaran.rehearsal.request import RankRequest
@@ -175,8 +175,9 @@ def rehearse_ranks(
         first = sorted({0, world - 1}) if named is None else sorted({named[0], named[-1]})
         asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in first]
         runs = run_ranks(asked, folder=folder, progress=progress, worker=worker)
-        axes = find_axes([run.record for run in runs])
-        chosen = choose_ranks(world, axes) if named is None else named
+        looked = [run.record for run in runs]
+        axes = find_axes(looked)
+        chosen = choose_ranks(world, axes, affordable(looked)) if named is None else named
         rest = [rank for rank in chosen if rank not in first]
         if len(chosen) > 1 and any(_exchanges_objects(run.record, chosen) for run in runs):
             patience_s = _PATIENCE_S * max(1.0, len(chosen) / cores())
