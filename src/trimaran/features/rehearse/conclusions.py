@@ -468,6 +468,7 @@ def _notes(
     question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
+    yield from rehearsed.notes
     for run in rehearsed.runs:
         if run.record.end.how == "seconds" and _step_ends(run.record):
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
