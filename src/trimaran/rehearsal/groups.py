@@ -11,6 +11,7 @@ is not rehearsed the value of the one that stands for it is taken, and this one'
 """
 
 import hashlib
+import math
 import pickle
 import sys
 import time
@@ -219,7 +220,9 @@ class Exchanges:
                 _same_kind(tensor, given[0])
         ranks = self._known[asked.group]
         own = _given(given, tuple(int(size) for size in arguments.get("input_split_sizes") or ()))
-        small = all(map(is_small, (*given, *got)))
+        # What is asked for below Python is torch's own, such as the order of DDP's buckets, and the same on all ranks.
+        below = number in self._waited_below or number in self._below_python
+        small = not below and all(map(is_small, (*given, *got)))
         if asked.operation in MESSAGES:
             for tensor in got:
                 forget(tensor)
@@ -230,13 +233,13 @@ class Exchanges:
                     self._pending[number] = self._message(got, asked.peer)
         elif small and len(ranks) > 1 and self._meeting.meets(ranks):
             turn = self._meeting.turn(("values", ranks))
-            self._meeting.tell(("values", ranks, turn, self._rank), (asked.operation, own), counted=False)
+            self._meeting.tell(("values", ranks, turn, self._rank), (_wanted(asked), own), counted=False)
             self._pending[number] = lambda: self._take(asked, ranks, turn, own, got)
             for tensor in made:
                 forget(tensor)
         else:
             self._hold(asked, ranks, [own] * len(ranks), got)
-        if not asked.asynchronous or number in self._waited_below:
+        if not asked.asynchronous:
             self._arrive(number)
 
     def _message(self, got: Sequence[torch.Tensor], peer: int) -> Callable[[], None]:
@@ -268,7 +271,7 @@ class Exchanges:
             if rank == self._rank:
                 continue
             told = None if ranks in self._alone else self._meeting.hear(("values", ranks, turn, rank), rank)
-            if told is None or told[0] != asked.operation:
+            if told is None or told[0] != _wanted(asked):
                 self._alone.add(ranks)
                 self._recorder.invent("values of ranks that do not come", asked.operation, "those of this rank")
                 break
@@ -830,6 +833,13 @@ def _assign(tensor: torch.Tensor, value: torch.Tensor | None) -> None:
         here.copy_(shaped)
     elif is_small(tensor):
         set_twin(tensor, shaped.clone())
+
+
+def _wanted(asked: Collective) -> tuple[Any, ...]:
+    """What members have in common where they ask for one collective: values of another one are not taken."""
+    dtypes = {form.dtype for form in (*asked.inputs, *asked.outputs)}
+    elements = tuple(math.prod(form.shape) for form in asked.inputs) if asked.operation in _IN_PLACE else ()
+    return asked.operation, sorted(dtypes), elements
 
 
 def _given(tensors: Sequence[torch.Tensor], rows: tuple[int, ...] = ()) -> Given:
