@@ -63,6 +63,7 @@ SCRIPTS = {
     "trains": Script(TRAINS.format(steps=5), options={"steps": 2}),
     "never trains": Script("print('hello')"),
     "asks for another device": Script("import torch\ntorch.cuda.set_device(9)", world=8, options={"ranks": "0"}),
+    "makes a tensor on another device": Script("import torch\ntorch.zeros(3, device='cuda:9')"),
     "reads a missing file": Script("x = 1\nopen('data/train.bin')"),
     "forks": Script(FORKS + textwrap.dedent(TRAINS.format(steps=1))),
     "leaves": Script("import sys\nsys.exit(7)"),
@@ -163,6 +164,7 @@ def test_one_that_never_trains_is_told_so(answers: Mapping[str, trimaran.Rehears
     ("name", "text", "line"),
     [
         ("asks for another device", "device 9 of a node with 8", 3),
+        ("makes a tensor on another device", "invalid device ordinal: device 9 of a node with 1", 3),
         ("reads a missing file", "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'", 3),
         ("leaves", "left with status 7", 3),
         ("leaves at once", "ended with status 3; it said last: bye", None),
