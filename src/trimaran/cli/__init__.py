@@ -34,7 +34,7 @@ from trimaran.cli import (
     train,
 )
 from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
-from trimaran.cli.output import guard_log
+from trimaran.cli.output import guard_log, open_streams
 
 app = typer.Typer(
     name="trimaran",
@@ -71,6 +71,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point of the `trimaran` command."""
     guard_log()
+    open_streams()
     # The first command after an installation would else measure a machine that is busy with it.
     os.environ.setdefault("TRIMARAN_SETTLE", "10")
     app()
