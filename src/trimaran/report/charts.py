@@ -274,7 +274,7 @@ def round_values(low: float, high: float, most: int = 6) -> list[float]:
 
     Example:
         >>> round_values(0.0, 10.4), round_values(0.97, 1.03)
-        ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [0.98, 1.0, 1.02])
+        ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03])
     """
     raw = (high - low) / most
     size = 10.0 ** math.floor(math.log10(raw))

@@ -13,6 +13,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import read_bytes, read_text
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Plan, plan_program, read_plan
 from trimaran.program.types import Program
 from trimaran.report.breakdown import PARTS
@@ -33,6 +34,7 @@ from trimaran.report.page_steps import (
     training_section,
 )
 from trimaran.report.page_timeline import step_timelines
+from trimaran.report.plans import training_line
 from trimaran.report.run_report import run_verdict
 from trimaran.report.timelines import read_timeline
 
@@ -294,6 +296,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
                 for one in files.epochs
             ],
             target=None if plan is None or plan.training is None else plan.training.target,
+            says="" if plan is None or plan.training is None else f"Planned: {training_line(to_plain(plan.training))}.",
         ),
         "Time to accuracy",
         f"no epoch ended: {train}",
