@@ -25,6 +25,7 @@ ANSWERED = {
     "plan llama2:7b --cluster dgx-h100:2 --devices 16 --batch 64 --output plan.json": "Plan for llama2:7b",
     "explain plan.json": "Plan for llama2:7b",
     "export plan.json --to torchtitan --output torchtitan.py": "torchtitan.py: for torchtitan",
+    "report plan.json --output plan.html": "plan.html (",
     "doctor": "system",
 }
 """Commands, in the order in which they are given, with what they print."""
