@@ -271,15 +271,15 @@ def _recurrent_works(kernel: Kernel) -> Iterator[Work]:
         rows, steps = tensor.shape[0], max(1, len(steps_of_batch))
     else:
         rows, steps = tensor.shape[0] * tensor.shape[1], tensor.shape[1 if asked.get("batch_first") else 0]
-    gates, hidden = _CELLS[int(asked["mode"])], int(asked["hidden_size"])
+    gates, cells = _CELLS[int(asked["mode"])], int(asked["hidden_size"])
     directions = 2 if asked.get("bidirectional") else 1
-    carried = int(asked.get("proj_size") or 0) or hidden
+    carried = int(asked.get("proj_size") or 0) or cells
     item = ITEM_BYTES.get(tensor.dtype, 4)
     backward = "backward" in kernel.name
     mask = asked.get("output_mask") or (True, True, True, True)
     width = tensor.shape[-1]
     for _ in range(int(asked["num_layers"])):
-        weights = directions * (gates * hidden * (width + carried) + (hidden * carried if carried != hidden else 0))
+        weights = directions * (gates * cells * (width + carried) + (cells * carried if carried != cells else 0))
         one = Work(
             kind=WorkKind.RECURRENT,
             phase=Phase.BACKWARD if backward else Phase.FORWARD,
@@ -288,8 +288,8 @@ def _recurrent_works(kernel: Kernel) -> Iterator[Work]:
             name=kernel.name.rpartition(".")[0],
             dtype=tensor.dtype,
             flops=2.0 * rows * weights,
-            nbytes=item * (weights + rows * (width + directions * (gates + 1) * hidden)),
-            dims=(steps, max(1, -(-rows // max(1, steps))), width, hidden, gates, directions),
+            nbytes=item * (weights + rows * (width + directions * (gates + 1) * cells)),
+            dims=(steps, max(1, -(-rows // max(1, steps))), width, cells, gates, directions),
             launches=(1 + 2 * steps) * directions,
         )
         yield one
