@@ -11,7 +11,7 @@ from tests.rehearsal.side_by_side import Job, rehearse
 from trimaran.features.rehearse.runs import values_differ
 from trimaran.rehearsal.record import Collective, Group, Record
 
-SCRIPT = Path(__file__).parent / "agreeing" / "values.py"
+SCRIPT = Path(__file__).with_name("exchanged_values.py")
 
 OF_GLOO: dict[str, tuple[Any, Any, Any]] = {
     "sum": ([6, 30],) * 3,
@@ -31,7 +31,7 @@ OF_GLOO: dict[str, tuple[Any, Any, Any]] = {
     "functional": ([6],) * 3,
     "objects": ([[0, 1], [1, 1], [2, 1]],) * 3,
 }
-"""What `torchrun --nproc-per-node 3 values.py gloo` printed on ranks 0 to 2; gloo has no mean, which is 2."""
+"""What `torchrun --nproc-per-node 3 exchanged_values.py gloo` printed on ranks 0 to 2; gloo has no mean, which is 2."""
 
 
 def printed(folder: Path, rank: int) -> dict[str, Any]:
