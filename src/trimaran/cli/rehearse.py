@@ -112,9 +112,11 @@ def rehearse(
         for path in (trace, output):
             if path is not None:
                 check_writable(given(path))
+        # A shell's "--" after the script ends our options; it is no argument of the script.
+        arguments = command[2:] if command[1:2] == ["--"] else command[1:]
         question = ask(
             command[0],
-            command[1:],
+            arguments,
             world=world,
             cluster=cluster,
             is_module=module,

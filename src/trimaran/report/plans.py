@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_duration, format_seconds
-from trimaran.report.tables import add_figures, add_words, frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table, join_figures, parted
 
 TARGET_ROWS = 16
 """Rows of the table that are shown: the front of time and cost, then the fastest."""
@@ -101,8 +101,11 @@ def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
     return lines
 
 
+_WHOLE: Mapping[str, bool] = {"break_long_words": False, "break_on_hyphens": False}
+
+
 def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [parted(line) for line in textwrap.wrap(join_figures(sentence), _WIDTH, **_WHOLE)]
 
 
 def _verdict(document: Mapping[str, Any]) -> str:

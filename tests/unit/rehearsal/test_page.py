@@ -97,7 +97,7 @@ def made(verdict: Verdict = "fits", **changes: object) -> Rehearsal:
 def test_the_verdict_comes_first_and_the_next_command_last(verdict: Verdict) -> None:
     page = str(made(verdict)).splitlines()
     assert page[0].startswith("train.py runs out of memory on 131,072 ×")
-    assert "next: " in "\n".join(page[-4:])
+    assert "Next: " in "\n".join(page[-4:])
     assert verdict in EXIT_CODES
 
 
