@@ -273,7 +273,8 @@ def _verdict(found: Convergence) -> str:
         return f"{found.job}: no run reached {target}."
     fewest = min(reached, key=lambda point: point.amount)
     if len(found.curve.table.points) < 2:
-        return f"{found.job}: {fewest.amount:.2f} epochs to {target} at batch {fewest.global_batch}; no other was measured."
+        only = f"at batch {fewest.global_batch}; no other was measured"
+        return f"{found.job}: {fewest.amount:.2f} epochs to {target} {only}."
     doubled = found.curve.fit.b_crit
     more = "no batch needs more" if math.isinf(doubled) else f"batch {_count(doubled)} needs twice those of a small one"
     return f"{found.job}: {fewest.amount:.2f} epochs to {target} at batch {fewest.global_batch}; {more}."

@@ -10,7 +10,7 @@ from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_seconds
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table, joined
+from trimaran.report.tables import Joined, add_figures, add_words, bullet, frame_table
 
 _TITLES = {
     "fetch": "fetch           waiting for data",
@@ -149,7 +149,7 @@ def stalls_view(report: StallReport) -> RenderableType:
     step.append(f" {report.way}{interval}; {report.feeding}", style="not bold")
     head.append(": ")
     head.append_text(step)
-    lines: list[RenderableType] = [joined(head), joined(_limit_line(report)), Text(), _ways_table(report)]
+    lines: list[RenderableType] = [Joined(head), Joined(_limit_line(report)), Text(), _ways_table(report)]
     if report.ranks > 1:
         lines += [Text(), _ranks_table(report)]
     lines.append(Text())

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -38,7 +39,7 @@ def make_console(**options: Any) -> Console:
 
 class _PrintableHook(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Printable(joined(one) if isinstance(one, Text) else one) for one in renderables]
+        return [_Printable(Joined(one) if isinstance(one, Text) else one) for one in renderables]
 
 
 class _Printable:
@@ -49,7 +50,7 @@ class _Printable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for segment in console.render(self.content, options):
-            yield segment if segment.control else Segment(printable(parted(segment.text)), segment.style)
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 _JOIN = "\ue000"
@@ -68,11 +69,23 @@ def parted(text: str) -> str:
     return text.replace(_JOIN, " ")
 
 
-def joined(text: Text) -> Text:
-    """The same with styles; the given text stays as it is."""
-    found = text.copy()
-    found.plain = join_figures(text.plain)
-    return found
+class Joined:
+    """A text whose figures keep their units when it is folded, on whatever console."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def _joined(self) -> Text:
+        found = self.text.copy()
+        found.plain = join_figures(self.text.plain)
+        return found
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._joined(), options):
+            yield segment if segment.control else Segment(parted(segment.text), segment.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._joined())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -87,7 +100,7 @@ class _Framed(Table):
         yield from super().__rich_console__(console, options)
         self.caption = legend
         if legend:
-            yield joined(Text(str(legend), style="dim"))
+            yield Joined(Text(str(legend), style="dim"))
 
 
 def frame_table(title: str = "", caption: str = "") -> Table:
@@ -176,7 +189,7 @@ def bullet(text: Text, *, mark: str = "-") -> Table:
     row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     row.add_column(justify="right", no_wrap=True)
     row.add_column()
-    row.add_row(mark, joined(text))
+    row.add_row(mark, Joined(text))
     return row
 
 
