@@ -169,6 +169,7 @@ def check_decoders(folder: Path, plans: Mapping[str, Recipe]) -> None:
         assert abs(losses[name][-1] / losses[name][0] - 1) > 1e-3, f"{name}: nothing was learned that could differ"
 
 
+@pytest.mark.sweep
 def test_losses_of_decoders_are_those_of_one_process(tmp_path: Path) -> None:
     check_decoders(tmp_path, PLANS)
 
