@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+_PRINTED = ("--verbose", "--quiet", "--json")
+"""How much is told of an answer is no part of the question."""
+
 _answered: dict[str, Any] = {}
 
 
@@ -46,7 +49,7 @@ def following(
     said = {f"--{name.replace('_', '-')}": value for name, value in more.items()}
     for one in other.params:
         name = _name(one)
-        if one.param_type_name == "option" and name not in without:
+        if one.param_type_name == "option" and name not in (*without, *_PRINTED):
             words += _words(one, said.get(name) if name in said else given.get(name))
     return words
 

@@ -226,10 +226,10 @@ def _memory_table(one: "PricedStrategy") -> "Table":
 
     parts = one.memory_parts
     table = frame_table(
-        "Memory of the fullest rank",
+        f"Memory of the fullest rank, on stage {one.candidate.memory.stage}",
         "; ".join(f"{part}: {_PARTS[part]}" for part in parts if part in _PARTS),
     )
-    add_words(table, f"on stage {one.candidate.memory.stage}")
+    add_words(table, "part")
     add_figures(table, "size", "share")
     peak = one.candidate.memory.peak
     for part, nbytes in parts.items():

@@ -605,7 +605,7 @@ def policy_table(estimate: MemoryEstimate) -> Table:
     """The paper's policies and ours, one line each."""
     table = frame_table(
         "Policies",
-        "w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
+        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
         "to host: offloaded; recomp.: recomputed; vDNN: of the study of 2016; *: the plan",
     )
     add_words(table, "", "policy", no_wrap=True)

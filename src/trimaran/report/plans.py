@@ -47,10 +47,10 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
         Lines and tables, which fit 80 columns.
     """
     run, chosen = document["run"], document["chosen"]
-    sentences: list[str | Table] = [*_wrapped(_verdict(document))]
+    sentences: list[str | Table] = [*_wrapped(_verdict(document)), ""]
     if run["compares_devices"]:
-        sentences += [_counts_table(document), *_wrapped(_best_counts(document))]
-    sentences.append(_parts_table(run))
+        sentences += [_counts_table(document), *_wrapped(_best_counts(document)), ""]
+    sentences += [_parts_table(run), ""]
     sentences += _wrapped(_failures(run))
     sentences += _wrapped(_checkpoints(run))
     sentences += _wrapped(_spares(run, chosen))
@@ -295,6 +295,9 @@ def _legend(document: Mapping[str, Any]) -> Iterator[str]:
     shown = {_key(row) for row in _shown(document)}
     more = sum(_key(row) not in shown for row in document["candidates"])
     yield "* chosen   ^ not beaten in both time and cost" + (f"   and {more} more: --json lists all" if more else "")
+    yield "local: batch of a replica" + (
+        "; epochs: to the target" if document["time_to_accuracy_s"] is not None else "; samples/s: of all devices"
+    )
     if document["time_to_accuracy_s"] is not None:
         yield f"time: to the target   interval: 90 %, in its unit   cost: {document['cost_unit']}"
 

@@ -532,11 +532,11 @@ def legend_lines(study: ScalingStudy) -> list[str]:
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
     data = ", waits for data" if study.feeding else ""
     return [
-        f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "
-        f"that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest{data}. ±: half of "
-        "the 90 % interval.",
+        f"{'ms' if in_ms else 'Parts'} of a step; FP+BP: forward and backward, during the exchange; overlap, exposed: "
+        f"communication during it and not; optim: update; other: calls, copies into buffers, waits for the "
+        f"slowest{data}; ±: half of the 90 % interval.",
         "memory: of the rank that needs the most, G: GiB, M: MiB; !: more than a device has, so that it cannot be run.",
-        "speedup: by one device; eff.: that by the devices; optim: update; limit: bottleneck.",
+        "speedup: by one device; eff.: that by the devices; limit: bottleneck.",
         f"Times are {study.source}; {study.software}.",
         *study.notes,
     ]

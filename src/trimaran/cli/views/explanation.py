@@ -201,7 +201,7 @@ def _measure(candidates: Iterable[Option]) -> str:
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """The gain of each change."""
     caption = "this plan: its time then; gain: share of the time saved; n×: n times as long\n"
-    caption += "then chosen: by a new search; =: this plan"
+    caption += "then chosen: by a new search; =: this plan; its step: of what is then chosen"
     if any(outcome.change.what == "devices" for outcome in outcomes):
         caption += "\ndevices: each like those there are, with a core each"
     pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
