@@ -172,12 +172,12 @@ class HelpedCommand(TyperCommand):
 class HelpedGroup(TyperGroup):
     """Commands in groups, on a page of 80 columns; what was mistyped is said as other errors are."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command that the words of the command line ask for, and leave with its exit code."""
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, standalone_mode=False, **extra)
         except typer.Abort:
             raise SystemExit(1) from None
         except Exception as error:

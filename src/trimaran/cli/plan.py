@@ -98,8 +98,10 @@ def _next(job: str, request: "PlanRequest", planned: "Planned", output: Path | N
     if not request.is_here:
         if output is not None:
             return next_text(["trimaran", "explain", str(output)])
-        batch = planned.global_batch_size if planned.outlook is not None else None
-        return next_text(following("explain", devices=planned.devices, **({} if batch is None else {"batch": batch})))
+        words = following("explain", devices=planned.devices)
+        if planned.outlook is not None and "--batch" not in words:
+            words += ["--batch", str(planned.global_batch_size)]
+        return next_text(words)
     if output is not None:
         return next_text(following("train", plan=str(output), without=_DECIDED))
     if planned.outlook is not None:

@@ -101,11 +101,9 @@ def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
     return lines
 
 
-_WHOLE: Mapping[str, bool] = {"break_long_words": False, "break_on_hyphens": False}
-
-
 def _wrapped(sentence: str) -> list[str]:
-    return [parted(line) for line in textwrap.wrap(join_figures(sentence), _WIDTH, **_WHOLE)]
+    whole = join_figures(sentence)
+    return [parted(line) for line in textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)]
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
