@@ -172,12 +172,21 @@ class HelpedCommand(TyperCommand):
 class HelpedGroup(TyperGroup):
     """Commands in groups, on a page of 80 columns; what was mistyped is said as other errors are."""
 
-    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run the command that the words of the command line ask for, and leave with its exit code."""
+        said = (args, prog_name, complete_var, False, windows_expand_args)
         if not standalone_mode:
-            return super().main(args, standalone_mode=False, **extra)
+            return super().main(*said, **extra)
         try:
-            code = super().main(args, standalone_mode=False, **extra)
+            code = super().main(*said, **extra)
         except typer.Abort:
             raise SystemExit(1) from None
         except Exception as error:
