@@ -256,7 +256,7 @@ def test_every_answer_is_plain_data_and_fits_a_terminal(answers: Mapping[str, tr
     page = str(found).splitlines()
     assert max(map(len, page)) <= 80
     assert " ".join(page).replace("- ", "-").startswith(found.headline[:20])
-    assert any(line.startswith("next: ") for line in page)
+    assert any(line.startswith("Next: ") for line in page)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

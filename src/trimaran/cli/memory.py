@@ -1,11 +1,9 @@
 """`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
 
-import shlex
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from trimaran.cli.options import Json, PrecisionName, Reference, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
@@ -129,9 +127,11 @@ def memory(
             more |= {"live_bytes": live_document(found.curve)} if chart else {}
             print_json(memory_document(found) | more)
         else:
+            from trimaran.cli.following import following
             from trimaran.report.memory import print_estimate
+            from trimaran.report.tables import next_text
 
             out = console()
             print_estimate(out, found, chart=chart, storages=storages)
-            command = shlex.join(["trimaran", "plan", job])
-            out.print(f"Next: {escape(command)} --cluster NAME --devices N, on several devices", soft_wrap=True)
+            words = following("plan", without=("--memory",), cluster="NAME", devices="N")
+            out.print(next_text(words, "on several devices"), soft_wrap=True, markup=False)

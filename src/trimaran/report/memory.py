@@ -537,7 +537,11 @@ def parts_table(estimate: MemoryEstimate) -> Table:
 
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without a plan, under the plan, the lower bound of its time, the minimum memory."""
-    table = frame_table("")
+    table = frame_table(
+        "",
+        "mean: over the step; slower: than without a plan; lower bound: of the step time of any plan in this memory\n"
+        "minimum memory: of any plan, however slow",
+    )
     split = estimate.split
     table.add_column("", no_wrap=split is None)
     add_figures(table, "peak", "mean", "step", "slower")
@@ -622,7 +626,11 @@ def batch_line(batches: LargestBatch) -> str:
 
 def policy_table(estimate: MemoryEstimate) -> Table:
     """The paper's policies and ours, one line each."""
-    table = frame_table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
+    table = frame_table(
+        "Policies",
+        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
+        "to host: offloaded; recomp.: recomputed; vDNN: of the study of 2016; *: the plan",
+    )
     add_words(table, "", "policy", no_wrap=True)
     add_figures(table, "peak", "mean", "mean w/o", "slower", "to host", "recomp.")
     add_words(table, "fits", no_wrap=True)
@@ -648,7 +656,7 @@ def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
 
 def storage_table(lines: Sequence[StorageLine]) -> Table:
     """The decision on each storage, and its reason."""
-    table = frame_table("Storages")
+    table = frame_table("Storages", "made by: module, or what it is; becomes: kept, offloaded or recomputed")
     add_figures(table, "")
     table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
     add_figures(table, "size")
@@ -666,7 +674,7 @@ def slower(share: float) -> str:
         >>> slower(0.0071), slower(0.19), slower(0.0)
         ('+0.7 %', '+19 %', '+0.0 %')
     """
-    return f"{100 * share:+.{1 if abs(share) < 0.0995 else 0}f} %"
+    return f"{100 * share:+z.{1 if abs(share) < 0.0995 else 0}f} %"
 
 
 def _sizes(usage: Usage) -> tuple[str, str]:

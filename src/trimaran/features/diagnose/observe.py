@@ -13,8 +13,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -82,9 +84,14 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
         EnvironmentProblem: this is not Linux
     """
     needs_linux("observing a script")
+    if command[0].endswith(".py") and Path(command[0]).is_file() and shutil.which(command[0]) is None:
+        command = [sys.executable, *command]
     program = shutil.which(command[0])
     if program is None:
-        raise InputError(f"no such command: {command[0]}", command=command[0])
+        raise InputError(
+            f"no such command: {command[0]}; say what starts the script, such as trimaran observe -- python train.py",
+            command=command[0],
+        )
     with temporary_folder("trimaran-observe-") as folder:
         environment = watched_environment(os.environ, folder, again=again)
         others = Others()
