@@ -271,8 +271,8 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.carried_by_model and partitioned:
         yield (
-            f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph has "
-            "the value of its capture: use one device or replicas, or a buffer (register_buffer)"
+            f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph "
+            "has the value of its capture: use one device or replicas, or a buffer (register_buffer)"
         )
     if seen.results and partitioned:
         yield (
@@ -287,8 +287,8 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
     feeding = strategy.feeding
     if seen.data_carries and (strategy.dp > 1 or feeding.workers or feeding.cached):
         yield (
-            "a sample that is read again differs, also under the same seeds, so that it depends on earlier reads, and each "
-            "rank and worker reads a part of the samples: draw from the global generators of torch, random or "
+            "a sample that is read again differs, also under the same seeds, so that it depends on earlier reads, and "
+            "each rank and worker reads a part of the samples: draw from the global generators of torch, random or "
             "numpy, which are seeded by sample, in place of a generator of the data set, and change nothing in "
             "__getitem__; or use one device with workers=0"
         )
