@@ -44,7 +44,8 @@ class HeldState:
     """The values that some objects of a job hold.
 
     Args:
-        roots: modules and functions, by what they are called
+        roots: modules, functions and objects of the user's, by what they are called
+        undoable: keep what `put_back` needs
 
     Example:
         >>> held = HeldState({"the loss": functools.partial(print, numbers := [1])})
@@ -57,15 +58,19 @@ class HeldState:
         [1]
     """
 
-    def __init__(self, roots: Mapping[str, Any]) -> None:
+    def __init__(self, roots: Mapping[str, Any], *, undoable: bool = True) -> None:
         self._roots = dict(roots)
         self._undo: Undo = []
-        for _ in self._walk(self._undo):
+        for _ in self._walk(self._undo) if undoable else ():
             pass
 
     def values(self) -> Values:
         """The values now; tensors and arrays are copies."""
         return {path: _copied(value) for path, value in self._walk(None)}
+
+    def versions(self) -> Values:
+        """The values now; in the place of a tensor, or a large array, what tells whether it was written or replaced."""
+        return {path: _version(value) for path, value in self._walk(None)}
 
     def results(self) -> tuple[str, ...]:
         """The paths of the tensors that were computed from parameters."""
@@ -134,6 +139,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
         if undo is not None:
             undo.append(functools.partial(_set_attributes, value, own))
         yield from ((f"{dotted}{name}", one) for name, one in own.items())
+        yield path, type(value).forward
     elif isinstance(value, list | dict | set | deque | tuple):
         yield f"the length of {path}" if path else "the length", len(value)
         if len(value) > _MOST_ENTRIES:
@@ -204,6 +210,14 @@ def _copied(value: Any) -> Any:
         return value.detach().clone() if _is_small(value) else ("large", tuple(value.shape), value._version)
     if isinstance(value, numpy.ndarray):
         return value.copy() if _is_small(value) else ("large", value.shape)
+    return value
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, numpy.ndarray):
+        return (id(value), value.tobytes()) if value.nbytes <= _MOST_ENTRIES else id(value)
     return value
 
 

@@ -126,6 +126,17 @@ class Remembering(Stateful):
         return output
 
 
+STEPS = 0
+
+
+class CountingOutside(Stateful):
+    def forward(self, x: Tensor) -> Tensor:
+        global STEPS
+        STEPS += 1
+        scaled: Tensor = self.layers(x) * (2.0 if STEPS > 1000 else 1.0)
+        return scaled
+
+
 class Showing(Stateful):
     """What it keeps is read by nobody."""
 
@@ -228,6 +239,11 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     ),
     "hook on a module": (centred_by_a_hook, REPLICAS | MICROBATCHES, "gradients differ"),
     "steps are counted": (lambda: make_job(model=Counting), MICROBATCHES | GRAPHS, "steps of the model"),
+    "steps are counted in a global": (
+        lambda: make_job(model=CountingOutside),
+        MICROBATCHES | GRAPHS,
+        "STEPS of the model",
+    ),
     "hidden state": (lambda: make_job(model=Recurrent), REPLICAS | MICROBATCHES | GRAPHS, "hidden of the model"),
     "list of earlier batches": (lambda: make_job(model=Remembering), REPLICAS | MICROBATCHES | GRAPHS, "bank"),
     "last output": (lambda: make_job(model=Showing), frozenset(), ""),

@@ -262,9 +262,11 @@ class Session:
         if self.executor.follows_metric:
             self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
         self._history.append({"epoch": number + 1, **{name: finite(value) for name, value in metrics.items()}})
+        self._feed.watch()
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
         self._check_constants()
+        self._feed.follow()
         return metrics
 
     def drain(self) -> None:
@@ -404,9 +406,11 @@ class Session:
         self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
             self._saver.poll()
+        self._feed.watch()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
         self._check_constants()
+        self._feed.follow()
         if self.executor.asked:
             self._agree_to_stop()
         return loss

@@ -120,7 +120,7 @@ def find_difference(
         if not float((found_gradients[name] - gradient).abs().max()) <= tolerance * scale:
             return (
                 f"the gradient of {name} differs from the model's: torch.export drops the backward of a "
-                "torch.autograd.Function and hooks on tensors; put them into a module of their own, without children, "
+                "torch.autograd.Function and hooks on tensors; put them into a module without children, "
                 "whose forward is called as it is"
             )
     return None

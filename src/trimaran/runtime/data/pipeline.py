@@ -21,6 +21,7 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import is_stream
+from trimaran.graph.held_state import HeldState, Values, changed
 from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
@@ -234,6 +235,10 @@ class Feed:
         self._feeding, self._device, self._rank = feeding, device, rank
         self._cache, self._notes, self._timeout_s = cache, notes, timeout_s
         self._arrivals: Arrivals | None = None
+        # Workers have copies, and a cache keeps samples, of what a callback may change.
+        copied = self._reading is not None and (feeding.workers or feeding.cached or feeding.copies_ahead)
+        self._held = HeldState(_readers_of(dataset, job), undoable=False) if copied else None
+        self._known: Values = {}
         self._last, self._by_share = _BEFORE_ALL, False
         self._epochs: dict[int, Shares] = {}
         self._saved: Position | None = None
@@ -361,6 +366,8 @@ class Feed:
 
     def _begin(self, epoch: int) -> None:
         """Ask the sampler for the order of an epoch, if there is one."""
+        if self._feeding.workers:
+            self.follow()
         if self._orders is None or not self._orders.sampled:
             return
         saved = self._saved
@@ -454,6 +461,30 @@ class Feed:
             self.observe(loading)
         return taken._replace(loading=loading)
 
+    def watch(self) -> None:
+        """Before a callback: note what the data set holds, where the rank itself reads and so may change it."""
+        if self._held is not None and not self._feeding.workers:
+            self._known = self._held.versions()
+
+    def follow(self) -> None:
+        """After a step, or a callback: what the data set holds may be other than when it was copied to workers.
+
+        Raises:
+            InputError: it is, and samples are kept
+        """
+        if self._held is None or not self._known or self._arrivals is None:
+            return
+        found = changed(self._known, self._held.versions())
+        if not found:
+            return
+        if self._cache is not None:
+            raise InputError(
+                f"{found[0]} has changed, and samples that were read before are kept: plan with --forbid cache",
+                code="feed.cached-data-changed",
+            )
+        # New ones are forked where the next batch is asked for.
+        self.close()
+
     def close(self) -> None:
         """End the workers; the next batch starts new ones."""
         if self._arrivals is not None:
@@ -482,6 +513,8 @@ class Feed:
         """Load from a batch on, epoch after epoch."""
         if self._reading is None:
             raise InputError("this rank reads no data", rank=self._rank)
+        if self._held is not None:
+            self._known = self._held.versions()
         loader = Loader(
             self._reading,
             self._requests(epoch, number),
@@ -623,6 +656,16 @@ def open_feed(
         shared.close()
         raise
     return feed, shared
+
+
+def _readers_of(dataset: Any, job: Job) -> dict[str, Any]:
+    """What reads the samples of a job, by what it is called; other data sets may be in the first."""
+    found = {"the data set": dataset, "Job.collate": job.collate}
+    while dataset is not None:
+        for name in ("__getitem__", "__getitems__"):
+            found[f"{name} of {type(dataset).__name__}"] = getattr(type(dataset), name, None)
+        dataset = getattr(dataset, "dataset", None)
+    return found
 
 
 _COMPARED = 16
