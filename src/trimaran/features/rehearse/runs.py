@@ -21,9 +21,10 @@ import msgspec
 from trimaran.base.errors import InputError
 from trimaran.base.files import folder_of_command, given, is_file, put_in_place, read_bytes, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.system import allowed_cores
 from trimaran.features.rehearse.target import Target
 from trimaran.rehearsal.kinds import Axis, choose_ranks, find_axes, parse_ranks, represent, stand_ins
-from trimaran.rehearsal.launch import WORKER, RankRun, cores, run_ranks
+from trimaran.rehearsal.launch import WORKER, RankRun, run_ranks
 from trimaran.rehearsal.record import Record
 from trimaran.rehearsal.request import RankRequest
 
@@ -179,7 +180,7 @@ def rehearse_ranks(
         chosen = choose_ranks(world, axes) if named is None else named
         rest = [rank for rank in chosen if rank not in first]
         if len(chosen) > 1 and any(_exchanges_objects(run.record, chosen) for run in runs):
-            patience_s = _PATIENCE_S * max(1.0, len(chosen) / cores())
+            patience_s = _PATIENCE_S * max(1.0, len(chosen) / allowed_cores())
             asked = [
                 msgspec.structs.replace(
                     _request(question, folder, rank, chosen, "all", patience_s),
