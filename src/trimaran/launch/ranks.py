@@ -78,6 +78,9 @@ _ENVIRONMENT = {
     # What a rank printed before it was killed is in its log.
     "PYTHONUNBUFFERED": "1",
 }
+_HASH_SEED = "0"
+"""Python orders the texts of a set by a seed that each process draws; ranks, and a run that goes on, need one order: a
+data set may number its classes by that of a set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +227,8 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
         raise _not_started(number, error) from error
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # The rank imports what the parent can import; it puts the variable back before it runs anything.
+    if not variables.get("PYTHONHASHSEED", "").isdigit():
+        variables["PYTHONHASHSEED"] = _HASH_SEED
     variables["PYTHONPATH"] = os.pathsep.join(str(given(Path(entry)).resolve()) for entry in sys.path)
     with ours, theirs, _opened(log) as output:
         try:
