@@ -5,6 +5,7 @@ kernel that the target would take, values that scripts ask of tensors, parts of 
 function here with its reason.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,8 +27,8 @@ from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.saved import SavedFiles
-from trimaran.rehearsal.tensors import RehearsalMode, is_pinned, pin, without_data
-from trimaran.rehearsal.values import Values, is_small, set_twin
+from trimaran.rehearsal.tensors import FAKE, RehearsalMode, is_pinned, pin, without_data
+from trimaran.rehearsal.values import Values, is_small, set_twin, twin_of
 
 
 class Patches:
@@ -61,6 +62,7 @@ class Patches:
         self._enough = enough
         self._most_steps = most_steps
         self.active = False  # whether the script runs
+        self._library: torch.library.Library  # held: what it registered goes with it
 
     def install(self) -> None:
         """Replace all of it."""
@@ -78,8 +80,12 @@ class Patches:
         self._files.install()
         self._checks_of_ddp()
         self._synchronised_norms()
+        self._nested()
         self._profilers()
         when_imported("torch.distributed.tensor._sharding_prop", self._long_lists)
+        # A stage whose parameters are without data would be left on the host, as one of torch.export's is.
+        when_imported("torch.distributed.pipelining.stage", lambda stage: replace(stage, FakeTensor=_Never))
+        when_imported("torch.distributed.fsdp._optim_utils", self._optimizers_of_others)
         torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -88,6 +94,14 @@ class Patches:
     def _values_of_tensors(self) -> None:
         """What a script reads from a tensor outside of operators."""
         values, numpy = self._values, torch.Tensor.numpy
+
+        def item(tensor: torch.Tensor) -> Any:
+            """Where torch asks below its modes, as `torch.tensor([loss, accuracy])` does."""
+            self._recorder.synchronize(self._recorder.stream)
+            return values.of(tensor, "item").item()
+
+        self._library = torch.library.Library("aten", "IMPL")
+        self._library.impl("_local_scalar_dense", item, "CUDA", allow_override=True)
 
         def text(tensor: FakeTensor, form: str) -> str:
             if tensor.dim() == 0:
@@ -176,10 +190,13 @@ class Patches:
             return module
 
         def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+            if isinstance(tensor, FakeTensor) and type(value) in (torch.Tensor, nn.Parameter):
+                value = _with_value(value)  # a copy on the host, as FSDP puts where it offloads
             if isinstance(value, FakeTensor):
                 if isinstance(tensor, FakeTensor):
                     data.__set__(tensor, value)
                     tensor.fake_device = value.fake_device
+                    set_twin(tensor, twin_of(value))
                     if value.device.type == "cuda":
                         is_parameter = isinstance(tensor, nn.Parameter) or tensor.requires_grad
                         recorder.take(value, "parameter" if is_parameter else None)
@@ -207,10 +224,7 @@ class Patches:
 
         def register_buffer(module: nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
-                real = tensor.detach()
-                tensor = without_data(real)
-                if is_small(real):
-                    set_twin(tensor, real)
+                tensor = _with_value(tensor.detach())
             register(module, name, tensor, persistent)
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
@@ -471,6 +485,60 @@ class Patches:
 
         replace(SyncBatchNorm, forward=staticmethod(with_all))
 
+    def _nested(self) -> None:
+        """Rows of different lengths are told apart by a number, which torch's fake mode would make a symbol."""
+        numbers = itertools.count(2**40)
+        symbolic = FakeTensorMode.create_symbolic_nested_int
+
+        def create(mode: FakeTensorMode, *, nt_tensor_id: int | None = None) -> Any:
+            if mode is not FAKE:
+                return symbolic(mode, nt_tensor_id=nt_tensor_id)
+            return torch._C._get_nested_int(next(numbers) if nt_tensor_id is None else nt_tensor_id, 1)
+
+        replace(FakeTensorMode, create_symbolic_nested_int=create)
+
+        def number(tensor: torch.Tensor) -> Any:
+            """Of a real tensor of lengths, whose copy on the device takes it along."""
+            from torch.nested._internal.nested_tensor import _tensor_symint_registry
+
+            return _tensor_symint_registry.get(tensor)
+
+        replace(torch.Tensor, nested_int_memo=property(number))
+        encode, recorder = nn.TransformerEncoder.forward, self._recorder
+
+        def padded(encoder: nn.TransformerEncoder, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if src.device.type == "cuda" and encoder.enable_nested_tensor and not encoder.training:
+                encoder.enable_nested_tensor = encoder.use_nested_tensor = False
+                recorder.note("nn.TransformerEncoder: evaluated with its padding, not with nested tensors")
+            return encode(encoder, src, *args, **kwargs)
+
+        replace(nn.TransformerEncoder, forward=padded)
+
+    @staticmethod
+    def _optimizers_of_others(module: Any) -> None:
+        """With `use_orig_params` an FSDP rank has state of the parameters that it holds a part of, and is told by the
+        others of the rest: those are taken to have what this one has."""
+        keys_of, infos_of = module._map_param_key_to_optim_keys, module._allgather_state_info
+
+        def keys(state: Any, group: Any, params: Any, names: Any, managed: Any, merge_keys: bool = False) -> Any:
+            found, places = keys_of(state, group, params, names, managed, merge_keys)
+            if merge_keys and found:
+                every = [tuple(names[param]) for param in params.values() if param.requires_grad]
+                others = {module._OptimStateKey(name, True) for name in every if name[0] in managed}
+                found = sorted(set(found) | others)
+            return found, places
+
+        def infos(fsdp_state: Any, states: Any) -> Any:
+            gathered = infos_of(fsdp_state, states)
+            own = fsdp_state.process_group.rank()
+            like = next((info for info in gathered[own].values() if info.tensors), None)
+            if like is not None:
+                filled = {name: info if info.tensors else like for name, info in gathered[own].items()}
+                gathered = [one if rank == own else filled for rank, one in enumerate(gathered)]
+            return gathered
+
+        replace(module, _map_param_key_to_optim_keys=keys, _allgather_state_info=infos)
+
     @staticmethod
     def _long_lists(module: Any) -> None:
         """DTensor looks through all tensors of an optimizer's list again for each of them: once is enough."""
@@ -499,3 +567,15 @@ class Patches:
             self._recorder.note("torch.profiler: of the host only")
 
         replace(profiler.profile, __init__=of_the_host)
+
+
+class _Never:
+    """What nothing is an instance of."""
+
+
+def _with_value(tensor: torch.Tensor) -> FakeTensor:
+    """A tensor without data that has the value of a real one, where that is small."""
+    made = without_data(tensor)
+    if is_small(tensor):
+        set_twin(made, tensor)
+    return made

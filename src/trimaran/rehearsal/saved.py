@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
@@ -202,6 +202,15 @@ class SavedFiles:
         Plans of ranks that are not rehearsed are not known, so that all pieces together fill a tensor is not asked.
         """
         when_imported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
+
+        def stage(stager: Any, state_dict: Any, non_blocking: bool = False) -> Any:
+            """An asynchronous save copies to the host first: tensors without data stay as they are."""
+            return tree_map(lambda one: one, state_dict)
+
+        when_imported(
+            "torch.distributed.checkpoint._state_dict_stager",
+            lambda module: replace(module.StateDictStager, stage=stage),
+        )
 
     def _checkpoints_on_disk(self, storage: Any) -> None:
         from torch.distributed.checkpoint import default_planner

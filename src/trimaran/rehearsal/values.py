@@ -369,9 +369,10 @@ def twin_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def set_twin(tensor: torch.Tensor, twin: torch.Tensor | None) -> None:
-    """Keep the value of a tensor without data."""
+    """Keep the value of a tensor without data. Of sparse ones, which have no storage of their own, none is kept."""
     if isinstance(tensor, FakeTensor):
-        tensor._trimaran_twin = twin  # type: ignore[attr-defined]
+        kept = twin if twin is not None and twin.layout == torch.strided else None
+        tensor._trimaran_twin = kept  # type: ignore[attr-defined]
 
 
 def forget(tensor: torch.Tensor) -> None:
