@@ -208,11 +208,29 @@ class Patches:
                     return
             data.__set__(tensor, value)
 
+        of_storage: Any = torch.UntypedStorage.data_ptr
+        places: dict[tuple[int, int], int] = {}
+        free = 2**44
+
+        def address(storage: torch.UntypedStorage) -> int:
+            """Of one without data: a range for itself. By it scripts find parameters, and which share memory."""
+            nonlocal free
+            if storage.device.type != "meta":
+                return int(of_storage(storage))
+            nbytes = storage.nbytes()
+            if not nbytes:
+                return 0
+            key = (storage._cdata, nbytes)
+            if key not in places:
+                places[key] = free
+                free += -(-nbytes // 512) * 512
+            return places[key]
+
         def data_ptr(tensor: torch.Tensor) -> int:
             if not isinstance(tensor, FakeTensor):
                 return int(pointer(tensor))
-            # Scripts find parameters again by it, as accelerate does.
-            return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
+            base = address(tensor.untyped_storage())
+            return base + int(tensor.storage_offset()) * tensor.element_size() if base and tensor.numel() else 0
 
         def make_parameter(cls: Any, value: Any = None, requires_grad: bool = True) -> Any:
             if type(value) is torch.Tensor and value.device.type == "cpu" and cls is nn.Parameter and self._here():
@@ -230,6 +248,7 @@ class Patches:
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
+        replace(torch.UntypedStorage, data_ptr=address)
 
     def _here(self) -> bool:
         """Whether the script itself runs, and no fake mode that it made."""
@@ -253,6 +272,8 @@ class Patches:
             enable_gqa: bool = False,
         ) -> Any:
             local = getattr(query, "_local_tensor", query)
+            if local.device.type == "cuda" and query.is_nested:
+                return _attend_ragged(query, key, value, dropout_p, is_causal, scale)
             if local.device.type != "cuda":
                 return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             half = local.dtype in (torch.bfloat16, torch.float16)
@@ -516,8 +537,10 @@ class Patches:
 
     @staticmethod
     def _optimizers_of_others(module: Any) -> None:
-        """With `use_orig_params` an FSDP rank has state of the parameters that it holds a part of, and is told by the
-        others of the rest: those are taken to have what this one has."""
+        """With `use_orig_params` an FSDP rank has state of the parameters that it holds a part of.
+
+        It is told of the rest by others, which are taken to have what this one has.
+        """
         keys_of, infos_of = module._map_param_key_to_optim_keys, module._allgather_state_info
 
         def keys(state: Any, group: Any, params: Any, names: Any, managed: Any, merge_keys: bool = False) -> Any:
@@ -567,6 +590,18 @@ class Patches:
             self._recorder.note("torch.profiler: of the host only")
 
         replace(profiler.profile, __init__=of_the_host)
+
+
+def _attend_ragged(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+    """Attention of rows of different lengths, which lie one after another."""
+    parts = [part.transpose(1, 2) for part in (query, key, value)]
+    offsets, others = parts[0].offsets(), parts[1].offsets()
+    most, most_of_others = int(offsets.diff().max()), int(others.diff().max())
+    out = torch.ops.aten._flash_attention_forward(
+        *(part.values() for part in parts), offsets.int(), others.int(), most, most_of_others, dropout_p, is_causal,
+        False, scale=scale,
+    )[0]  # fmt: skip
+    return torch.nested.nested_tensor_from_jagged(out, offsets).transpose(1, 2)
 
 
 class _Never:

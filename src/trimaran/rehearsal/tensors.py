@@ -84,6 +84,10 @@ class _ModeOfThreads(FakeTensorMode):
     def in_kernel_invocation(self, value: bool) -> None:
         self._inside.kernel = value
 
+    def __deepcopy__(self, _: Any) -> "_ModeOfThreads":
+        """Tensors that are copied, as a model's for a moving average, stay of the one mode."""
+        return self
+
     def __enter__(self) -> Any:
         self._lock.acquire()
         return super().__enter__()
@@ -295,8 +299,15 @@ class RehearsalMode(TorchDispatchMode):
                     value = self._values.of(source, "cpu")
                     with _disable_current_modes():
                         return value.to(dtype=kwargs.get("dtype") or source.dtype).clone()
+        if func is _aten._coalesce.default:
+            self._recorder.invent("distinct values", "coalesce", "all")
+            with self:
+                return _sparse_copy(args[0], args[0].device, None)._coalesced_(True)
         try:
-            out = None if _writes_lists(func) else fake(func, args, kwargs)
+            if func is _aten._pack_padded_sequence.default:
+                out = self._packed(*args)
+            else:
+                out = None if _writes_lists(func) else fake(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException):
             out = self._with_unknown_shape(func, args, kwargs)
         if type(out) is torch.Tensor and func is _aten.detach.default:
@@ -345,8 +356,6 @@ class RehearsalMode(TorchDispatchMode):
         made = self._values.computed(func, args, kwargs)
         if made is not None:
             return tree_map(lambda value: self._real(value, source), made)
-        if func is _aten._pack_padded_sequence.default:
-            return self._packed(*args)
         if func is _aten.nonzero.default:
             return self._made((self._true(source, "nonzero"), source.dim()), torch.int64, source)
         if func is _aten.masked_select.default:

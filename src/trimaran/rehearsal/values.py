@@ -222,6 +222,8 @@ class Values:
             made = self._with_twins(func, (blank, *args[1:]), kwargs)
         else:
             made = self._with_twins(func, args, kwargs)
+            if made is _UNKNOWN:
+                made = _whatever_the_other_is(packet.__name__.rstrip("_"), args, out)
         if isinstance(made, torch.Tensor):
             set_twin(out, made)
         elif func._schema.is_mutable:
@@ -358,6 +360,27 @@ class Values:
 
 
 _UNKNOWN = object()
+
+
+def _whatever_the_other_is(name: str, args: Any, out: torch.Tensor) -> Any:
+    """Of two numbers one decides: nothing and anything is nothing, true or anything is true; `_UNKNOWN`: it does not.
+
+    A loop that generates ends so, where its length is reached and whether a sequence has ended is not known.
+    """
+    if out.is_floating_point() or out.is_complex() or len(args) < 2:
+        return _UNKNOWN
+    both = name in ("logical_and", "bitwise_and", "__and__", "__iand__", "mul")
+    either = name in ("logical_or", "bitwise_or", "__or__", "__ior__") and out.dtype == torch.bool
+    for arg in args[:2]:
+        value = twin_of(arg) if isinstance(arg, FakeTensor) else arg
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or not value.numel():
+            continue
+        with _disable_current_modes():
+            if both and not bool(value.any()):
+                return torch.zeros(tuple(out.shape), dtype=out.dtype)
+            if either and bool(value.all()):
+                return torch.ones(tuple(out.shape), dtype=out.dtype)
+    return _UNKNOWN
 
 
 def twin_of(tensor: torch.Tensor) -> torch.Tensor | None:
