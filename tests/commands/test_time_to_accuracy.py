@@ -39,6 +39,7 @@ def test_one_object_with_the_time_to_the_target(document: dict[str, Any]) -> Non
     assert document["learning_rate_rule"]["rule"] == "sqrt"
 
 
+@pytest.mark.sweep
 def test_training_by_the_plan_has_its_batch_and_ends_at_its_target(folder: Path, document: dict[str, Any]) -> None:
     done = trimaran("train", "digits", "--plan", "plan.json", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr

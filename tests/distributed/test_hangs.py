@@ -103,6 +103,7 @@ def test_a_rank_that_is_stopped_before_the_first_step_is_named_within_the_limit_
     clock.assert_all_gone()
 
 
+@pytest.mark.sweep
 def test_a_long_pause_between_steps_and_a_long_evaluation_are_no_hang(tmp_path: Path) -> None:
     """Both take three times the limit of a step."""
     run = hanging.plain_run(8)
@@ -192,6 +193,6 @@ def test_a_rank_that_runs_for_a_third_of_the_time_is_named_and_the_others_are_no
             timeline = launch(hanging.train_recorded, (run,), ranks=2, log_dir=tmp_path, on_event=hindrance)[0]
         finally:
             hindrance.end()
-        (found,) = find_slow_ranks(timeline, Timeline([]), warmup=5)
-        assert (found.rank, found.compared_with) == (hindered, (1 - hindered,))
-        assert found.ratio > 1.5
+        found = find_slow_ranks(timeline, Timeline([]), warmup=5)
+        assert [(one.rank, one.compared_with) for one in found] == [(hindered, (1 - hindered,))]
+        assert found[0].ratio > 1.5

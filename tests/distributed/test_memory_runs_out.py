@@ -67,6 +67,7 @@ def test_a_rank_that_the_kernel_killed_for_memory_is_told_from_one_that_was_kill
     assert not (group / "cgroup.procs").read_text()
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(600)
 def test_a_plan_for_the_memory_that_there_is_is_looked_for_by_a_process_that_ends(tmp_path: Path) -> None:
     """96 MiB on one rank; sharded over two of them they fit into 80 MiB."""

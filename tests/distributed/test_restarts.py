@@ -137,6 +137,7 @@ def test_without_a_device_the_training_goes_on_by_a_plan_for_the_others(start: S
     assert run.left() == []
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_a_signal_while_ranks_are_started_again_ends_the_run(start: Start, tmp_path: Path) -> None:
     gone = tmp_path / "gone"

@@ -102,7 +102,7 @@ CUTS = {
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("ranks", CUTS)
+@pytest.mark.parametrize("ranks", [pytest.param(n, marks=[] if n == 2 else pytest.mark.sweep) for n in CUTS])
 def test_the_same_plan_goes_on_bit_for_bit(ranks: int, tmp_path: Path) -> None:
     cuts = CUTS[ranks]
     jobs = [one.run.job for one in cuts]
@@ -328,6 +328,7 @@ def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
     assert change_plans(["normed_wide"], 24, 1, tmp_path) == 24
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(240)
 def test_a_state_is_the_same_under_another_plan_of_memory(tmp_path: Path) -> None:
     assert change_plans(["large_state"], 16, 1, tmp_path) == 16

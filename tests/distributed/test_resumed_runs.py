@@ -118,6 +118,7 @@ def test_a_run_that_a_signal_ended_goes_on_bit_for_bit(undisturbed: Path, planne
     assert second.left() == []
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_a_job_that_goes_to_another_folder_leaves_its_run_where_it_was_started(planned: Path, tmp_path: Path) -> None:
     """Its file, the plan, the run and the checkpoint that it goes on from are named from that folder."""

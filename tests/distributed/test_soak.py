@@ -15,6 +15,7 @@ KINDS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_nothing_is_lost_and_nothing_left_behind(tmp_path: Path) -> None:
     campaign = Campaign(tmp_path, 2, plans=("dp2",), kinds=KINDS)

@@ -141,6 +141,15 @@ class Node:
             os.kill(pid, number)
         return len(found)
 
+    def cable(self, state: str) -> None:
+        """Pull the cable out, or put it in again, without a word to any connection.
+
+        Args:
+            state: "down" or "up"
+        """
+        command = ["ip", "link", "set", "dev", "wire", state]
+        self.seat.start(lambda: subprocess.run(command, check=True, capture_output=True, text=True))
+
     def stop(self) -> None:
         """Kill everything that runs on the node, at once and without a warning."""
         if self._boot is None:

@@ -97,7 +97,8 @@ def test_the_page_shows_the_example() -> None:
     assert blocks("torchrun.md", "python", "trimaran.init") == [EXAMPLE.read_text()]
 
 
-@pytest.mark.parametrize("each", [1, pytest.param(2, marks=pytest.mark.sweep)])
+@pytest.mark.sweep
+@pytest.mark.parametrize("each", [1, 2])
 def test_a_node_that_is_killed_and_comes_back_costs_the_steps_since_the_last_checkpoint(
     start: Start, tmp_path: Path, each: int, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
@@ -156,6 +157,31 @@ def test_the_node_that_is_left_goes_on_alone_and_the_other_joins_it_again(
     assert "SIGTERM ended the training after step" in (training.folder / "node1.log").read_text()
     record_testsuite_property("steps done again", done_again(steps))
     assert training.weights
+
+
+@pytest.mark.sweep
+def test_a_node_that_falls_silent_is_missed_and_training_goes_on_when_it_answers_again(
+    start: Start, tmp_path: Path, record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    """Its cable is pulled: no connection is closed, and all processes live. With `hang_timeout=15`."""
+    patient = "trimaran.init(make_job())"
+    training = start(
+        f"sed -i 's/{patient}/trimaran.init(make_job(), hang_timeout=15)/' train.py\n"
+        + FIXED.replace(f"{EACH}2", f"{EACH}1")
+    )
+    _, second = training.nodes
+    training.wait_for_steps(2 * EVERY + 20)
+    second.cable("down")
+    pulled = time.monotonic()
+    wait_for(lambda: "lost contact with rank" in training.told(), "word of the silent node", 60.0, training.told)
+    record_testsuite_property("seconds until missed", time.monotonic() - pulled)
+    assert time.monotonic() - pulled < 15 + 15
+    second.cable("up")
+    training.wait_for_steps(1)
+    record_testsuite_property("seconds without a step", time.monotonic() - pulled)
+    assert training.end() == {"node1": 0, "node2": 0}, training.told()
+    assert 0 < done_again(training.steps) <= 2 * EVERY
+    assert_equal(training.steps, training.weights, train_undisturbed(tmp_path / "undisturbed", 2))
 
 
 @pytest.mark.sweep

@@ -22,6 +22,7 @@ QUICK = (
 )
 
 
+@pytest.mark.sweep
 def test_the_remedies_of_the_study_and_of_others_are_as_the_page_says() -> None:
     """On the first job; the other one, whose network is larger, in the sweep."""
     page = PAGE.read_text("utf-8").split("\n")

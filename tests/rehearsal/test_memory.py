@@ -98,6 +98,7 @@ def _flat(observed: dict[str, list[list[int]]]) -> list[int]:
     return [nbytes for name in sorted(observed) for steps in observed[name] for nbytes in steps]
 
 
+@pytest.mark.sweep
 def test_live_bytes_of_few_trainings_as_observed_now(tmp_path: Path) -> None:
     _compare(FEW, _observed_as_kept(FEW), tmp_path)
 

@@ -78,7 +78,7 @@ CodecName = Annotated[
     ),
 ]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
-Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
+Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step; with --json, write them.")]
 
 
 def memory(
@@ -102,7 +102,7 @@ def memory(
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
         from trimaran.features.memory_fit.estimate import estimate_memory
-        from trimaran.report.memory import memory_document, storage_documents
+        from trimaran.report.memory import live_document, memory_document, storage_documents
         from trimaran.report.trace import write_memory_trace
 
         with progress_shown() as progress:
@@ -125,7 +125,9 @@ def memory(
         if trace is not None:
             write_memory_trace(trace, study.step)
         if as_json:
-            print_json(memory_document(found) | ({"storages": storage_documents(found)} if storages else {}))
+            more: dict[str, object] = {"storages": storage_documents(found)} if storages else {}
+            more |= {"live_bytes": live_document(found.curve)} if chart else {}
+            print_json(memory_document(found) | more)
         else:
             from trimaran.report.memory import print_estimate
 

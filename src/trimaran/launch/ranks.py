@@ -21,7 +21,6 @@ name, so that runs do not collide.
 """
 
 import contextlib
-import ctypes
 import os
 import pickle
 import queue
@@ -40,6 +39,7 @@ from typing import IO, Any
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import folder_of_command, given, temporary_folder
 from trimaran.base.signals import leaving
+from trimaran.base.system import c_function, needs_linux
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
 from trimaran.launch.memory import Killings, Limit, group_limit
@@ -156,11 +156,12 @@ def launch(
 
     Raises:
         InputError: the function or its arguments cannot be sent
-        EnvironmentProblem: links cannot be rate-limited on this machine, or a log cannot be written
+        EnvironmentProblem: this is not Linux, links cannot be rate-limited on it, or a log cannot be written
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
         ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
             the others have been ended
     """
+    needs_linux("starting ranks")
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
@@ -258,7 +259,7 @@ def _not_started(number: int, error: OSError) -> EnvironmentProblem:
     )
 
 
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_prctl = c_function("prctl")
 _SIGNAL_OF_PARENTS_DEATH = 1
 
 

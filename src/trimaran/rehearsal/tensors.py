@@ -227,8 +227,9 @@ class RehearsalMode(TorchDispatchMode):
             device = torch.device(device)
             if device.type == "cuda":
                 simulated = True
+                index = self._device.index_of(device)
                 if device.index is None:
-                    kwargs = {**kwargs, "device": torch.device("cuda", self._device.current)}
+                    kwargs = {**kwargs, "device": torch.device("cuda", index)}
         elif not simulated:  # operators that are put together from others may name it by place
             simulated = any(isinstance(value, torch.device) and value.type == "cuda" for value in args)
         if simulated and self._decomposes(func):

@@ -394,7 +394,7 @@ def twin_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def set_twin(tensor: torch.Tensor, twin: torch.Tensor | None) -> None:
-    """Keep the value of a tensor without data. Of sparse ones, which have no storage of their own, none is kept."""
+    """Keep the value of a tensor without data. None is kept of sparse ones, which have no storage."""
     if isinstance(tensor, FakeTensor):
         kept = twin if twin is not None and twin.layout == torch.strided else None
         tensor._trimaran_twin = kept  # type: ignore[attr-defined]

@@ -245,6 +245,17 @@ def test_a_stopped_rank_is_compared_as_far_as_it_came() -> None:
     assert [unsure.kind for unsure in answer.unsure] == ["stopped"]
 
 
+def test_ranks_that_were_stopped_alike_are_told_at_once() -> None:
+    def write(maker: Maker) -> None:
+        for _ in range(2 if maker.record.rank else 3):
+            maker.all_reduce(line=10)
+            maker.step()
+        maker.end("seconds" if maker.record.rank else "finished")
+
+    (unsure,) = agreement_of(4, write).unsure
+    assert unsure.text.startswith("Ranks 1–3 were stopped (seconds) at ")
+
+
 def test_ranks_stopped_after_the_same_step_are_compared_to_it() -> None:
     def write(maker: Maker) -> None:
         for step in range(3):

@@ -162,6 +162,7 @@ def test_a_batch_that_is_larger_than_its_block_gets_another(line: Line) -> None:
         assert torch.equal(line.pass_on(torch.arange(size)), torch.arange(size))
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(30)
 def test_a_batch_of_thousands_of_arrays_is_passed_on_before_anybody_reads(line: Line) -> None:
     """Where all lie in the block, their sizes alone would fill a pipe, and both ends of this one are in one thread."""

@@ -32,6 +32,7 @@ from torch.optim import Optimizer
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
+from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
@@ -902,11 +903,12 @@ def init(
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient
             noise cannot be seen under it; or a step cannot be skipped under it
-        EnvironmentProblem: the world cannot be joined
+        EnvironmentProblem: this is not Linux, or the world cannot be joined
         CorruptDataError: the plan file is damaged
     """
     import torch.distributed as dist
 
+    needs_linux("training")
     check_on_nan(on_nan)
     if on_nan == "rollback":
         raise InputError(

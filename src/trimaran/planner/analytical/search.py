@@ -359,7 +359,8 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     problem, ordered = hunt.problem, _ordered(hunt)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
     others = baselines(problem)
-    references = tuple(one.candidate for one in others if one.candidate is not None)
+    # Guides may recommend the same.
+    references = tuple({one.candidate.name: one.candidate for one in others if one.candidate is not None}.values())
     return Search(
         candidates=(chosen, *_others(ordered, problem.runners_up)),
         chosen=chosen,

@@ -346,6 +346,8 @@ class Bookkeeping:
             >>> keeping.weight_bytes + keeping.gradient_bytes + keeping.optimizer_bytes
             14
         """
+        if degrees.gradients is None and degrees.optimizer_state is None:
+            return self
         gradient, optimizer = self.gradient_bytes, self.optimizer_bytes
         if degrees.gradients is not None:
             gradient = GRADIENT_BYTES[degrees.gradients]

@@ -8,7 +8,7 @@ import pytest
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalModel, AnalyticalProblem, groups, members
 from trimaran.planner.analytical.guides import GUIDES, MEGATRON, TORCHTITAN, follows, recommended
-from trimaran.planner.analytical.search import baselines, transformer_problem
+from trimaran.planner.analytical.search import baselines, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program.strategy import Degrees
@@ -81,3 +81,10 @@ def test_nothing_that_fits_is_said() -> None:
     rule = next(one for one in baselines(problem("dgx-a100", 8, 1)) if one.role == "rule of thumb")
     assert rule.candidate is None
     assert "GB on a rank, of" in rule.reason
+
+
+def test_what_two_baselines_recommend_is_one_reference() -> None:
+    found = search_degrees(problem("dgx-h100:1", 64, 80))
+    named = [one.candidate.name for one in found.baselines if one.candidate is not None]
+    assert len(set(named)) < len(named), "FSDP and the rule of thumb were to be the same here"
+    assert [one.name for one in found.references] == list(dict.fromkeys(named))

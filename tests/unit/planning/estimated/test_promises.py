@@ -34,6 +34,7 @@ CASES = (
     ("alexnet", "dgx1-v100:2@ethernet-25g", 16, 512),
     ("gpt2", "dgx1-v100-32gb:2", 16, 64),
 )
+EACH = [pytest.param(case, id=case[0], marks=[pytest.mark.sweep] if case[0] == "gpt2" else []) for case in CASES]
 
 
 @functools.cache
@@ -103,6 +104,7 @@ def check(found: Search[Candidate], problem: Problem, plans: Iterator[dict[str, 
     assert compared > 2
 
 
+@pytest.mark.sweep
 def test_plain_replicas_are_tried_however_short_the_time_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compressed, a step takes a ninth of that of plain replicas: no limit may hide that."""
     problem = problem_at(*SLOW_LINKS)
@@ -113,7 +115,7 @@ def test_plain_replicas_are_tried_however_short_the_time_is(monkeypatch: pytest.
     check(found, problem, itertools.islice(replicas(64), 3, 6))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", EACH)
 @pytest.mark.parametrize("looks", [0, 100, None])
 def test_no_simple_plan_beats_the_answer(
     case: tuple[str, str, int, int], looks: int | None, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +142,7 @@ def test_a_search_that_is_cut_short_says_nothing_of_what_it_has_not_simulated(mo
     assert "is not known" in said_of_compression(only, problem.pins)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", EACH)
 def test_bounds_from_totals_are_never_above_the_simulation(case: tuple[str, str, int, int]) -> None:
     """Of communication too: over links of 10 and 25 Gbit/s, NVLink and InfiniBand."""
     problem = problem_at(*case)
