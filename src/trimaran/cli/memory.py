@@ -76,7 +76,7 @@ CodecName = Annotated[
     ),
 ]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
-Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
+Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step; with --json, write them.")]
 
 
 def memory(
@@ -100,7 +100,7 @@ def memory(
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
         from trimaran.features.memory_fit.estimate import estimate_memory
-        from trimaran.report.memory import memory_document, storage_documents
+        from trimaran.report.memory import live_document, memory_document, storage_documents
         from trimaran.report.trace import write_memory_trace
 
         with progress_shown() as progress:
@@ -123,7 +123,9 @@ def memory(
         if trace is not None:
             write_memory_trace(trace, study.step)
         if as_json:
-            print_json(memory_document(found) | ({"storages": storage_documents(found)} if storages else {}))
+            more: dict[str, object] = {"storages": storage_documents(found)} if storages else {}
+            more |= {"live_bytes": live_document(found.curve)} if chart else {}
+            print_json(memory_document(found) | more)
         else:
             from trimaran.cli.following import following
             from trimaran.report.memory import print_estimate

@@ -112,8 +112,8 @@ def rehearse(
         for path in (trace, output):
             if path is not None:
                 check_writable(given(path))
-        # A shell's "--" after the script ends our options; it is no argument of the script.
-        arguments = command[2:] if command[1:2] == ["--"] else command[1:]
+        # Of "-m package.module -- --lr 1e-3" the two dashes end our own options; a script's name ends them by itself.
+        arguments = command[2:] if module and command[1:2] == ["--"] else command[1:]
         question = ask(
             command[0],
             arguments,

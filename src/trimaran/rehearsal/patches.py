@@ -7,6 +7,7 @@ function here with its reason.
 
 import threading
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -473,18 +474,23 @@ class Patches:
 
     @staticmethod
     def _long_lists(module: Any) -> None:
-        """DTensor looks through all tensors of an optimizer's list again for each of them: once is enough."""
+        """DTensor looks through all tensors of an optimizer's list again for each of them: once is enough.
+
+        What it looks for is whether tensors with strided shards have one flag or both, so one tensor for each tells.
+        """
         whole = module._propagate_use_strided_shard_flag
         kind = module._StridedShard
-        seen: list[Any] = [None]
+        seen: list[Any] = [None, SimpleNamespace(args_spec=())]
 
         def propagate(strategy: Any, schema: Any) -> None:
-            if schema is seen[0]:
-                return
-            if any(isinstance(place, kind) for spec in schema.args_spec for place in spec.placements):
-                whole(strategy, schema)
-            else:
-                seen[0] = schema
+            if schema is not seen[0]:
+                strided = (
+                    spec for spec in schema.args_spec if any(isinstance(place, kind) for place in spec.placements)
+                )
+                by_flag = {spec.use_strided_shard_as_shard_order: spec for spec in strided}
+                seen[:] = schema, SimpleNamespace(args_spec=tuple(by_flag.values()))
+            if seen[1].args_spec:
+                whole(strategy, seen[1])
 
         replace(module, _propagate_use_strided_shard_flag=propagate)
 

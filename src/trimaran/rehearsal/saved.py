@@ -57,6 +57,7 @@ class SavedFiles:
     def install(self) -> None:
         """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
         copyreg.pickle(FakeTensor, _parts_of)
+        copyreg.pickle(torch.Tensor, _parts_of_real)
         replace(torch, save=self._save, load=self._load_saved)
         self._file_system()
         with contextlib.suppress(ImportError):
@@ -287,6 +288,21 @@ def _put_together(shape: Any, dtype: Any, device: str, requires_grad: bool, twin
         made = torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
     set_twin(made, twin)
     return made
+
+
+def _parts_of_real(tensor: torch.Tensor) -> Any:
+    """How a tensor with data is pickled: torch does it by `torch.save`, of which other processes do not know."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        return tensor.__reduce_ex__(2)
+    with _apart():
+        data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return _put_real_together, (tuple(tensor.shape), tensor.dtype, data, tensor.requires_grad)
+
+
+def _put_real_together(shape: Any, dtype: Any, data: bytes, requires_grad: bool) -> torch.Tensor:
+    with _apart():
+        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        return flat.reshape(shape).requires_grad_(requires_grad)
 
 
 def _on_disk(tensor: torch.Tensor) -> torch.Tensor:

@@ -188,8 +188,9 @@ class RehearsalMode(TorchDispatchMode):
             device = torch.device(device)
             if device.type == "cuda":
                 simulated = True
+                index = self._device.index_of(device)
                 if device.index is None:
-                    kwargs = {**kwargs, "device": torch.device("cuda", self._device.current)}
+                    kwargs = {**kwargs, "device": torch.device("cuda", index)}
         if simulated and self._decomposes(func):
             with self:
                 made = func.decompose(*args, **kwargs)

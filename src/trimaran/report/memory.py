@@ -354,6 +354,29 @@ def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
     return [to_plain(line) for line in estimate.storages]
 
 
+def live_document(curve: LiveCurve) -> dict[str, Any]:
+    """Live bytes over the step for programs: from `time_s` on, until the next change.
+
+    Args:
+        curve: over a step; its times are those of the operations without any waiting
+
+    Returns:
+        `time_s` [s], `kept_bytes` without and `plan_bytes` with the plan [bytes], one entry a change.
+    """
+    times: list[float] = []
+    kept: list[int] = []
+    planned: list[int] = []
+    at = 0.0
+    plan_bytes = curve.plan_bytes or curve.kept_bytes
+    for seconds, before, under in zip(curve.seconds, curve.kept_bytes, plan_bytes, strict=True):
+        if not times or (before, under) != (kept[-1], planned[-1]):
+            times.append(at)
+            kept.append(before)
+            planned.append(under)
+        at += seconds
+    return {"time_s": times, "kept_bytes": kept, "plan_bytes": planned}
+
+
 def _policy_document(line: PolicyFigures) -> dict[str, Any]:
     plain: dict[str, Any] = to_plain(line)
     usage: dict[str, Any] = plain.pop("usage")

@@ -1,5 +1,6 @@
 """The command that an answer names as the next one says what its reader said."""
 
+import itertools
 import shlex
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def next_of(*command: str) -> list[str]:
 def test_what_was_said_is_said_to_the_next_command_as_far_as_it_takes_it() -> None:
     words = next_of("plan", *_ASKED, "--forbid", "pp", "--forbid", "tp", "--dp", "2", "--memory", "12 GiB")
     assert words[:3] == ["trimaran", "explain", "lenet"]
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(itertools.pairwise(words))
     for pair in [("--forbid", "pp"), ("--forbid", "tp"), ("--dp", "2"), ("--memory", "12 GiB"), ("--batch", "4096")]:
         assert pair in pairs
 
