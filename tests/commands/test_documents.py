@@ -154,7 +154,7 @@ def test_the_site_has_every_page() -> None:
 
 @pytest.mark.parametrize(
     ("url", "outside"),
-    [("", "the grid"), ("https://example.org/tree/main", "[the grid](https://example.org/tree/main/x/y.md)")],
+    [("", "the grid"), ("https://example.org/tree/main", "[the grid](https://example.org/tree/main/x/y.md#a)")],
 )
 def test_links_of_the_site_to_files_outside_of_it(url: str, outside: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a page in a folder to other pages stay."""
@@ -162,6 +162,25 @@ def test_links_of_the_site_to_files_outside_of_it(url: str, outside: str, monkey
     hook = runpy.run_path(str(ROOT / "scripts" / "docs_links.py"))["on_page_markdown"]
     page = SimpleNamespace(file=SimpleNamespace(src_uri="decisions/0001.md"))
     assert hook("[the grid](../../x/y.md#a), [costs](../costs.md)", page=page) == f"{outside}, [costs](../costs.md)"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("", "limits, \n```\nx[0](y)\n```\n[b](https://b.org)"),
+        (
+            "https://a.org",
+            "[limits](https://a.org/docs/limits.md#x), ![picture](https://a.org/docs/p.png)\n"
+            "```\nx[0](y)\n```\n[b](https://b.org)",
+        ),
+    ],
+)
+def test_links_of_the_readme_outside_of_the_repository(url: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its address is not known names stay, and pictures are left out; code is as it was."""
+    monkeypatch.setenv("TRIMARAN_REPOSITORY_URL", url)
+    outside = runpy.run_path(str(ROOT / "scripts" / "docs_links.py"))["outside"]
+    text = "[limits](docs/limits.md#x), ![picture](docs/p.png)\n```\nx[0](y)\n```\n[b](https://b.org)"
+    assert outside(text, Path()) == told
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ STOPS_AT = 3 * BATCHES + 1
 
 
 class Scaled(nn.Module):
-    """A layer that is frozen at the start, and a buffer that its forward reads and does not change."""
+    """A layer that is frozen at the start, a buffer that its forward reads and does not change, and a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,10 +27,11 @@ class Scaled(nn.Module):
         self.third, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
         self.second.requires_grad_(False)
         self.register_buffer("scale", torch.ones(8))
+        self.factor = 1.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(self.second(torch.tanh(self.first(x)))) * self.scale
-        return self.last(torch.tanh(self.third(x)))
+        return self.last(torch.tanh(self.third(x)) * self.factor)
 
 
 def make_data(seed: int) -> TensorDataset:

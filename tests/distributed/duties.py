@@ -30,6 +30,7 @@ def describe(world: World, word: str) -> dict[str, object]:
         "backend": world.backend,
         "word": word,
         "threads": torch.get_num_threads(),
+        "order": list({f"class {number}" for number in range(20)}),
         "joined": join_world().size,
         "python_path": os.environ.get("PYTHONPATH"),
     }

@@ -148,6 +148,10 @@ def change_weights(session: Session) -> None:
         weight.data.mul_(0.5)
 
 
+def change_attribute(session: Session) -> None:
+    session.model.factor = 2.0
+
+
 def call_model(session: Session) -> None:
     session.model(torch.zeros(2, 6, dtype=torch.float64))
 
@@ -172,6 +176,7 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO1, free, "cannot be followed under"),
     (PIPELINE, change_weights, "has only its part of them"),
     (PIPELINE, call_model, "called session.model"),
+    (PIPELINE, change_attribute, "factor of session.model changed, and under pp2"),
     (PIPELINE, copy_model, "copied session.model"),
     (ZERO3, change_weights, "has only its part of them"),
     (ZERO3, call_model, "called session.model"),

@@ -8,7 +8,7 @@ import runpy
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from tests.raising import raises
 from torch.nn import functional
 
 from trimaran.features.export import export_plan
+from trimaran.features.export.accelerate import to_accelerate
+from trimaran.features.export.launching import launch_of
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, Stage
 from trimaran.graph.capture.capture import capture
@@ -103,18 +105,26 @@ def run_scripts(folder: Path, scripts: Mapping[str, tuple[int, str]]) -> dict[st
         path = folder / f"script{number}.py"
         path.write_text(text)
         jobs.append(f"{ranks}={path}")
+    run_ranks(jobs, ranks=max(ranks for ranks, _ in scripts.values()), steps=STEPS)
+    found = {name: (folder / f"script{number}.out").read_text() for number, name in enumerate(scripts)}
+    return {name: [float(loss) for loss in re.findall(r"loss (\S+)", text)] for name, text in found.items()}
+
+
+def run_ranks(jobs: Sequence[str], *, ranks: int, steps: int) -> None:
+    """Run scripts, each given as "<ranks>=<path>", one after the other by the same processes on CPUs."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    environment["ACCELERATE_USE_CPU"] = "true"
     started = [
         subprocess.Popen(
-            [sys.executable, str(RUNNER), str(rank), str(STEPS), str(port), *jobs],
+            [sys.executable, str(RUNNER), str(rank), str(steps), str(port), *jobs],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(max(ranks for ranks, _ in scripts.values()))
+        for rank in range(ranks)
     ]
     try:
         said = [process.communicate(timeout=240)[1] for process in started]
@@ -122,8 +132,6 @@ def run_scripts(folder: Path, scripts: Mapping[str, tuple[int, str]]) -> dict[st
         for process in started:
             process.kill()
     assert all(process.returncode == 0 for process in started), "\n".join(said)[-4000:]
-    found = {name: (folder / f"script{number}.out").read_text() for number, name in enumerate(scripts)}
-    return {name: [float(loss) for loss in re.findall(r"loss (\S+)", text)] for name, text in found.items()}
 
 
 def plain_losses(
@@ -185,6 +193,30 @@ def test_losses_by_the_optimizer_of_the_script_are_those_of_one_process(tmp_path
     losses = run_scripts(tmp_path, {name: (found.devices, to_pytorch(found).text) for name, found in plans.items()})
     for name, found in plans.items():
         assert losses[name] == pytest.approx(decoder_losses(tmp_path, found, adam=True), rel=1e-5), name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# accelerate
+
+
+END = "    accelerator.end_training()\n"
+TOLD = """    total = sum(each.detach().double().sum() for each in model.parameters()).item()
+    print(f"{accelerator.num_processes} {type(model).__name__} {torch.distributed.get_backend()} {total!r}")
+"""
+
+
+def test_an_accelerate_export_trains_two_steps_on_gloo(tmp_path: Path) -> None:
+    """As replicas: accelerate shards on GPUs alone, which a rehearsal stands for (`rehearsal/test_exports.py`)."""
+    found = recipe(dp=2, microbatches=2)
+    launch = launch_of(found, to_accelerate(found), steps=2)
+    for name, text in launch.files.items():
+        assert name != "train.py" or END in text
+        (tmp_path / name).write_text(text.replace(END, TOLD + END))
+    run_ranks([f"2={tmp_path / launch.script}"], ranks=2, steps=2)
+    first, second = ((tmp_path / f"trimaran_run{end}").read_text().splitlines() for end in (".out", ".1.out"))
+    assert [line.split()[:2] for line in first[:2]] == [["step", "0"], ["step", "1"]]
+    assert first[-1].startswith("2 DistributedDataParallel gloo ")
+    assert first[-1] == second[-1], "replicas differ"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

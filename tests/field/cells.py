@@ -557,7 +557,7 @@ def _differences(
         left = mine[name]
         if left.shape != right.shape or left.dtype != right.dtype:
             return f"{name} is {tuple(left.shape)} {left.dtype}, plain {tuple(right.shape)} {right.dtype}"
-        if not right.is_floating_point():
+        if not (right.is_floating_point() or right.is_complex()):
             if not torch.equal(left, right):
                 return f"{name} differs"
         elif right.numel():

@@ -643,6 +643,53 @@ def _read_lengths(path: Path) -> object:
     return parse_documents(str(path), packing="padded").length(4096, 4)
 
 
+def _timelines() -> Sequence[bytes]:
+    from tests.unit.report.runs import measured, predicted
+
+    from trimaran.base.timeline import Timeline
+    from trimaran.report.timelines import encode_timeline
+
+    live = [[(0.0, 100), (2.0, 150)], [(0.0, 200)]]
+    return [encode_timeline(measured(2)), encode_timeline(Timeline(predicted(), live))]
+
+
+def _sealed_timeline(content: bytes) -> bytes:
+    found = re.search(rb'"timeline":(.*)}$', content, re.DOTALL)
+    digest = hashlib.sha256(found[1] if found else b"").hexdigest().encode()
+    return re.sub(rb'"digest":"[^"]*"', b'"digest":"' + digest + b'"', content, count=1)
+
+
+def _read_timeline(path: Path) -> object:
+    from trimaran.report.page_steps import memory_section
+    from trimaran.report.page_timeline import step_timelines
+    from trimaran.report.timelines import read_timeline
+
+    timeline = read_timeline(path)
+    step_timelines(timeline, timeline)
+    memory_section(timeline, timeline, ())
+    return timeline
+
+
+def _studies() -> Sequence[bytes]:
+    from tests.unit.report.pages import studies
+
+    return [_plain({"schema_version": 1} | document) for document in studies().values()]
+
+
+def _run_reports() -> Sequence[bytes]:
+    from tests.unit.report.test_files import REPORT
+
+    from trimaran.report.run_report import report_document
+
+    return [_plain(report_document(REPORT))]
+
+
+def _report_document(path: Path) -> object:
+    from trimaran.features.report_page import report
+
+    return report(path, path.with_name("report.html"))
+
+
 READERS: Mapping[str, Reader] = {
     "plan": Reader(
         modules=("trimaran/program/plan.py",),
@@ -891,6 +938,28 @@ READERS: Mapping[str, Reader] = {
         form="json",
         seeds=_notes,
         read=_read_note,
+    ),
+    "timeline": Reader(
+        modules=("trimaran/report/timelines.py",),
+        file_name="timeline.json",
+        form="json",
+        seeds=_timelines,
+        read=_read_timeline,
+        seal=_sealed_timeline,
+    ),
+    "document of a study": Reader(
+        modules=("trimaran/features/report_page/make.py", "trimaran/features/report_page/study.py"),
+        file_name="study.json",
+        form="json",
+        seeds=_studies,
+        read=_report_document,
+    ),
+    "report of a run": Reader(
+        modules=("trimaran/features/report_page/run.py",),
+        file_name="report.json",
+        form="json",
+        seeds=_run_reports,
+        read=_report_document,
     ),
 }
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,6 +131,8 @@ def _fork(request: RankRequest) -> int:
         from trimaran.rehearsal.worker import Rank
 
         Rank(request).run()
+    except BaseException:  # noqa: BLE001  whatever it is, this process must not go on as its parent does
+        traceback.print_exc()
     finally:
         os._exit(70)
 

@@ -63,6 +63,7 @@ SCRIPTS = {
     "trains": Script(TRAINS.format(steps=5), options={"steps": 2}),
     "never trains": Script("print('hello')"),
     "asks for another device": Script("import torch\ntorch.cuda.set_device(9)", world=8, options={"ranks": "0"}),
+    "makes a tensor on another device": Script("import torch\ntorch.zeros(3, device='cuda:9')"),
     "reads a missing file": Script("x = 1\nopen('data/train.bin')"),
     "forks": Script(FORKS + textwrap.dedent(TRAINS.format(steps=1))),
     "leaves": Script("import sys\nsys.exit(7)"),
@@ -163,6 +164,7 @@ def test_one_that_never_trains_is_told_so(answers: Mapping[str, trimaran.Rehears
     ("name", "text", "line"),
     [
         ("asks for another device", "device 9 of a node with 8", 3),
+        ("makes a tensor on another device", "invalid device ordinal: device 9 of a node with 1", 3),
         ("reads a missing file", "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'", 3),
         ("leaves", "left with status 7", 3),
         ("leaves at once", "ended with status 3; it said last: bye", None),
@@ -254,7 +256,7 @@ def test_every_answer_is_plain_data_and_fits_a_terminal(answers: Mapping[str, tr
     page = str(found).splitlines()
     assert max(map(len, page)) <= 80
     assert " ".join(page).replace("- ", "-").startswith(found.headline[:20])
-    assert any(line.startswith("next: ") for line in page)
+    assert any(line.startswith("Next: ") for line in page)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -337,7 +339,7 @@ def test_the_command_runs_modules_and_gives_json(tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").touch()
     (tmp_path / "package" / "train.py").write_text("raise SystemExit(4)")
-    done = command("--world", "1", "--json", "-m", "package.train", "--steps", "9", folder=tmp_path)
+    done = command("--world", "1", "--json", "-m", "package.train", "--", "--steps", "9", folder=tmp_path)
     printed, _ = done.communicate(timeout=240)
     found = json.loads(printed)
     assert (done.returncode, found["verdict"]) == (EXIT_CODES["failed"], "failed")

@@ -7,7 +7,6 @@ end is refused instead of waited for, and read no more than a bound.
 
 import contextlib
 import errno
-import fcntl
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from typing import Any
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.base.signals import leaving
+from trimaran.base.system import lock_file, open_flags
 
 MOST_BYTES = 64 * 2**20
 """Of a file, where its reader names no other bound [bytes]."""
@@ -31,6 +31,9 @@ MOST_TEXT_BYTES = 16 * 2**20
 """Of a text, which takes up to a hundred times its size as values [bytes]."""
 
 _AT_A_TIME = 2**20
+
+# A pipe without a writer would be waited for, and a terminal would become that of the process.
+_READING = open_flags("O_RDONLY", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Paths that were given to a command
@@ -138,8 +141,7 @@ def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
         InputError: it cannot be read, is no regular file, or has more bytes
     """
     try:
-        # A pipe without a writer would be waited for, and a terminal would become that of the process.
-        descriptor = os.open(given(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = os.open(given(path), _READING)
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -212,12 +214,12 @@ def read_end(path: Path, *, most_bytes: int = _AT_A_TIME) -> str:
         most_bytes: from the end [bytes]
     """
     with contextlib.suppress(OSError, ValueError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = os.open(path, _READING)
         try:
             found = os.fstat(descriptor)
             if stat.S_ISREG(found.st_mode):
-                start = max(0, found.st_size - most_bytes)
-                return os.pread(descriptor, most_bytes, start).decode(errors="replace")
+                os.lseek(descriptor, max(0, found.st_size - most_bytes), os.SEEK_SET)
+                return os.read(descriptor, most_bytes).decode(errors="replace")
         finally:
             os.close(descriptor)
     return ""
@@ -250,12 +252,12 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         OSError: the file cannot be made, or is no regular file
         BlockingIOError: another process holds it, and `wait` is false
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = open_flags("O_RDWR", "O_CREAT", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC")
     descriptor = os.open(path, flags, 0o644)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(descriptor, wait=wait)
         yield
     finally:
         os.close(descriptor)

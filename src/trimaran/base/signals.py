@@ -21,7 +21,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
+)
+"""Windows has the first two."""
 
 SAME_CAUSE_S = 0.5
 """What comes within this time of the first is not a second one [s]."""
@@ -203,7 +206,7 @@ class Catcher:
             before(number, frame)
 
     def _hear(self, number: int) -> None:
-        if number == signal.SIGHUP:
+        if signal_name(number) == "SIGHUP":
             _let_go_of_terminal()
         if not _heard:
             _heard.append(time.monotonic())
@@ -226,7 +229,8 @@ def _forked() -> None:
     _leaving.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _notice_swallowed() -> None:
@@ -243,14 +247,21 @@ def _notice_swallowed() -> None:
         if isinstance(raised, Interrupted) and _open:
             _heard.clear()
             # Sent here, it would be raised in this function, and swallowed too.
-            main = threading.main_thread().ident
-            later = threading.Timer(_MOMENT_S, signal.pthread_kill, (main, raised.number))
+            later = threading.Timer(_MOMENT_S, _send, (raised.number,))
             later.daemon = True
             later.start()
         else:
             told(unraisable)
 
     sys.unraisablehook = _raise_again
+
+
+def _send(number: int) -> None:
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, number)
+    else:
+        signal.raise_signal(number)
 
 
 def _let_go_of_terminal() -> None:

@@ -10,13 +10,14 @@ No symbolic link is followed below the folder of the checkpoints, and nothing bu
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
+
+from trimaran.base.system import c_function, lock_file, needs_linux
 
 Bytes = bytes | bytearray | memoryview
 Kind = Literal["file", "directory", "other"]
@@ -152,7 +153,14 @@ def read_bounded(disk: Disk, path: Path, most: int, *, from_disk: bool = False) 
 
 
 class LocalDisk:
-    """The file systems of this machine."""
+    """The file systems of this machine.
+
+    Raises:
+        EnvironmentProblem: this is not Linux
+    """
+
+    def __init__(self) -> None:
+        needs_linux("reading and writing checkpoints")
 
     def make_directory(self, path: Path) -> None:
         """See `Disk`."""
@@ -229,7 +237,7 @@ class LocalDisk:
         """See `Disk`."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            lock_file(descriptor, wait=False, shared=shared)
         except BlockingIOError:
             os.close(descriptor)
             return None
@@ -239,6 +247,8 @@ class LocalDisk:
             return lambda: None
 
         def release() -> None:
+            import fcntl
+
             # A forked process has the descriptor too: closing it here would not release it.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -300,7 +310,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
-    found = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    found = c_function("fallocate64")
     if found is not None:
         found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return found

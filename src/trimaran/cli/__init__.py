@@ -28,12 +28,13 @@ from trimaran.cli import (
     price,
     profile,
     rehearse,
+    report,
     scale,
     simulate,
     train,
 )
 from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
-from trimaran.cli.output import guard_log
+from trimaran.cli.output import guard_log, open_streams
 
 app = typer.Typer(
     name="trimaran",
@@ -48,7 +49,7 @@ _COMMANDS = (
     *(check.check, train.train, plan.plan, price.price, place.place, simulate.simulate, emulate.emulate),
     *(explain.explain, export.export, memory.memory, scale.scale, curve.curve, converge.converge),
     *(crossover.crossover, profile.profile, calibrate.calibrate, observe.observe, jobs.jobs, clusters.clusters),
-    doctor.doctor,
+    *(report.report, doctor.doctor),
 )
 for command in _COMMANDS:
     app.command(cls=HelpedCommand)(with_verbosity(command))
@@ -70,6 +71,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 def main() -> None:
     """Entry point of the `trimaran` command."""
     guard_log()
+    open_streams()
     # The first command after an installation would else measure a machine that is busy with it.
     os.environ.setdefault("TRIMARAN_SETTLE", "10")
     app()

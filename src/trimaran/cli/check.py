@@ -17,8 +17,10 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         from rich.text import Text
 
         from trimaran.base.units import format_seconds
+        from trimaran.cli.following import following
         from trimaran.features.check import check_job
         from trimaran.jobs.resolve import JobSource
+        from trimaran.report.tables import next_text
 
         checked = check_job(JobSource(reference=job, global_batch_size=batch, seed=seed))
         if as_json:
@@ -26,7 +28,8 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
             return
         out = console()
         exact = [one.kind for one in checked.kinds if one.exact]
-        out.print(f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly\n")
+        verdict = f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly."
+        out.print(verdict, "", sep="\n", markup=False)
         kinds = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         if exact:
             kinds.add_row("exact", Text(", ".join(exact)))
@@ -37,6 +40,7 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         for (known, reason), of in reasons.items():
             kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n{reason}"))
         out.print(kinds)
+        out.print("[dim]exact: they train what one process with the whole batch trains[/]")
         seen = Table("looked at", "seen", box=None, padding=(0, 2, 0, 0))
         for row in checked.seen:
             if row.unusual or show_all:
@@ -44,9 +48,9 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         if seen.row_count:
             out.print()
             out.print(seen)
-        more = "" if show_all else "; what is usual: --all"
-        out.print(f"\nlooked for {format_seconds(checked.behaviour.seconds)}{more}")
-        if exact:
-            out.print(f"Next: trimaran plan {checked.job}", soft_wrap=True, markup=False)
+        more = "" if show_all else "; --all lists what is usual too"
+        out.print(f"\nExamined in {format_seconds(checked.behaviour.seconds)}{more}.")
         if len(exact) < len(checked.kinds):
-            out.print("What the verdicts mean, and the ways out: docs/jobs.md")
+            out.print("What the verdicts mean, and what to do instead: docs/jobs.md")
+        if exact:
+            out.print(next_text(following("plan")), soft_wrap=True, markup=False)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from trimaran.cli.following import following
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
 
@@ -77,4 +78,12 @@ def clusters(
         elif as_json:
             print_json({"machine": machine_document(machine)})
         else:
-            cluster_views.print_machine(console(), machine)
+            from trimaran.report.tables import next_text
+
+            out = console()
+            cluster_views.print_machine(out, machine)
+            if name is not None:
+                words = ["trimaran", "plan", "JOB", "--cluster", name]
+            else:
+                words = [*following("clusters"), "--toml"]
+            out.print(next_text(words), soft_wrap=True, markup=False)

@@ -37,6 +37,7 @@ def emulate(
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import emulation_document, print_emulation
         from trimaran.features.emulation import emulate_subject
+        from trimaran.program.plan import plan_path
         from trimaran.report.trace import write_trace
 
         with progress_shown() as progress:
@@ -55,4 +56,10 @@ def emulate(
         if as_json:
             print_json(emulation_document(found))
         else:
-            print_emulation(console(), found)
+            from trimaran.cli.following import following
+            from trimaran.report.tables import next_text
+
+            out = console()
+            print_emulation(out, found)
+            words = ["trimaran", "explain", subject] if plan_path(subject) is not None else following("plan")
+            out.print(next_text(words), soft_wrap=True, markup=False)

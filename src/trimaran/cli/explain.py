@@ -1,11 +1,15 @@
 """`trimaran explain`: why this plan, why not another one, and what a change would give."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trimaran.cli.options import CurveName, Json, LoadingOptions, PinOptions, SearchOptions, Subject, grouped
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
+
+if TYPE_CHECKING:
+    from trimaran.planning.results import Planned
 
 WhyNot = Annotated[
     list[str] | None,
@@ -62,4 +66,19 @@ def explain(
         if as_json:
             print_json(explanation_document(explained))
         else:
-            print_explanation(console(), explained)
+            from trimaran.report.tables import next_text
+
+            out = console()
+            print_explanation(out, explained)
+            out.print(next_text(_next(subject, explained.planned, path)), soft_wrap=True, markup=False)
+
+
+def _next(subject: str, planned: "Planned", path: Path | None) -> list[str]:
+    """What one does with a plan that is understood: train it here, or take it to the cluster."""
+    from trimaran.cli.following import following
+
+    if planned.request.is_here and path is not None:
+        return following("train", planned.evidence.plan.job, plan=subject)
+    if path is None:
+        return following("plan", subject, output="plan.json")
+    return ["trimaran", "export", subject, "--to", "pytorch", "--output", "train.py"]

@@ -1,5 +1,6 @@
 """`trimaran export`: a plan as the configuration of another runtime."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -37,11 +38,17 @@ def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False)
                 }
             )
             return
+        from trimaran.report.tables import next_text
+
         out = console()
         if output is None:
             out.print(exported.text, end="", markup=False, highlight=False, soft_wrap=True)
             return
-        out.print(f"{output}: for {exported.target} {exported.release}", markup=False, soft_wrap=True)
+        out.print(f"Wrote {output} for {exported.target} {exported.release}.", markup=False, soft_wrap=True)
         for line in exported.lost:
-            out.print(f"not exported: {line}", markup=False, soft_wrap=True)
-        out.print(f"Next: {exported.next.replace(exported.file_name, str(output))}", markup=False, soft_wrap=True)
+            out.print(f"not exported: {line}", markup=False)
+        command = exported.next.replace(exported.file_name, str(output))
+        if " --" in command and "$(" not in command:
+            out.print(next_text(shlex.split(command)), markup=False, soft_wrap=True)
+        else:
+            out.print(f"Next: {command}", markup=False)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trimaran.cli.following import begin_command
 from trimaran.cli.output import set_verbosity
 
 WIDTH = 80
@@ -158,17 +159,57 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
 class HelpedCommand(TyperCommand):
     """A command whose page fits 80 columns."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Answer; what follows may repeat what was said."""
+        begin_command(ctx)
+        return super().invoke(ctx)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page."""
         formatter.write("\n".join(_command_page(self, ctx)) + "\n")
 
 
 class HelpedGroup(TyperGroup):
-    """Commands in groups, on a page of 80 columns."""
+    """Commands in groups, on a page of 80 columns; what was mistyped is said as other errors are."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command that the words of the command line ask for, and leave with its exit code."""
+        said = (args, prog_name, complete_var, False, windows_expand_args)
+        if not standalone_mode:
+            return super().main(*said, **extra)
+        try:
+            code = super().main(*said, **extra)
+        except typer.Abort:
+            raise SystemExit(1) from None
+        except Exception as error:
+            # Of the parser that typer has, by whatever name.
+            if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
+                raise
+            typer.echo(_mistyped(error), err=True)
+            raise SystemExit(error.exit_code) from None
+        raise SystemExit(code if isinstance(code, int) else 0)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the page."""
         formatter.write("\n".join(_group_page(self, ctx)) + "\n")
+
+
+def _mistyped(error: Any) -> str:
+    """What is wrong with a command line, and where it says what is right; of one without a command the whole page."""
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return f"trimaran: {error.format_message()}"
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return str(context.get_help())
+    return f"trimaran: {error.format_message()}\n`{context.command_path} --help` says what it takes"
 
 
 def _width() -> int:
@@ -204,7 +245,7 @@ def _command_page(command: Any, ctx: Any) -> Iterator[str]:
     if arguments:
         yield "\nArguments:"
         for one in arguments:
-            yield from _entry(_place(one).strip("[]"), one.help or "", column=_TERM)
+            yield from _entry(_place(one).replace("[", "").replace("]", ""), one.help or "", column=_TERM)
     kinds = _kinds(command.callback)
     for heading, shown in _sections(ctx.info_name or "", options):
         yield f"\n{heading}:"

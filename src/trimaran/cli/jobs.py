@@ -7,11 +7,10 @@ from trimaran.cli.output import console, errors_reported, print_json
 def jobs(as_json: Json = False) -> None:
     """List the built-in jobs, the published networks and decoders."""
     with errors_reported(as_json=as_json):
-        from rich.table import Table
-
         from trimaran.jobs.resolve import BUILT_IN, NETWORKS
         from trimaran.networks.names import option_names, sizes_of
         from trimaran.networks.published_decoders import DECODER_FAMILIES
+        from trimaran.report.tables import add_words, frame_table, next_text
 
         listed = {**BUILT_IN, **NETWORKS}
         if as_json:
@@ -26,17 +25,32 @@ def jobs(as_json: Json = False) -> None:
             ]
             print_json({"jobs": entries, "decoders": decoders})
             return
-        table = Table("job", "what it is", box=None)
+        out = console()
+        out.print(
+            f"{len(listed)} jobs and networks, and {len(DECODER_FAMILIES)} families of decoders, are known by name; a "
+            "file.py:factory and a Hugging Face config.json are jobs too.\n"
+        )
+        table = frame_table(
+            "",
+            "M: million parameters; images, windows and sentences are synthetic, of the size that is said\n"
+            "Another size, or options: gpt2:1.5b, bert:large:sequence=512, resnet50:image=160.",
+        )
+        add_words(table, "job", no_wrap=True)
+        add_words(table, "description")
         for name, job in listed.items():
             table.add_row(name, job.summary)
-        console().print(table)
-        console().print(
-            "\nA network of another size, or with options: gpt2:1.5b, bert:large:sequence=512, resnet50:image=160."
+        out.print(table)
+        out.print()
+        families = frame_table(
+            "Decoders, by their published configuration", 'Such as "mixtral:8x7b" or "qwen3:235b-a22b:sequence=8192".'
         )
-        families = Table("decoder, by its published configuration", "sizes", box=None)
+        add_words(families, "family", no_wrap=True)
+        add_words(families, "sizes")
         for name, family in DECODER_FAMILIES.items():
             families.add_row(name, " ".join(family.sizes))
-        console().print(families)
-        console().print('Such as "mixtral:8x7b" or "qwen3:235b-a22b:sequence=8192".')
-        console().print("Your own: file.py:factory, where factory() returns a trimaran.Job.")
-        console().print("A Hugging Face configuration: config.json, or config.json:sequence=2048; data are synthetic.")
+        out.print(families)
+        out.print(
+            "\nYour own: file.py:factory, where factory() returns a trimaran.Job.\n"
+            "A Hugging Face configuration: config.json, or config.json:sequence=2048; its data are synthetic."
+        )
+        out.print(next_text(["trimaran", "plan", "JOB"]), soft_wrap=True, markup=False)

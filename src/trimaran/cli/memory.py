@@ -1,11 +1,9 @@
 """`trimaran memory`: what a job's step needs on a device, and what a memory plan makes of it, before any run."""
 
-import shlex
 from enum import StrEnum
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from trimaran.cli.options import Json, PrecisionName, Reference, Trace
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
@@ -78,7 +76,7 @@ CodecName = Annotated[
     ),
 ]
 Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
-Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step.")]
+Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step; with --json, write them.")]
 
 
 def memory(
@@ -102,7 +100,7 @@ def memory(
     """Say whether a step fits a device, what a plan of its memory costs, and how near that is to the lower bound."""
     with errors_reported(as_json=as_json):
         from trimaran.features.memory_fit.estimate import estimate_memory
-        from trimaran.report.memory import memory_document, storage_documents
+        from trimaran.report.memory import live_document, memory_document, storage_documents
         from trimaran.report.trace import write_memory_trace
 
         with progress_shown() as progress:
@@ -125,11 +123,15 @@ def memory(
         if trace is not None:
             write_memory_trace(trace, study.step)
         if as_json:
-            print_json(memory_document(found) | ({"storages": storage_documents(found)} if storages else {}))
+            more: dict[str, object] = {"storages": storage_documents(found)} if storages else {}
+            more |= {"live_bytes": live_document(found.curve)} if chart else {}
+            print_json(memory_document(found) | more)
         else:
+            from trimaran.cli.following import following
             from trimaran.report.memory import print_estimate
+            from trimaran.report.tables import next_text
 
             out = console()
             print_estimate(out, found, chart=chart, storages=storages)
-            command = shlex.join(["trimaran", "plan", job])
-            out.print(f"Next: {escape(command)} --cluster NAME --devices N, on several devices", soft_wrap=True)
+            words = following("plan", without=("--memory",), cluster="NAME", devices="N")
+            out.print(next_text(words, "on several devices"), soft_wrap=True, markup=False)

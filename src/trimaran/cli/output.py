@@ -162,6 +162,15 @@ class _PrintableLines(logging.Formatter):
         return printable(super().format(record))
 
 
+def open_streams() -> None:
+    """Have whatever is printed written: a file is UTF-8 on Windows too, and what a terminal has no sign for is "?"."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            if sys.platform == "win32" and not stream.isatty():
+                stream.reconfigure(encoding="utf-8")
+            stream.reconfigure(errors="replace")
+
+
 def guard_log() -> None:
     """Keep control characters out of the warnings that reach standard error where a program sets up no log."""
     if logging.lastResort is not None:

@@ -1,5 +1,6 @@
 """`trimaran price`: the step and the memory of given strategies of a transformer."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -192,13 +193,13 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
         f"[bold]{escape(priced.name)}[/] of {escape(pricing.backend.source.reference)} on {priced.devices} devices, "
         f"batch {one.problem.batch}: [bold]{format_seconds(priced.step_time_s)}[/] a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {one.tokens_per_s_per_device:,.0f} tokens/s a "
-        f"device, MFU {priced.utilization:.1%}; {_verdict(one)}"
+        f"device, {100 * priced.utilization:.1f} % of its peak; {_verdict(one)}"
     )
-    table = frame_table()
+    table = frame_table("What the step is made of", "exchanges inside layers: of tensor-parallel ranks")
     add_words(table, "part of the step")
     add_figures(table, "time", "share")
     for part, seconds in priced.parts.items():
-        table.add_row(part, format_seconds(seconds), f"{seconds / priced.step_time_s:.1%}")
+        table.add_row(part, format_seconds(seconds), f"{100 * seconds / priced.step_time_s:.1f} %")
     out.print()
     out.print(table)
     out.print()
@@ -207,19 +208,45 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
         out.print(line, markup=False)
     for note in (*pricing.notes, *one.notes):
         out.print(f"[yellow]note:[/] {escape(note)}")
+    _print_next(one.candidate.devices)
+
+
+def _print_next(devices: int) -> None:
+    """The best strategy on these devices is what one compares a strategy with."""
+    from trimaran.cli.following import following
+    from trimaran.report.tables import next_text
+
+    words = following("plan", devices=devices, without=("--strategy", "--strategies"))
+    console().print(next_text(words, "for the best strategy"), soft_wrap=True, markup=False)
 
 
 def _memory_table(one: "PricedStrategy") -> "Table":
+    from trimaran.base.units import format_bytes
     from trimaran.report.tables import add_figures, add_words, frame_table
 
-    table = frame_table()
-    add_words(table, f"memory of a rank of stage {one.candidate.memory.stage}")
-    add_figures(table, "GB")
-    for part, nbytes in one.memory_parts.items():
-        table.add_row(part, f"{nbytes / 1e9:.2f}")
-    table.add_row("sum", f"{one.candidate.memory.peak / 1e9:.2f}")
-    table.add_row("limit", f"{one.problem.memory_limit / 1e9:.2f}")
+    parts = one.memory_parts
+    table = frame_table(
+        f"Memory of the fullest rank, on stage {one.candidate.memory.stage}",
+        "; ".join(f"{part}: {_PARTS[part]}" for part in parts if part in _PARTS),
+    )
+    add_words(table, "part")
+    add_figures(table, "size", "share")
+    peak = one.candidate.memory.peak
+    for part, nbytes in parts.items():
+        table.add_row(part, format_bytes(int(nbytes)), f"{100 * nbytes / peak:.0f} %")
+    table.add_section()
+    table.add_row("sum", format_bytes(int(peak)), "100 %")
+    table.add_row("of the device", format_bytes(int(one.problem.memory_limit)), "")
     return table
+
+
+_PARTS: Mapping[str, str] = {
+    "activations": "kept for the backward",
+    "transient": "of the running operation",
+    "workspace": "of matrix products and attention",
+    "buffers": "of collectives",
+    "fragments": "lost in the allocator",
+}
 
 
 def _verdict(one: "PricedStrategy") -> str:
@@ -238,14 +265,25 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
     from trimaran.report.tables import add_figures, add_words, frame_table
 
     out, priced = console(), [one for one in found if not isinstance(one, RefusedStrategy)]
-    for note in pricing.notes:
-        out.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
-    table = frame_table(
-        f"Strategies of {pricing.backend.source.reference}", strategy_legend([one.candidate.name for one in priced])
+    fitting = [one for one in priced if one.fit.is_possible]
+    if fitting:
+        best = max(fitting, key=lambda one: one.tokens_per_s_per_device)
+        out.print(
+            f"{escape(pricing.backend.source.reference)}: [bold]{escape(best.candidate.name)}[/] has the "
+            f"most tokens/s a device, {best.tokens_per_s_per_device:,.0f}, "
+            f"{format_seconds(best.candidate.step_time_s)} a step; {len(fitting)} of {len(found)} may fit.\n"
+        )
+    else:
+        out.print(f"{escape(pricing.backend.source.reference)}: none of {len(found)} strategies fits.\n")
+    legend = (
+        "interval: 90 %, in the unit of the step; tok/s: of a device; MFU: share of its peak\n"
+        "GiB: memory of the fullest rank"
+        + ("; days: of the whole training, with failures" if any(one.training for one in priced) else "")
     )
+    table = frame_table("", f"{legend}\n{strategy_legend([one.candidate.name for one in priced])}")
     named = any(one.setting.name for one in priced)
     add_words(table, *(("name",) if named else ()), "strategy")
-    add_figures(table, "devices", "batch", "step", "90 %", "tokens/s a device", "MFU", "memory [GB]")
+    add_figures(table, "GPUs", "batch", "step", "interval", "tok/s", "MFU", "GiB")
     trained = any(one.training is not None for one in priced)
     add_figures(table, *(("days",) if trained else ()))
     add_words(table, "fits")
@@ -256,18 +294,38 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
             escape(one.candidate.name),
             str(one.candidate.devices),
             str(one.problem.batch),
-            format_seconds(one.candidate.step_time_s),
-            f"{format_seconds(low)} to {format_seconds(high)}",
+            _step(one.candidate.step_time_s),
+            _interval(one.candidate.step_time_s, low, high),
             f"{one.tokens_per_s_per_device:,.0f}",
-            f"{one.candidate.utilization:.1%}",
-            f"{one.candidate.memory.peak / 1e9:.1f}",
+            f"{100 * one.candidate.utilization:.0f} %",
+            f"{one.candidate.memory.peak / 2**30:.1f}",
             *((_days(one),) if trained else ()),
             f"with {one.fit.lever}" if one.fit.verdict == "fits with" else _SHORT[one.fit.verdict],
         )
     if priced:
         out.print(table)
     for refused in (one for one in found if isinstance(one, RefusedStrategy)):
-        out.print(f"[yellow]refused:[/] {escape(refused.error.message)}", soft_wrap=True)
+        out.print(f"[yellow]refused:[/] {escape(refused.error.message)}")
+    for note in pricing.notes:
+        out.print(f"[yellow]note:[/] {escape(note)}")
+    counts = {one.candidate.devices for one in priced}
+    if len(counts) == 1:
+        _print_next(counts.pop())
+
+
+def _step(step_s: float) -> str:
+    from trimaran.report.tables import number_in, unit_of
+
+    unit, size = unit_of(step_s)
+    return f"{number_in(step_s, size)} {unit}"
+
+
+def _interval(step_s: float, low_s: float, high_s: float) -> str:
+    """The ends in the unit of the step."""
+    from trimaran.report.tables import number_in, unit_of
+
+    _, size = unit_of(step_s)
+    return f"{number_in(low_s, size)}–{number_in(high_s, size)}"
 
 
 def _days(one: "PricedStrategy") -> str:

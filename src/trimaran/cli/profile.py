@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed
-from trimaran.cli.output import console, errors_reported, print_json, progress_shown
+from trimaran.cli.output import console, errors_reported, is_verbose, print_json, progress_shown
 
 if TYPE_CHECKING:
     from trimaran.jobs.resolve import JobSource
@@ -111,28 +111,40 @@ def profile(
         if stalls:
             _print_stalls(source, request, plan=plan, steps=steps, workers=workers, as_json=as_json)
             return
+        from trimaran.cli.following import following
         from trimaran.features.diagnose.profile import profile_job
-        from trimaran.report.profile import memory_table, overhead_lines, profile_document, spot_table, step_table
+        from trimaran.report.profile import (
+            memory_table,
+            overhead_lines,
+            profile_document,
+            spot_table,
+            step_table,
+            verdict_line,
+        )
+        from trimaran.report.tables import next_text
 
-        by, top = by or Line.MODULE, top or _TOP
+        by = by or Line.MODULE
         with progress_shown() as progress:
             found = profile_job(source, request, by=by.value, progress=progress)
         if as_json:
-            print_json(profile_document(found, top=top))
+            print_json(profile_document(found, top=top or _TOP))
             return
-        out = console()
+        out, top = console(), top or (len(found.spots) if is_verbose() else _TOP)
         ranks = f"{found.ranks} {'rank' if found.ranks == 1 else 'ranks'} busy"
         out.print(
-            f"[bold]{escape(found.job)}[/], global batch {found.global_batch_size}, on {found.device} with {ranks}\n"
+            f"[bold]{escape(verdict_line(found))}[/]\n"
+            f"Global batch {found.global_batch_size}, on {escape(found.device)} with {ranks}.\n"
         )
         for step in found.steps:
             out.print(step_table(step), "")
         out.print(memory_table(found.steps), "")
         out.print(spot_table(found, top=top))
         if len(found.spots) > top:
-            out.print(f"[dim]and {len(found.spots) - top} more[/]")
+            out.print(f"[dim]and {len(found.spots) - top} more: --top lists them[/]")
         out.print("", *overhead_lines(found.overhead), sep="\n")
         out.print("[dim]Not seen: " + "; ".join(found.unseen) + ".[/]")
+        words = following("profile", without=("--by", "--top", "--calibration"), stalls=True)
+        out.print(next_text(words), soft_wrap=True, markup=False)
 
 
 def _print_stalls(
@@ -152,4 +164,9 @@ def _print_stalls(
     if as_json:
         print_json(stalls_document(found))
     else:
-        console().print(stalls_view(found))
+        from trimaran.cli.following import following
+        from trimaran.report.tables import next_text
+
+        out = console()
+        out.print(stalls_view(found))
+        out.print(next_text(following("plan")), soft_wrap=True, markup=False)

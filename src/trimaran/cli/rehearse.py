@@ -112,9 +112,11 @@ def rehearse(
         for path in (trace, output):
             if path is not None:
                 check_writable(given(path))
+        # Of "-m package.module -- --lr 1e-3" the two dashes end our own options; a script's name ends them by itself.
+        arguments = command[2:] if module and command[1:2] == ["--"] else command[1:]
         question = ask(
             command[0],
-            command[1:],
+            arguments,
             world=world,
             cluster=cluster,
             is_module=module,

@@ -33,4 +33,9 @@ def simulate(
         if as_json:
             print_json(simulation_document(planned))
         else:
-            print_simulation(console(), planned)
+            from trimaran.cli.following import following
+            from trimaran.report.tables import next_text
+
+            out = console()
+            print_simulation(out, planned)
+            out.print(next_text(following("explain", subject)), soft_wrap=True, markup=False)

@@ -226,7 +226,17 @@ def train(
             print_json(report_document(trained.report) | how)
         else:
             print_trained(out, trained)
+            if stopped is None:
+                out.print(_next(trained.run.shown), soft_wrap=True, markup=False)
         if stopped is not None:
             lost = f", and {trained.unwritten}" if trained.unwritten else ""
             say(f"trimaran: {stopped}{lost}\n{how_to_go_on(trained)}")
             raise SystemExit(exit_code(stopped.signal))
+
+
+def _next(run: str) -> str:
+    """What one does with a run: show it to others, or ask why its plan was chosen."""
+    from trimaran.cli.following import following, is_command
+    from trimaran.report.tables import next_text
+
+    return next_text(["trimaran", "report", run] if is_command("report") else following("explain"))

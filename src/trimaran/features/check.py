@@ -171,6 +171,15 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
         )
     if of.hooked:
         rows.append(Seen(what="hooks", found=f"of yours on {format_some(of.hooked)}", unusual=True))
+    if of.gradient_hooks:
+        linear = "" if of.uneven_hooks else ", which are linear"
+        rows.append(
+            Seen(what="gradient hooks", found=f"of yours on {format_some(of.gradient_hooks)}{linear}", unusual=True)
+        )
+    if of.carried:
+        rows.append(
+            Seen(what="state", found=f"taken over from step to step in Python: {format_some(of.carried)}", unusual=True)
+        )
     if of.inner_backward:
         rows.append(
             Seen(what="double backward", found="gradients are computed inside the forward or the loss", unusual=True)
@@ -239,7 +248,8 @@ def _samples(job: Job, of: Behaviour) -> Seen:
         "fixed, in random order",
         (of.stream, "a stream: each process reads it"),
         (job.sampler is not None, "in the order of Job.sampler"),
-        (of.data_draws, "the data set draws: a sample differs when it is read again"),
+        (of.data_draws and not of.data_carries, "the data set draws: a sample differs when it is read again"),
+        (of.data_carries, "the data set carries state: a sample differs when it is read again under the same seeds"),
         (of.collate_draws, "Job.collate draws: a batch differs when it is collated again"),
     )
 

@@ -47,6 +47,13 @@ def examine() -> list[Check]:
 
 
 def _software() -> Iterator[Check]:
+    linux = sys.platform.startswith("linux")
+    yield Check(
+        name="system",
+        verdict="ok" if linux else "note",
+        detail=platform.system(),
+        advice="" if linux else "planning, memory, scale, export and reports work here; what runs a script needs Linux",
+    )
     version = platform.python_version()
     fine = sys.version_info >= (3, 11)
     yield Check(
@@ -66,7 +73,9 @@ def _torch() -> Check:
     try:
         text = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        return Check(name="torch", verdict="missing", detail="not installed", advice="run `make setup`")
+        return Check(
+            name="torch", verdict="missing", detail="not installed", advice="run: pip install 'torch>=2.11,<2.16'"
+        )
     release = tuple(int(part) for part in text.split("+")[0].split(".")[:2])
     fine = SUPPORTED_TORCH[0] <= release <= SUPPORTED_TORCH[1]
     span = " to ".join(".".join(map(str, end)) for end in SUPPORTED_TORCH)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine import Allocation
@@ -76,7 +77,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
 
     Raises:
         InputError: the strategy does not fit the job, or the program not the strategy, or its steps overlap
-        EnvironmentProblem: links cannot be rate-limited here
+        EnvironmentProblem: this is not Linux, or links cannot be rate-limited here
         ExecutionError: a rank failed
     """
     from trimaran.launch.ranks import launch
@@ -154,9 +155,10 @@ def emulate_subject(
 
     Raises:
         InputError: the plan or the job is wrong, or devices or links are not said
-        EnvironmentProblem: links cannot be rate-limited here
+        EnvironmentProblem: this is not Linux, or links cannot be rate-limited here
         ExecutionError: a rank failed
     """
+    needs_linux("emulating a plan")
     path = plan_path(subject)
     plan = None if path is None else read_plan(path)
     if plan is not None:

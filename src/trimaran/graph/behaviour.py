@@ -139,6 +139,7 @@ class Behaviour:
         padded: the difference is there because each part was padded on its own
         stream: the training data is an `IterableDataset`
         data_draws: a sample that is read twice differs
+        data_carries: it differs also under the same seeds: the data set keeps something of each read
         collate_draws: a batch that is made twice of the same samples differs
         sliceable: the first dim of every tensor of a batch counts its samples
         others: names of what a batch holds besides tensors
@@ -155,6 +156,13 @@ class Behaviour:
         buffers: others that a forward changes
         written: parameters that a forward changes
         hooked: modules with hooks of the user's
+        gradient_hooks: parameters with hooks of the user's on their gradients
+        uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
+        carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
+        carried_by_model: those of them that the model has, or hooks on it
+        results: tensors with a gradient that the forward leaves in Python, as for a loss that reads them
+        in_loss: parts of the model that the loss holds
+        bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
         changed_inputs: tensors of a batch that the forward or the loss writes to
@@ -180,6 +188,7 @@ class Behaviour:
     padded: bool = False
     stream: bool = False
     data_draws: bool = False
+    data_carries: bool = False
     collate_draws: bool = False
     sliceable: bool = True
     others: tuple[str, ...] = ()
@@ -196,6 +205,13 @@ class Behaviour:
     buffers: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     hooked: tuple[str, ...] = ()
+    gradient_hooks: tuple[str, ...] = ()
+    uneven_hooks: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    carried_by_model: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    in_loss: tuple[str, ...] = ()
+    bent: str = ""
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
     changed_inputs: tuple[str, ...] = ()

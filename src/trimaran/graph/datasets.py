@@ -8,7 +8,6 @@ its text.
 
 import errno
 import pickle
-import resource
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -51,6 +50,8 @@ def reading_fault(error: Exception, samples: Sequence[int]) -> Fault:
     """
     named = name_samples(samples)
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        import resource  # not on Windows, where this error has another number
+
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return Fault(
             f"{named} of the data set could not be read: {describe(error)}. Each process that reads may have {limit} "

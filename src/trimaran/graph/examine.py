@@ -28,6 +28,7 @@ import copy
 import itertools
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -55,6 +56,8 @@ from trimaran.graph.batches import (
 from trimaran.graph.behaviour import Behaviour, Reduction, Weight
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
+from trimaran.graph.gradient_hooks import gradient_hooks
+from trimaran.graph.held_state import HeldState, Values, changed
 from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.trace.storages import dtype_name
@@ -66,6 +69,7 @@ from trimaran.graph.user_model import (
     device_of,
     differing_sizes,
     has_user_hooks,
+    hooks_of_user,
     largest_look,
     parts_in_evaluation,
     precision_context,
@@ -73,7 +77,6 @@ from trimaran.graph.user_model import (
     uncompiled,
     untouched,
     was_in_evaluation,
-    without_user_hooks,
 )
 
 LOOKED_AT = 6
@@ -106,6 +109,9 @@ MOST_FOLLOWED = 5_000_000
 TRIED = 24
 """More batches that are looked at where values are read, until parts have read others than the whole."""
 
+SELECTED = 12
+"""More batches that are looked at where samples may be selected: by order, or as the largest."""
+
 TELLING = 3
 """Batches that are enough, if their parts read other values than the whole."""
 
@@ -129,7 +135,11 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         InputError: the data cannot be read
     """
     started_s = time.perf_counter()
-    found = replace(_from_model(model), optimizer=optimizer_traits(job, model), precision=job.precision)
+    # Before the optimizer is tried, for which other models may be made.
+    in_loss = parts_in_loss(job.loss, model)
+    found = replace(
+        _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision
+    )
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
@@ -137,7 +147,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
-        contexts = (quiet(), uncompiled(), without_user_hooks(model), torch.enable_grad(), _as_one_process())
+        contexts = (quiet(), uncompiled(), torch.enable_grad(), _as_one_process())
         for context in contexts:
             stack.enter_context(context)
         begin_training(model)
@@ -165,7 +175,7 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
         dist.all_reduce(tensor)
 
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
-    with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad():
+    with quiet(), untouched(model), torch.enable_grad():
         begin_training(model)
         examination = _Examination(job, model, samples)
         try:
@@ -189,7 +199,10 @@ def _from_model(model: nn.Module) -> Behaviour:
     for name, one in trained.items():
         if one.dtype != common:
             dtypes.setdefault(dtype_name(one.dtype), name)
+    hooks = gradient_hooks(model)
     return Behaviour(
+        gradient_hooks=tuple(name for name, _ in hooks),
+        uneven_hooks=tuple(name for name, linear in hooks if not linear),
         returned_in_evaluation=was_in_evaluation(model),
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
         own_train=tuple(path or "the model" for module, path in named.items() if _overrides_train(module)),
@@ -230,6 +243,7 @@ def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
         sizes=differing_sizes(samples),
         stream=samples.stream,
         data_draws=samples.draws(),
+        data_carries=samples.carries(),
         remainder=0 if job.drop_last else samples.count % job.global_batch_size,
     )
 
@@ -252,6 +266,8 @@ class _Pass:
         weight: that the loss returned with it
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
+        held: values that the job keeps in Python, afterwards
+        bends: inputs of operations that are linear but for a bend: name of the operation, and value
         path: of operations
         read: values of tensors that decide, in order
     """
@@ -260,6 +276,8 @@ class _Pass:
     weight: float | None
     gradients: list[Tensor | None]
     buffers: list[Tensor]
+    held: Values
+    bends: tuple[tuple[str, Tensor], ...]
     path: int
     read: tuple[int | bool, ...]
 
@@ -278,6 +296,8 @@ class _Split:
     """Each from the buffers that the one before has left."""
     initial: list[Tensor] = field(default_factory=list)
     """The buffers, and the weights, that the whole began with."""
+    held: Values = field(default_factory=dict)
+    """What was kept in Python before."""
 
     @property
     def reads_other(self) -> bool:
@@ -292,6 +312,7 @@ class _Examination:
         self._job, self._model, self._samples = job, model, samples
         self._started_s = time.process_time()
         self.reads = False
+        self.selects = False
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
         self.written: set[str] = set()
         self.changed: dict[str, None] = {}
@@ -301,6 +322,8 @@ class _Examination:
         self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
         self._collate_draws = False
+        self._carried: frozenset[str] = frozenset()
+        self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
         self._prepare(double=True)
 
@@ -312,7 +335,10 @@ class _Examination:
     def _prepare(self, *, double: bool) -> None:
         elements = sum(parameter.numel() for parameter in self._model.parameters())
         self._work, self._double, self.mixed = self._model, False, False
-        if double and elements <= MOST_ELEMENTS:
+        if parts_in_loss(self._job.loss, self._model):
+            # A loss that reads the model must see the one that runs.
+            self._double = all(one.dtype is torch.float64 for one in self._model.parameters())
+        elif double and elements <= MOST_ELEMENTS:
             try:
                 self._work = copy.deepcopy(self._model).double()
                 self._double = True
@@ -328,6 +354,8 @@ class _Examination:
         for part in modules_of(self._job.loss):
             self._buffers |= {f"loss.{name}": one for name, one in part.named_buffers() if id(one) not in norms}
         self._initial = [one.detach().clone() for one in self._buffers.values()]
+        self._held_state = HeldState(_holders(self._job, self._work))
+        self._held_before = self._held_state.values()
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
@@ -371,6 +399,17 @@ class _Examination:
         splits += self._told(splits, most)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
+        self._find_carried(splits)
+        carried = sorted(self._carried)
+        of_loss = self._held_by_loss()
+        found = replace(
+            found,
+            carried=tuple(carried),
+            carried_by_model=tuple(path for path in carried if path not in of_loss),
+            # What a module keeps is read by a loss that holds the module.
+            results=tuple(path for path in self.results if path not in of_loss and _is_held_by_function(path)),
+            bent=self._bent(splits),
+        )
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
@@ -413,12 +452,14 @@ class _Examination:
         for number, group in enumerate(self._tried(most)):
             told = sum(split.reads_other for split in (*splits, *more))
             late = time.process_time() - self._started_s > SECONDS
-            if not self.reads or self.part_failed or told >= TELLING or late:
+            # What is selected of a batch may by chance be what is selected of its parts.
+            wanted = (self.reads and told < TELLING) or (self.selects and number < SELECTED)
+            if not wanted or self.part_failed or late:
                 break
             # Training changes the weights, and with them what is read.
             moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
             with moved:
-                more.append(self._split(group, 1))
+                more.append(self._split(group, 1 if number % 2 or not self.selects else None))
         # A part of one sample may fail where those that a plan makes do not.
         self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
         return [split for split in more if len(split.parts) > 1]
@@ -557,7 +598,9 @@ class _Examination:
             for part, bound in zip(parts, bounds, strict=True):
                 self._put_back()
                 apart.append(self._pass(_copied(part), drawn, bound))
-            if any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True)):
+            if self._differs(self._held_before, run.held) or any(
+                not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True)
+            ):
                 self._put_back()
                 in_turn = [self._pass(_copied(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
         except Exception as error:  # noqa: BLE001 - a forward that needs more samples: told, not known
@@ -567,7 +610,7 @@ class _Examination:
         self._put_back()
         return _Split(
             whole=whole, parts=parts, sizes=sizes if len(parts) > 1 else [sum(sizes)], run=run, apart=apart,
-            in_turn=in_turn or apart, initial=self._initial,
+            in_turn=in_turn or apart, initial=self._initial, held=self._held_before,
         )  # fmt: skip
 
     def _batch(self, numbers: Sequence[int]) -> Any:
@@ -578,6 +621,57 @@ class _Examination:
         with torch.no_grad():
             for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
                 buffer.copy_(value)
+        self._held_state.put_back()
+
+    def _differs(self, before: Values, after: Values) -> list[str]:
+        return changed(before, after, lambda one, other: _same(one, other, tolerance=self.tolerance))
+
+    def _held_by_loss(self) -> set[str]:
+        """What is kept in Python that the forward alone does not change."""
+        before = self._held_state.values()
+        if not self._carried and not self.results:
+            return set()
+        with self._promoting(), WithoutBatchEffects():
+            call_model(self._job, self._work, self._batch(range(min(self._samples.count, LOOKED_AT))))
+        changed_by_model = set(self._differs(before, self._held_state.values()))
+        self._put_back()
+        return {*before, *self._carried, *self.results} - changed_by_model
+
+    def _bent(self, splits: Sequence[_Split]) -> str:
+        """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.
+
+        Gradients of parts add up as long as the batch and all parts are on one side of the bend, as at first.
+        """
+        for split in splits:
+            for part in split.apart if len(split.parts) > 1 else ():
+                if [name for name, _ in part.bends] != [name for name, _ in split.run.bends]:
+                    continue
+                for (name, of_whole), (_, of_part) in zip(split.run.bends, part.bends, strict=True):
+                    if of_whole.shape == of_part.shape and not _same(of_part, of_whole, tolerance=self.tolerance):
+                        return name
+        return ""
+
+    def _find_carried(self, splits: Sequence[_Split]) -> None:
+        """Which values that are kept in Python a step takes over from the one before it.
+
+        What each forward puts in the place of what was there, and nothing reads in the next, is a result: no state.
+        """
+        split = splits[0]
+        kept = self._differs(split.held, split.run.held)
+        if not kept:
+            return
+        drawn = Draws()
+        first = self._pass(_copied(split.whole), drawn)
+        self._pass(_copied(splits[-1].whole), Draws(), seed=1)
+        then = self._pass(_copied(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
+        self._put_back()
+        other = set(self._differs(first.held, then.held))
+        again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
+        if self._difference(again, [then], "mean", None) > self.tolerance:
+            other |= set(kept)
+        # Of a list that grows the entries count, too.
+        holders = {_holder(path) for path in other}
+        self._carried = frozenset(other | {path for path in kept if _holder(path) in holders})
 
     def _pass(self, batch: Any, drawn: Draws, bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
         """Forward, loss and backward."""
@@ -601,6 +695,8 @@ class _Examination:
             self.changed |= {name: None for name, one in name_tensors(batch).items()
                              if name in before and not _same(one.detach(), before[name].detach())}  # fmt: skip
             total, weight = value if isinstance(value, tuple) else (value, None)
+            if bound is None:
+                self.results |= dict.fromkeys(self._held_state.results())
             if isinstance(total, Tensor) and total.requires_grad:
                 if bound is None:
                     self._note_leaves(total)
@@ -616,6 +712,7 @@ class _Examination:
         self.communicated |= coupled.communicated
         self.mixed |= coupled.mixed
         self.reads |= coupled.reads
+        self.selects |= coupled.selects
         self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
         self.host_draws |= bool(find_moved(hosts))
         return _Pass(
@@ -623,6 +720,8 @@ class _Examination:
             weight=None if weight is None else float(weight),
             gradients=gradients,
             buffers=[one.detach().clone() for one in self._buffers.values()],
+            held=self._held_state.values(),
+            bends=tuple(coupled.bends),
             path=hash(tuple(coupled.operations)),
             read=tuple(coupled.read),
         )
@@ -878,6 +977,9 @@ class _Examination:
     def _buffer_difference(self, split: _Split, passes: list[_Pass]) -> float:
         """1 where buffers end with other values than after the whole, else 0."""
         ends = passes[-1:] if passes is split.in_turn and passes is not split.apart else passes
+        for one in ends:
+            if self._carried.intersection(self._differs(one.held, split.run.held)):
+                return 1.0
         pairs = [pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True)]
         return 0.0 if all(_same(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
 
@@ -965,6 +1067,48 @@ class _Examination:
 _IS_INITIALIZED = dist.is_initialized
 
 
+def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
+    """What may keep values in Python, by what it is called."""
+    named = {path or "the model": module for path, module in model.named_modules()}
+    hooks = {
+        f"{_HOOK}{path}{f' ({number})' if number else ''}": hook
+        for path, module in named.items()
+        for number, hook in enumerate(hooks_of_user(module))
+    }
+    of_loss = {
+        f"{path or 'module'} of the loss": part
+        for one in modules_of(job.loss)
+        for path, part in one.named_modules()
+        if part not in named.values()
+    }
+    return {**named, **hooks, **of_loss, _LOSS: job.loss}
+
+
+def _holder(path: str) -> str:
+    """The container that an entry is of, or its length."""
+    return re.sub(r"\[.*\]", "", path.removeprefix("the length of "))
+
+
+def _is_held_by_function(path: str) -> bool:
+    return path.endswith(f" of {_LOSS}") or f" of {_HOOK}" in path
+
+
+_LOSS, _HOOK = "the loss", "a hook of "
+
+
+def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
+    """The parts of a model that its loss holds, by name: modules and parameters.
+
+    Args:
+        loss: of the job
+        model: the user's, as it was made last
+    """
+    named = [(name or "the model", one) for name, one in (*model.named_modules(), *model.named_parameters())]
+    names = {id(one): name for name, one in named}
+    found = (names.get(id(one)) for one in HeldState({"the loss": loss}).parts())
+    return tuple(name for name in dict.fromkeys(found) if name is not None)
+
+
 def _as_one_process() -> AbstractContextManager[None]:
     """For code that asks torch.distributed before it gathers."""
     return _asking(lambda: False)
@@ -1000,7 +1144,7 @@ def _dense(gradient: Tensor) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
-    if one.shape != other.shape:
+    if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not tolerance or not one.is_floating_point():
         return torch.equal(one, other)

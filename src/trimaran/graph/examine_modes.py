@@ -19,6 +19,21 @@ MOST_CLASSES = 4096
 """Class weights of a loss that are looked at."""
 
 
+MOST_BENT = 4096
+"""Elements of an input of a bent operation that are kept: what is of a whole batch is small."""
+
+_BENT = frozenset(
+    {
+        "abs", "clamp", "clamp_max", "clamp_min", "elu", "hardtanh", "huber_loss", "leaky_relu", "maximum", "minimum",
+        "relu", "smooth_l1_loss", "threshold",
+    }
+)  # fmt: skip
+"""Operations that are linear, or smooth, but for a bend."""
+
+_SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
+"""Operations that select of many elements, which may be of several samples."""
+
+
 class Draws:
     """What was drawn for a whole batch, in order."""
 
@@ -39,12 +54,14 @@ class Coupled(TorchDispatchMode):
     def __init__(self, draws: Draws, bound: tuple[int, int, int] | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next = draws, bound, 0
-        self.drew = self.lost = self.mixed = self.communicated = self.reads = False
+        self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.operations: list[str] = []
+        self.bends: list[tuple[str, Tensor]] = []
         self.read: list[int | bool] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
+        self._note_bend(func, args)
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         result = func(*args, **(kwargs or {}))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
@@ -62,6 +79,16 @@ class Coupled(TorchDispatchMode):
             else:
                 self._take(str(func), made)
         return result
+
+    def _note_bend(self, func: Any, args: Any) -> None:
+        name = func.overloadpacket.__name__.removesuffix("_")
+        self.selects |= name in _SELECTING
+        if name not in _BENT:
+            return
+        for one in args[:2]:
+            if isinstance(one, Tensor) and one.requires_grad and one.is_floating_point():
+                small = one.numel() <= MOST_BENT
+                self.bends.append((name, one.detach().clone() if small else one.detach()[..., :0]))
 
     def _take(self, name: str, made: list[Tensor]) -> None:
         place, self._next = self._next, self._next + 1

@@ -13,6 +13,7 @@ another thing after thousands of steps than in its first four.
 """
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -636,14 +637,17 @@ def _difference(
 
 def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], together: Trial) -> str:
     """What differs where two parts of each tensor are updated by themselves; empty: nothing."""
-    for second in (False, True):
+    # Ranks that share a layer have rows of its weights, or columns.
+    columns = any(one.ndim > 1 for _, one in starts)
+    for dim, second in itertools.product((0, 1) if columns else (0,), (False, True)):
 
-        def part(tensor: torch.Tensor, second: bool = second) -> torch.Tensor:
-            if not tensor.ndim or len(tensor) < 2:
+        def part(tensor: torch.Tensor, second: bool = second, dim: int = dim) -> torch.Tensor:
+            split = dim if tensor.ndim > dim else 0
+            if not tensor.ndim or tensor.shape[split] < 2:
                 return tensor
             # Not in the middle: blocks of a few hundred elements would begin there too.
-            first = max(1, len(tensor) * 2 // 5 - 1)
-            return tensor[first:] if second else tensor[:first]
+            first = max(1, tensor.shape[split] * 2 // 5 - 1)
+            return tensor.narrow(split, *((first, tensor.shape[split] - first) if second else (0, first)))
 
         try:
             apart = try_steps(

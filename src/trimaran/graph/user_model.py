@@ -275,6 +275,17 @@ class Samples:
         with preserved_randomness():
             return not _alike(_read(self._dataset, 0), _read(self._dataset, 0))
 
+    def carries(self) -> bool:
+        """Whether a sample that is read again under the same seeds differs: the data set keeps something of a read."""
+        if self.stream:
+            return False
+        with preserved_randomness():
+            for number in (0, self.count - 1):
+                first, second = (copy.deepcopy(_tensors_and_numbers(self._drawn(number))) for _ in range(2))
+                if not _alike(first, second):
+                    return True
+        return False
+
     def collate_draws(self, numbers: Sequence[int]) -> bool:
         """Whether a batch that is made twice of the same samples differs.
 
@@ -301,6 +312,12 @@ class Samples:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
         seed_host(hash((self._job.seed, number)) % 2**32)
         return _read(self._dataset, number)
+
+
+def _tensors_and_numbers(sample: Any) -> list[Any]:
+    """What of a sample can be compared."""
+    kinds = torch.Tensor | numpy.ndarray | int | float
+    return [one for one in pytree.tree_leaves(sample) if isinstance(one, kinds)]
 
 
 def _alike(one: Any, other: Any) -> bool:
@@ -372,7 +389,12 @@ KINDS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backwa
 
 def has_user_hooks(module: nn.Module) -> bool:
     """Whether someone other than torch itself hooked the forward or backward of this module."""
-    return any(not _of_torch(hook) for kind in KINDS for hook in getattr(module, kind, {}).values())
+    return bool(hooks_of_user(module))
+
+
+def hooks_of_user(module: nn.Module) -> list[Any]:
+    """The hooks on the forward and backward of this module that are not torch's."""
+    return [hook for kind in KINDS for hook in getattr(module, kind, {}).values() if not _of_torch(hook)]
 
 
 @contextmanager

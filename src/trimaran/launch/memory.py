@@ -10,7 +10,6 @@ A plan may have the rest of a limit, without what the interpreter and the librar
 
 import errno
 import re
-import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -123,6 +122,8 @@ def _device_limit() -> Limit | None:
 
 
 def _host_limit() -> Limit | None:
+    import resource
+
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
     if most != resource.RLIM_INFINITY:
         return Limit(

@@ -21,7 +21,6 @@ name, so that runs do not collide.
 """
 
 import contextlib
-import ctypes
 import os
 import pickle
 import queue
@@ -40,6 +39,7 @@ from typing import IO, Any
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import folder_of_command, given, temporary_folder
 from trimaran.base.signals import leaving
+from trimaran.base.system import c_function, needs_linux
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
 from trimaran.launch.memory import Killings, Limit, group_limit
@@ -78,6 +78,9 @@ _ENVIRONMENT = {
     # What a rank printed before it was killed is in its log.
     "PYTHONUNBUFFERED": "1",
 }
+_HASH_SEED = "0"
+"""Python orders the texts of a set by a seed that each process draws; ranks, and a run that goes on, need one order: a
+data set may number its classes by that of a set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +159,12 @@ def launch(
 
     Raises:
         InputError: the function or its arguments cannot be sent
-        EnvironmentProblem: links cannot be rate-limited on this machine, or a log cannot be written
+        EnvironmentProblem: this is not Linux, links cannot be rate-limited on it, or a log cannot be written
         TrimaranError: what a rank raised, with the rank among its figures; the others have been ended
         ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
             the others have been ended
     """
+    needs_linux("starting ranks")
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
     work = _pack(function, arguments)
@@ -223,6 +227,8 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
         raise _not_started(number, error) from error
     variables = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # The rank imports what the parent can import; it puts the variable back before it runs anything.
+    if not variables.get("PYTHONHASHSEED", "").isdigit():
+        variables["PYTHONHASHSEED"] = _HASH_SEED
     variables["PYTHONPATH"] = os.pathsep.join(str(given(Path(entry)).resolve()) for entry in sys.path)
     with ours, theirs, _opened(log) as output:
         try:
@@ -258,7 +264,7 @@ def _not_started(number: int, error: OSError) -> EnvironmentProblem:
     )
 
 
-_prctl = getattr(ctypes.CDLL(None), "prctl", None)
+_prctl = c_function("prctl")
 _SIGNAL_OF_PARENTS_DEATH = 1
 
 

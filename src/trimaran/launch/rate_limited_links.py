@@ -44,6 +44,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from trimaran.base.errors import EnvironmentProblem, InputError
+from trimaran.base.system import c_function, needs_linux
 from trimaran.machine.types import Link
 
 _PACKET_S = 200e-6
@@ -230,7 +231,9 @@ def _in_thread(work: Callable[[], Result]) -> Result:
 
 def _call(name: str, *arguments: int) -> None:
     """A call of the C library, as Python has these only from 3.12 on."""
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+    needs_linux("a rate-limited link between local ranks")
+    function = c_function(name)
+    if function is None or function(*arguments) != 0:
         reason = os.strerror(ctypes.get_errno())
         raise EnvironmentProblem(
             f"rate-limited links between local ranks need network namespaces, and this process may not make or enter "

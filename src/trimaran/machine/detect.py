@@ -8,11 +8,12 @@ its share of the memory. With GPUs, a device is a GPU. Figures that need a run (
 import contextlib
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import InputError
+from trimaran.base.system import allowed_cores, memory_bytes, needs_linux
 from trimaran.base.units import format_count
 from trimaran.machine.types import OFFLOAD_SHARE, Device, Machine, Memory, Node
 
@@ -133,8 +134,7 @@ def _processor_name(root: Path) -> str:
 
 
 def _usable_cores(root: Path) -> int:
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    cores = allowed_cores()
     # A container may be given less time than its cores have: "<quota> <period>" in microseconds, or "max".
     quota, _, period = _read(root / "sys/fs/cgroup/cpu.max").partition(" ")
     if quota.isdigit() and period.strip().isdigit():
@@ -148,7 +148,7 @@ def _usable_memory(root: Path) -> int:
         name, _, value = line.partition(":")
         if name == "MemTotal":  # not what is free now: the same machine gives the same plan
             limits.append(int(value.split()[0]) * 1024)
-    return min(limits, default=0) or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(limits, default=0) or memory_bytes()
 
 
 def _read(path: Path) -> str:
@@ -171,9 +171,13 @@ def free_memory_bytes() -> int:
     It is the least of the free memory of the machine and what the limits of the control groups around the process
     leave.
 
+    Raises:
+        EnvironmentProblem: this is not Linux
+
     Source:
         Linux, Documentation/filesystems/proc.rst, MemAvailable; Documentation/admin-guide/cgroup-v2.rst, memory.max.
     """
+    needs_linux("the free memory of this machine")
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -6,12 +6,13 @@ its own (`kernel.sched_autogroup_enabled`): niceness counts only within a group.
 """
 
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from trimaran.base.system import allowed_cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ def read_spent() -> Reading:
     Source:
         proc_stat(5): user, nice, system, idle, iowait, irq, softirq, steal, in ticks, since the machine started.
     """
+    import resource
+
     allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
     ticks = [[int(field) for field in line[1:9]] for line in lines if line[0] in allowed]
@@ -69,7 +72,7 @@ class Others:
         now = _spent_if_told()
         if self._before is None or now is None:
             return None
-        return others_share(self._before, now, cores=len(os.sched_getaffinity(0)))
+        return others_share(self._before, now, cores=allowed_cores())
 
 
 def _spent_if_told() -> Reading | None:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.system import needs_linux
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
@@ -78,6 +79,7 @@ def virtual_memory(
 
     Raises:
         InputError: a value that is none of these
+        EnvironmentProblem: this is not Linux
 
     Example:
         >>> import torch
@@ -88,6 +90,7 @@ def virtual_memory(
         >>> memory.report().fits
         True
     """
+    needs_linux("virtual_memory", instead="`trimaran memory` says here what a budget costs")
     if on_violation not in get_args(OnViolation):
         raise InputError(
             f'on_violation: expected "replan" or "note", got {on_violation!r}',

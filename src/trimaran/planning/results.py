@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
+from trimaran.base.html import fragment
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.graph.types import Graph
@@ -20,7 +21,7 @@ from trimaran.planner.target_estimates import Estimate, Goal, HybridComparison, 
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
-from trimaran.program.plan import Plan
+from trimaran.program.plan import Plan, plan_table, plan_verdict
 from trimaran.program.strategy import stale_note
 
 if TYPE_CHECKING:
@@ -172,6 +173,10 @@ class Planned:
         if strategy.is_stale:
             # Wherever it comes from, and once.
             object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, stale_note(strategy)))))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return fragment(plan_verdict(self.evidence.plan), plan_table(self.evidence.plan), self.notes)
 
     @property
     def reference(self) -> str:

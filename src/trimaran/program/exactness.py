@@ -14,6 +14,7 @@ An optimizer that is not elementwise may still be right under zero=2 and 3, on t
 The runtime tries that where it has the ranks.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -223,6 +224,7 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "would write to a copy: use replicas with zero=0 or 1, or keep it outside of the model, by name, and "
             "update it in Job.on_step"
         )
+    yield from _python_objections(seen, strategy)
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
     if seen.reduction == "gathers":
         if found := _gathering_obstacle(seen, strategy):
@@ -249,6 +251,52 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "on several ranks", seen.replicas)
     if microbatches and not seen.splits:
         yield _why(seen, "in microbatches", seen.microbatches)
+
+
+def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
+    """What hooks, values that are kept in Python, and bends of the loss make impossible."""
+    parts_of_tensors = strategy.zero > 1 or strategy.tp > 1 or bool(strategy.shards)
+    partitioned = strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+    splits = strategy.dp > 1 or strategy.microbatches > 1
+    if seen.gradient_hooks and parts_of_tensors:
+        yield (
+            f"the hook on the gradient of {seen.gradient_hooks[0]} would not see it, as a rank has a part of the "
+            "parameter: use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step"
+        )
+    if seen.uneven_hooks and (splits or (partitioned and seen.tied)):
+        yield (
+            f"the hook on the gradient of {seen.uneven_hooks[0]} would see gradients of parts of the batch, and what "
+            "it makes of these does not add up to what it makes of the whole: clip by Job.clip_norm or in the "
+            "optimizer's step, or use one device without microbatches"
+        )
+    if seen.carried_by_model and partitioned:
+        yield (
+            f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph "
+            "has the value of its capture: use one device or replicas, or a buffer (register_buffer)"
+        )
+    if seen.results and partitioned:
+        yield (
+            f"the forward leaves {seen.results[0]} behind, with its gradient, as for a loss that reads it, and a rank "
+            "of a partitioned network does not: return it from the forward, or use one device or replicas"
+        )
+    if seen.in_loss and (partitioned or strategy.zero > 1):
+        yield (
+            f"the loss holds {seen.in_loss[0]}, of which a rank has a part, or that is not up to date there: let the "
+            "forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1"
+        )
+    feeding = strategy.feeding
+    if seen.data_carries and (strategy.dp > 1 or feeding.workers or feeding.cached):
+        yield (
+            "a sample that is read again differs, also under the same seeds, so that it depends on earlier reads, and "
+            "each rank and worker reads a part of the samples: draw from the global generators of torch, random or "
+            "numpy, which are seeded by sample, in place of a generator of the data set, and change nothing in "
+            "__getitem__; or use one device with workers=0"
+        )
+    if seen.bent and splits:
+        yield (
+            f'"{seen.bent}" is applied to a value of the whole batch, such as its mean, and a part of the batch may be '
+            "on the other side of its bend: apply it to each sample, or use one device without microbatches"
+        )
 
 
 def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
@@ -286,6 +334,7 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"{_share(difference)}: pad to one length in Job.collate, or mask the padding in the model and the loss"
         )
     changed = [f"the buffer {name}" for name in seen.buffers] + [f"the parameter {name}" for name in seen.written]
+    changed += seen.carried
     if seen.reduction != "batch" and changed:
         return (
             f"each forward changes {changed[0]} by the samples that it sees, or once more, so that "
@@ -312,4 +361,6 @@ def _share(difference: float | None) -> str:
     """A difference, of the largest gradient of the same tensor."""
     if difference is None:
         return "an unknown part"
+    if not math.isfinite(difference):
+        return "any amount"
     return f"{difference:.1%} of the largest" if difference < 0.1 else f"{difference:.0%} of the largest"

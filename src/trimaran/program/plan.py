@@ -20,7 +20,8 @@ from typing import Any, Literal
 from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import read_text, write_whole
-from trimaran.base.units import format_bytes, format_count
+from trimaran.base.html import DataTable, fragment
+from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
@@ -42,6 +43,8 @@ __all__ = [
     "check_plan",
     "format_plan",
     "plan_program",
+    "plan_table",
+    "plan_verdict",
     "program_lines",
     "read_plan",
     "write_plan",
@@ -238,6 +241,63 @@ class Plan:
     def has_program(self) -> bool:
         """Whether it says what each rank does; else it has degrees only."""
         return bool(self.program)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return fragment(plan_verdict(self), plan_table(self))
+
+
+def plan_verdict(plan: Plan) -> str:
+    """A plan in one sentence.
+
+    Args:
+        plan: of any kind
+    """
+    found, premises = plan.prediction, plan.premises
+    device = f" × {premises.devices[0]}" if len(set(premises.devices)) == 1 else " devices"
+    what = f"{plan.job} on {plan.strategy.devices}{device}: {plan.strategy.name}"
+    if found.step_time_s <= 0:
+        return f"{what}; the plan predicts no time."
+    low, high = (format_seconds(end) for end in found.interval_s)
+    samples_per_s = premises.global_batch_size / found.step_time_s
+    shown = f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
+    step = f"{format_seconds(found.step_time_s)} a step (90 %: {low} to {high})"
+    verdict = f"{what} is predicted at {step}, {shown} samples/s"
+    others = [
+        (row.prediction.step_time_s, row.strategy.name)
+        for row in plan.candidates
+        if row.verdict == "baseline" and row.prediction is not None
+    ]
+    if not others or min(others)[0] <= 0:
+        return f"{verdict}."
+    best_s, name = min(others)
+    return f"{verdict}; {best_s / found.step_time_s:.2f} times the speed of the best baseline, {name}."
+
+
+def plan_table(plan: Plan, *, most: int = 8) -> DataTable:
+    """The candidates of a plan with a predicted step.
+
+    Args:
+        plan: of any kind
+        most: rows
+    """
+    priced = [(row, row.prediction) for row in plan.candidates if row.prediction is not None]
+    return DataTable(
+        columns=("strategy", "", "devices", "step", "90 % interval", "memory at the peak"),
+        rows=[
+            (
+                row.strategy.name,
+                row.verdict,
+                str(row.strategy.devices),
+                format_seconds(found.step_time_s),
+                " to ".join(map(format_seconds, found.interval_s)),
+                format_bytes(max(found.peak_bytes)) if found.peak_bytes else "–",
+            )
+            for row, found in priced[:most]
+        ],
+        words=frozenset({0, 1}),
+        left_out=f"{len(priced) - most} more candidates" if len(priced) > most else "",
+    )
 
 
 PLAN_VERSION = 2

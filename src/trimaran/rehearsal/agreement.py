@@ -596,15 +596,18 @@ class _Comparison:
         return True
 
     def _note_stopped(self, group: Shared, over: Sequence[int], call: Call) -> None:
+        alike: dict[tuple[str, str], list[int]] = {}
         for rank in over:
-            if rank in self.told:
-                continue
-            self.told.add(rank)
-            end = self.members[rank].record.end
-            lines = self.members[rank].record.lines[end.lines] if end.lines >= 0 else ()
+            if rank not in self.told:
+                end = self.members[rank].record.end
+                lines = self.members[rank].record.lines[end.lines] if end.lines >= 0 else ()
+                alike.setdefault((end.how, line_text(lines)), []).append(rank)
+        self.told.update(over)
+        for (how, where), ranks in alike.items():
+            were, their, they = ("was", "its", "it") if len(ranks) == 1 else ("were", "their", "they")
             text = (
-                f"{ranks_text([rank]).capitalize()} was stopped ({end.how}) at {line_text(lines)}; its calls are "
-                f"compared up to there, and what it would ask {group_text(self.views[group])} after that is not known."
+                f"{ranks_text(ranks).capitalize()} {were} stopped ({how}) at {where}; {their} calls are compared up to "
+                f"there, and what {they} would ask {group_text(self.views[group])} after that is not known."
             )
             self.unsure.append(Unsure("stopped", text, call.lines))
 

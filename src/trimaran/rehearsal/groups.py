@@ -1,13 +1,17 @@
 """Process groups without peers: what a rank asks of its group is noted, and answered as if every member did the same.
 
 Groups are made on torch's own backend for such uses, so ranks, meshes and names are those of a real run. An operator of
-a group comes to `Exchanges.run` with its group, reduction and tensors. Where all members can be taken to hold what this
-one holds, small values go along: a sum is as many times the value, a gathered tensor repeats it.
+a group comes to `Exchanges.run` with its group, reduction and tensors. Small values go along. Of a rank that is
+rehearsed alone every member is taken to hold what this one holds: a sum is as many times the value, a gathered tensor
+repeats it.
 
-Python objects go between ranks that are rehearsed side by side, through files in a folder where they meet; of a rank
-that is not rehearsed this one's own object is taken.
+Ranks that are rehearsed side by side give each other their small values and their Python objects, through files in a
+folder where they meet: a value is given when an operation is asked for, and taken when it is waited for. Of a rank that
+is not rehearsed the value of the one that stands for it is taken, and this one's own object.
 """
 
+import hashlib
+import math
 import pickle
 import sys
 import time
@@ -28,10 +32,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 from trimaran.program.json_files import digest
+from trimaran.rehearsal.calls import MESSAGES
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
+from trimaran.rehearsal.results import Given, results
 from trimaran.rehearsal.stores import store_kind
 from trimaran.rehearsal.tensors import fake
 from trimaran.rehearsal.values import forget, is_small, set_twin, twin_of
@@ -79,6 +85,8 @@ _REDUCTIONS = ("sum", "avg", "max", "min", "product", "premul_sum", "band", "bor
 _IN_PLACE = {"all_reduce", "broadcast", "reduce"}
 
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
+
+_FROM_ROOT = {"broadcast", "scatter"}
 
 _WAITING_BELOW_PYTHON = {
     str(Path(torch.__file__).parent / path)
@@ -130,6 +138,9 @@ class Exchanges:
         self._batch_works: dict[int, tuple[Any, range]] = {}  # collectives that one work stands for, by its identity
         self._backends: dict[str, str] = {}
         self._asked_reduction = ""
+        self._pending: dict[int, Callable[[], None]] = {}  # what is taken when a collective is waited for
+        self._waited_below: set[int] = set()  # collectives whose waits happen where Python does not see them
+        self._alone: set[tuple[int, ...]] = set()  # groups of which some members do not come
 
     # -----------------------------------------------------------------------------------------------------------------
     # Operators
@@ -143,6 +154,7 @@ class Exchanges:
             number = self._issued.pop(args[0].untyped_storage()._cdata, None)
             if number is not None:
                 self._recorder.wait(number)
+                self._arrive(number)
             return args[0]
         flat = tree_flatten((args, dict(kwargs)))[0]
         tensors = [value for value in flat if isinstance(value, torch.Tensor)]
@@ -160,14 +172,16 @@ class Exchanges:
         if functional:
             out = self._result(func, args, kwargs, tensors)
             got = got or ([out] if isinstance(out, torch.Tensor) else list(out))
-        number = -1
-        if name != "check_for_nan":
-            number = self._note(operation, group, given, got, arguments, flat, asynchronous, functional)
+        if name == "check_for_nan":
+            return None
+        number = self._note(operation, group, given, got, arguments, flat, asynchronous, functional)
         if functional:
-            self._promise(name, out, args, tensors, number)
+            made = [out] if isinstance(out, torch.Tensor) else list(out)
+            self._settle(number, given, made, arguments)
+            self._promise(made, number)
             return out
-        self._answer(operation, arguments, given, got, group)
-        if name in ("check_for_nan", "monitored_barrier_"):
+        self._settle(number, given, got, arguments)
+        if name == "monitored_barrier_":
             return None
         done: torch.futures.Future[Any] = torch.futures.Future()
         done.set_result([*tensors[:1], number])
@@ -183,63 +197,107 @@ class Exchanges:
         with _disable_current_modes():
             return func(*args, **kwargs)
 
-    def _promise(self, name: str, out: Any, args: Any, tensors: list[torch.Tensor], number: int) -> None:
-        """Remember what is to be waited for, and its value where it is known."""
-        made = [out] if isinstance(out, torch.Tensor) else list(out)
+    def _promise(self, made: Sequence[torch.Tensor], number: int) -> None:
+        """Remember what is to be waited for."""
         for tensor in made:
             self._issued[tensor.untyped_storage()._cdata] = number
             if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
                 self._recorder.take(tensor, "communication")
-        if len(made) == 1 and len(tensors) == 1 and isinstance(made[0], FakeTensor):
-            _same_kind(made[0], tensors[0])
-            value = twin_of(tensors[0]) if isinstance(tensors[0], FakeTensor) else tensors[0]
-            if value is not None and is_small(value) and is_small(made[0]):
-                with _disable_current_modes():
-                    set_twin(made[0], self._as_if_alike(name, value, made[0], args))
 
-    def _as_if_alike(self, name: str, value: torch.Tensor, out: torch.Tensor, args: Any) -> torch.Tensor | None:
-        """The result where every member gives the same value."""
-        size = len(self._known.get(str(args[-1]), ())) or self._world
-        if name.startswith("all_reduce"):
-            return value * size if "sum" in args else value.clone()
-        if name.startswith("reduce_scatter"):
-            part = value.flatten()[: out.numel()].reshape(tuple(out.shape))
-            return part * size if "sum" in args else part.clone()
-        if out.numel() % max(1, value.numel()) == 0:
-            return value.flatten().repeat(out.numel() // max(1, value.numel())).reshape(tuple(out.shape))
-        return None
+    # -----------------------------------------------------------------------------------------------------------------
+    # Values
 
-    def _answer(
-        self,
-        operation: str,
-        arguments: Mapping[str, Any],
-        given: Sequence[torch.Tensor],
-        got: Sequence[torch.Tensor],
-        group: Any,
+    def _settle(
+        self, number: int, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor], arguments: Mapping[str, Any]
     ) -> None:
-        """Small values that the members hold afterwards, were they alike."""
-        size = len(self._known[_name_of(group)])
-        reduction = self._reduction(tuple(arguments.values()))
+        """Small values that the members hold afterwards: now, or when the operation is waited for."""
+        asked = self._recorder.record.collectives[number]
+        if asked.operation == "barrier":
+            return
+        made = [tensor for tensor in got if not any(tensor is one for one in given)]
+        if given:
+            for tensor in made:
+                _same_kind(tensor, given[0])
+        ranks = self._known[asked.group]
+        own = _given(given, tuple(int(size) for size in arguments.get("input_split_sizes") or ()))
+        # What is asked for below Python is torch's own, such as the order of DDP's buckets, and the same on all ranks.
+        below = number in self._waited_below or number in self._below_python
+        small = not below and all(map(is_small, (*given, *got)))
+        if asked.operation in MESSAGES:
+            for tensor in got:
+                forget(tensor)
+            if small and self._meeting.meets((asked.peer,)):
+                if given:
+                    self._meeting.tell(("tensors", self._rank, asked.peer), own)
+                else:
+                    self._pending[number] = self._message(got, asked.peer)
+        elif small and len(ranks) > 1 and self._meeting.meets(ranks):
+            turn = self._meeting.turn(("values", ranks))
+            self._meeting.tell(("values", ranks, turn, self._rank), (_wanted(asked), own), counted=False)
+            self._pending[number] = lambda: self._take(asked, ranks, turn, own, got)
+            for tensor in made:
+                forget(tensor)
+        else:
+            self._hold(asked, ranks, [own] * len(ranks), got)
+        if not asked.asynchronous:
+            self._arrive(number)
+
+    def _message(self, got: Sequence[torch.Tensor], peer: int) -> Callable[[], None]:
+        """What takes the values that another rank sends."""
+        sender, receiver = self._meeting.ends_of_message(peer)
+        key = ("tensors", sender, receiver)
+        place = self._meeting.turn(("file", *key))
+
+        def take() -> None:
+            sent = self._meeting.hear((*key, place), sender)
+            if isinstance(sent, Given):
+                with _disable_current_modes():
+                    for tensor, value in zip(got, sent.values, strict=False):
+                        _assign(tensor, value)
+
+        return take
+
+    def _take(
+        self, asked: Collective, ranks: tuple[int, ...], turn: int, own: Given, got: Sequence[torch.Tensor]
+    ) -> None:
+        """Take what the other members gave."""
+        from_root = asked.operation in _FROM_ROOT
+        if not got or (not own.is_known and not from_root):
+            self._hold(asked, ranks, [own] * len(ranks), got)
+            return
+        needs = (asked.peer,) if from_root else ranks
+        found = {self._rank: own}
+        for rank in self._meeting.present(needs):
+            if rank == self._rank:
+                continue
+            told = None if ranks in self._alone else self._meeting.hear(("values", ranks, turn, rank), rank)
+            if told is None or told[0] != _wanted(asked):
+                self._alone.add(ranks)
+                self._recorder.invent("values of ranks that do not come", asked.operation, "those of this rank")
+                break
+            found[rank] = told[1]
+        members = [found.get(rank) or found.get(self._meeting.like(rank)) or own for rank in ranks]
+        absent = any(rank not in self._meeting.present(needs) for rank in needs)
+        if absent and len({_digest(one) for one in found.values()}) > 1:
+            self._recorder.invent("values of ranks that are not rehearsed", asked.operation, "those of ranks like them")
+        self._hold(asked, ranks, members, got)
+
+    def _hold(
+        self, asked: Collective, ranks: tuple[int, ...], members: Sequence[Given], got: Sequence[torch.Tensor]
+    ) -> None:
+        """Give results the values that follow from those of all members."""
+        member = ranks.index(self._rank) if self._rank in ranks else 0
+        root = ranks.index(asked.peer) if asked.peer in ranks else -1
         with _disable_current_modes():
-            if operation == "all_reduce" and reduction == "sum":
-                for tensor in given:
-                    value = _value(tensor)
-                    if value is not None and value.dtype != torch.bool:
-                        value.mul_(size)
-            elif operation in ("all_gather", "all_to_all", "gather") and given and got:
-                value = _value(given[0])
-                for tensor in got:
-                    if value is not None and value.numel() and tensor.numel() % value.numel() == 0 and is_small(tensor):
-                        repeated = value.flatten().repeat(tensor.numel() // value.numel())
-                        _assign(tensor, repeated.reshape(tuple(tensor.shape)).to(tensor.dtype))
-                    else:
-                        forget(tensor)
-                    _same_kind(tensor, given[0])
-            elif operation in ("reduce_scatter", "recv", "scatter"):
-                for tensor in got:
-                    forget(tensor)
-                    if given and operation == "reduce_scatter":
-                        _same_kind(tensor, given[0])
+            made = results(asked.operation, asked.reduction, members, member, root, len(got))
+            for tensor, value in zip(got, made, strict=False):
+                _assign(tensor, value)
+
+    def _arrive(self, number: int) -> None:
+        """A collective is waited for: its results have their values."""
+        take = self._pending.pop(number, None)
+        if take is not None:
+            take()
 
     def _note(
         self,
@@ -281,12 +339,14 @@ class Exchanges:
                 module=module,
                 part=self._recorder.part,
                 waits_when_used=waits_when_used,
+                value=_digest(_given(given)) if all(map(is_small, given)) else "",
             )
         )
         if torch._C._current_graph_task_id() != -1 and lines in (0, self._recorder.lines.backward):
             self._below_python.append(number)
         elif asynchronous and _caller() in _WAITING_BELOW_PYTHON:
             self._recorder.wait(number)
+            self._waited_below.add(number)
         return number
 
     def _batched_messages(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -297,7 +357,8 @@ class Exchanges:
             for operation, peer, tensor in zip(operations, peers, tensors, strict=True):
                 sends = "send" in operation
                 given, got = ([tensor], []) if sends else ([], [tensor])
-                self._note("send" if sends else "recv", group, given, got, {"dst": peer}, (), True)
+                number = self._note("send" if sends else "recv", group, given, got, {"dst": peer}, (), True)
+                self._settle(number, given, got, {})
         return fake(func, args, kwargs)
 
     def _sides(
@@ -359,12 +420,14 @@ class Exchanges:
         _, numbers = self._batch_works.pop(id(work), (None, range(0)))
         for number in numbers:
             self._recorder.wait(number)
+            self._arrive(number)
         try:
             value = work.get_future().value()
         except RuntimeError:
             return
         if isinstance(value, list) and value and isinstance(value[-1], int) and value[-1] >= 0:
             self._recorder.wait(value[-1])
+            self._arrive(value[-1])
 
     def backward_ended(self) -> None:
         """DDP and its like wait below Python for what they issued in the backward, at its end."""
@@ -490,8 +553,51 @@ class Meeting:
         self._folder = Path(request.meeting)
         self._patience_s = request.patience_s
         self._stand_ins = request.stand_ins
+        self._like = request.like
         self._recorder = recorder
         self._counts: Counter[tuple[Any, ...]] = Counter()
+        self._waits = 0
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Values
+
+    def meets(self, ranks: Sequence[int]) -> bool:
+        """Whether another one of these is rehearsed side by side with this one, or stood in for."""
+        return len(self._together) > 1 and any(
+            (rank in self._together and rank != self._rank) or rank in self._stand_ins for rank in ranks
+        )
+
+    def present(self, ranks: Sequence[int]) -> list[int]:
+        """Those of these that are rehearsed side by side with this one."""
+        return [rank for rank in ranks if rank in self._together]
+
+    def like(self, rank: int) -> int:
+        """The rehearsed rank that stands for another one; itself where nothing is known of it."""
+        return self._like.get(rank, rank)
+
+    def ends_of_message(self, peer: int) -> tuple[int, int]:
+        """Sender and receiver of what this rank receives from another one."""
+        return self._stand_ins.get(peer, (peer, self._rank))
+
+    def turn(self, key: tuple[Any, ...]) -> int:
+        """How often something was asked for, this time included."""
+        self._counts[key] += 1
+        return self._counts[key]
+
+    def tell(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
+        """Give a value to whoever asks for it."""
+        self._put(key, value, counted=counted)
+
+    def hear(self, key: tuple[Any, ...], peer: int) -> Any:
+        """What another rank gave; None where it never does."""
+        path = self._path(key, counted=False)
+        if not self._comes(path, peer, stops=True):
+            return None
+        with _disable_current_modes():
+            return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # Objects
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """In place of those of torch.distributed."""
@@ -607,14 +713,14 @@ class Meeting:
         present = [rank for rank in members if rank in self._together]
         if len(present) < 2:
             return [given] * len(members)
-        turn = self._turn((what, members))
+        turn = self.turn((what, members))
         self._put((what, members, turn, self._rank), given, counted=False)
         found = {rank: self._get((what, members, turn, rank), rank, counted=False) for rank in present}
         return [found.get(rank, given) for rank in members]
 
     def _from_root(self, what: str, members: tuple[int, ...], root: int, given: Any) -> Any:
         """The root's object; where it is not rehearsed, this rank's own."""
-        turn = self._turn((what, members, root))
+        turn = self.turn((what, members, root))
         if root == self._rank:
             if len(self._together) > 1:
                 self._put((what, members, root, turn), given, counted=False)
@@ -624,12 +730,8 @@ class Meeting:
             return given
         return self._get((what, members, root, turn), root, counted=False)
 
-    def _turn(self, key: tuple[Any, ...]) -> int:
-        self._counts[key] += 1
-        return self._counts[key]
-
     def _path(self, key: tuple[Any, ...], counted: bool) -> Path:
-        parts = [*key, self._turn(("file", *key))] if counted else list(key)
+        parts = [*key, self.turn(("file", *key))] if counted else list(key)
         words = [f"{part[0]}+{len(part)}+{digest(part)}" if isinstance(part, tuple) else str(part) for part in parts]
         return self._folder / "-".join(words)
 
@@ -642,20 +744,69 @@ class Meeting:
 
     def _get(self, key: tuple[Any, ...], peer: int, *, counted: bool = True) -> Any:
         path = self._path(key, counted)
-        until = time.monotonic() + self._patience_s
-        while not path.exists():
+        if not self._comes(path, peer, stops=False):
             has_ended = ending_of(self._folder, peer).exists()
-            if path.exists():
-                break
-            if has_ended or time.monotonic() > until:
-                raise TimeoutError(
-                    f"rank {self._rank} waits for an object from rank {peer}, which "
-                    + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
-                    + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
-                )
-            time.sleep(0.01)
+            raise TimeoutError(
+                f"rank {self._rank} waits for an object from rank {peer}, which "
+                + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
+                + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
+            )
         with _disable_current_modes():
             return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+
+    def _comes(self, path: Path, peer: int, *, stops: bool) -> bool:
+        """Wait until a file is there; whether it is.
+
+        Args:
+            path: of the file
+            peer: that writes it
+            stops: whether to stop where ranks wait for each other in a circle
+        """
+        began = time.monotonic()
+        said = self._folder / f"waits-{self._rank}"
+        circle: tuple[str, ...] = ()
+        since = began
+        try:
+            while not path.exists():
+                has_ended = ending_of(self._folder, peer).exists()
+                if path.exists():
+                    return True
+                now = time.monotonic()
+                if has_ended or now > began + self._patience_s:
+                    return False
+                if now > began + _BRIEF_S and not said.exists():
+                    self._waits += 1
+                    unfinished = said.with_name(f"{said.name}.unfinished")
+                    unfinished.write_text(f"{peer} {self._waits}")
+                    unfinished.replace(said)
+                if stops and said.exists():
+                    found = self._circle(peer)
+                    if found != circle:
+                        circle, since = found, now
+                    if circle and now > since + _CIRCLE_S:
+                        return False
+                time.sleep(0.01)
+            return True
+        finally:
+            said.unlink(missing_ok=True)
+
+    def _circle(self, peer: int) -> tuple[str, ...]:
+        """Who waits for whom, from another rank on, where that comes back to one of them; empty where one goes on."""
+        seen: dict[int, str] = {}
+        while peer not in seen and peer != self._rank:
+            try:
+                seen[peer] = (self._folder / f"waits-{peer}").read_text()
+                peer = int(seen[peer].split()[0])
+            except (OSError, ValueError, IndexError):
+                return ()
+        return (f"{self._waits}", *seen.values())
+
+
+_BRIEF_S = 0.2
+"""A wait that is not said to others [s]."""
+
+_CIRCLE_S = 3.0
+"""How long the same ranks wait for each other until nobody waits any longer [s]."""
 
 
 def ending_of(folder: Path, rank: int) -> Path:
@@ -671,13 +822,43 @@ def _value(tensor: torch.Tensor) -> torch.Tensor | None:
     return twin_of(tensor) if isinstance(tensor, FakeTensor) else tensor
 
 
-def _assign(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give a tensor a value; what it is a view of has it too."""
+def _assign(tensor: torch.Tensor, value: torch.Tensor | None) -> None:
+    """Give a tensor a value; what it is a view of has it too. None: its value is not known any more."""
+    if value is None or value.numel() != tensor.numel():
+        forget(tensor)
+        return
+    shaped = value.reshape(tuple(tensor.shape)).to(tensor.dtype)
     here = _value(tensor)
     if here is not None:
-        here.copy_(value)
-    else:
-        set_twin(tensor, value)
+        here.copy_(shaped)
+    elif is_small(tensor):
+        set_twin(tensor, shaped.clone())
+
+
+def _wanted(asked: Collective) -> tuple[Any, ...]:
+    """What members have in common where they ask for one collective: values of another one are not taken."""
+    dtypes = {form.dtype for form in (*asked.inputs, *asked.outputs)}
+    elements = tuple(math.prod(form.shape) for form in asked.inputs) if asked.operation in _IN_PLACE else ()
+    return asked.operation, sorted(dtypes), elements
+
+
+def _given(tensors: Sequence[torch.Tensor], rows: tuple[int, ...] = ()) -> Given:
+    """Values of tensors as they are now."""
+    with _disable_current_modes():
+        values = [_value(tensor) for tensor in tensors]
+        return Given(tuple(None if value is None else value.detach().clone() for value in values), rows)
+
+
+def _digest(given: Given) -> str:
+    """Of values; "" where there is none, or one that is not known."""
+    if not given.values or not given.is_known:
+        return ""
+    mixed = hashlib.blake2b(digest_size=8)
+    with _disable_current_modes():
+        for value in given.values:
+            if value is not None:
+                mixed.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return mixed.hexdigest()
 
 
 def _same_kind(tensor: torch.Tensor, source: torch.Tensor) -> None:

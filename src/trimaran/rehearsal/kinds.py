@@ -11,11 +11,12 @@ called so, is one of pipeline stages, and each position on it counts.
     rehearsed:  rank 0 and the last rank
                 every stage: the members of rank 0's group on an axis of stages
                 on every axis, both ends of the groups of rank 0 and of the last rank; where neither is in one, both
-                ends of the axis' first group; the same at every stage, if that makes no more than `MOST_RANKS`
+                ends of the axis' first group; the same at one stage after another, as many ranks as are affordable
 
 So every kind of group has two members among the rehearsed, at least in the first and the last stage, and a mesh of one
-or two dimensions all its corners. With 1,024 ranks of FSDP these are 2 ranks, with 4 stages × 8 shards × 8 replicas 14,
-with 16 stages 22.
+or two dimensions all its corners. What is affordable follows from how much rank 0 did (`affordable`). With 1,024 ranks
+of FSDP these are 2 ranks, with 4 stages × 8 shards × 8 replicas 14, with 16 stages 50, or 22 of a model so large that
+more would take hours.
 
 A rank that is not rehearsed is taken to do what the nearest rehearsed one does: of the same stage, in groups of the
 same axes, and first or last where it is; ranks between count as first ones, whose shards are full.
@@ -34,7 +35,16 @@ _MESSAGES = frozenset({"send", "recv", "send_object", "recv_object"})
 _RANGE = re.compile(r"([0-9]{1,9})(?:\s*(?:-|\.\.)\s*([0-9]{1,9}))?")
 
 MOST_RANKS = 16
-"""Up to which every stage has two members of each of its groups rehearsed."""
+"""Up to which every stage has two members of each of its groups rehearsed, whatever a rank costs."""
+
+MOST_CHEAP_RANKS = 64
+"""The same where ranks are cheap."""
+
+MOST_EVENTS = 3_000_000
+"""Of all ranks together, beyond `MOST_RANKS`: about seven minutes of a core."""
+
+EVENTS_OF_START = 40_000
+"""Events that take as long as it takes a process to import torch."""
 
 MOST_STAGES = 64
 """That messages in the group of all ranks are taken to make."""
@@ -175,12 +185,25 @@ def _translated(group: tuple[int, ...], world: int) -> list[tuple[int, ...]]:
     ]
 
 
-def choose_ranks(world: int, axes: Sequence[Axis]) -> tuple[int, ...]:
+def affordable(records: Sequence[Record]) -> int:
+    """Ranks up to which one stage after another has two members of each of its groups rehearsed.
+
+    Args:
+        records: of ranks that were rehearsed first; those that exchange objects all run at once, so they are few
+    """
+    if any(one.operation.endswith("_object") for record in records for one in record.collectives):
+        return MOST_RANKS
+    events = max((len(record.events) for record in records), default=0) + EVENTS_OF_START
+    return max(MOST_RANKS, min(MOST_CHEAP_RANKS, MOST_EVENTS // events))
+
+
+def choose_ranks(world: int, axes: Sequence[Axis], most: int = MOST_RANKS) -> tuple[int, ...]:
     """The ranks that are rehearsed by default, ascending.
 
     Args:
         world: ranks in all
         axes: of `find_axes`
+        most: ranks up to which stages have both ends of their groups rehearsed, the first stages first
 
     Example:
         >>> rows = Axis("dp", tuple(tuple(range(first, 64, 8)) for first in range(8)))
@@ -201,10 +224,13 @@ def choose_ranks(world: int, axes: Sequence[Axis]) -> tuple[int, ...]:
         if not met:
             group = axis.groups[0]
             chosen |= set(group) if axis.staged else {group[0], group[-1]}
-    stages = {rank for axis in axes if axis.staged for rank in axis.group_of(0)}
-    groups = [axis.group_of(rank) for rank in stages for axis in axes if not axis.staged and axis.size < world]
-    both = chosen | {rank for group in groups if group for rank in (group[0], group[-1])}
-    return tuple(sorted(both if len(both) <= MOST_RANKS else chosen))
+    for stage in sorted({rank for axis in axes if axis.staged for rank in axis.group_of(0)}):
+        groups = [axis.group_of(stage) for axis in axes if not axis.staged and axis.size < world]
+        more = chosen | {rank for group in groups if group for rank in (group[0], group[-1])}
+        if len(more) > most:
+            break
+        chosen = more
+    return tuple(sorted(chosen))
 
 
 def stand_ins(rank: int, axes: Sequence[Axis], ranks: Collection[int]) -> dict[int, tuple[int, int]]:

@@ -17,9 +17,7 @@ ranks have ended. Nothing listens on a port.
 """
 
 import contextlib
-import ctypes
 import os
-import resource
 import secrets
 import signal
 import subprocess
@@ -28,7 +26,7 @@ import sysconfig
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +37,7 @@ from trimaran.base.errors import EnvironmentProblem, TrimaranError
 from trimaran.base.files import folder_of_command, put_in_place, read_end, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import leaving
+from trimaran.base.system import allowed_cores, c_function, needs_linux
 from trimaran.base.units import format_bytes
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.rehearsal.record import End, Record, read_record
@@ -114,8 +113,10 @@ def run_ranks(
         Of each request, in order, how its process ended.
 
     Raises:
-        EnvironmentProblem: a process cannot be started, or ranks that run together need more memory than is free
+        EnvironmentProblem: this is not Linux, a process cannot be started, or ranks that run together need more memory
+            than is free
     """
+    needs_linux("rehearsing a script")
     together = max((len(request.together) for request in requests), default=1)
     free_bytes = free_memory_bytes()
     if together > 1 and together * LEAST_RANK_BYTES > free_bytes:
@@ -126,7 +127,7 @@ def run_ranks(
             code="rehearse.too-many-at-once",
             ranks=together,
         )
-    most = max(1, together, min(at_once or cores(), free_bytes // MOST_RANK_BYTES))
+    most = max(1, together, min(at_once or allowed_cores(), free_bytes // MOST_RANK_BYTES))
     mark = secrets.token_hex(8)
     waiting = deque(requests)
     running: list[_Rank] = []
@@ -163,11 +164,6 @@ def _scratch() -> AbstractContextManager[Path]:
     name = "trimaran-ranks-"
     is_short = len(f"{usual}/{name}") + 8 <= _LONGEST_SCRATCH
     return temporary_folder(name, inside=None if is_short else Path("/tmp"))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Rank:
@@ -275,7 +271,7 @@ def _environment(ours: Mapping[str, str], mark: str, scratch: Path) -> dict[str,
     return variables | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), MARK: mark}
 
 
-_prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+_prctl = c_function("prctl")
 _SIGNAL_OF_PARENTS_DEATH = 1
 
 
@@ -283,6 +279,8 @@ def _prepare() -> None:
     """In a new process, before its program: it dies with its parent, and leaves no file of its memory."""
     if _prctl is not None:
         _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGKILL))
+    import resource
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -14,7 +14,7 @@ of the script's own whose names say nothing; they are taken to move their tensor
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.graph.kernels.convert import ITEM_BYTES, works_alone
-from trimaran.graph.kernels.workload import Work, WorkKind
+from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Phase
 from trimaran.machine.types import Device, Machine
@@ -163,7 +163,8 @@ def price_kernels(
             found[number] = _host_copy(kernel, device, software)
         elif "cuda" in places:
             share = 0.5 if _is_causal(kernel) else 1.0
-            for work in works_alone(as_operation(kernel)):
+            works_here = _recurrent_works(kernel) if "_cudnn_rnn" in kernel.name else works_alone(as_operation(kernel))
+            for work in works_here:
                 works.append(replace(work, flops=work.flops * share))
                 owners.append(number)
     if not works:
@@ -256,6 +257,45 @@ def nbytes_of(form: TensorForm) -> int:
     if form.strides is not None:
         sizes = tuple(size for size, stride in zip(form.shape, form.strides, strict=False) if stride)
     return math.prod(sizes) * ITEM_BYTES.get(form.dtype, 1 if "float8" in form.dtype else 4)
+
+
+_CELLS = (1, 1, 4, 3)
+"""Matrices of a cell by cuDNN's mode: ReLU, tanh, LSTM, GRU."""
+
+
+def _recurrent_works(kernel: Kernel) -> Iterator[Work]:
+    """The layers of a call of cuDNN for recurrent networks, of which each goes through its steps one after another."""
+    asked, tensor = kernel.arguments, kernel.inputs[0]
+    steps_of_batch = asked.get("batch_sizes") or ()
+    if len(tensor.shape) == 2:  # rows of sequences of different lengths
+        rows, steps = tensor.shape[0], max(1, len(steps_of_batch))
+    else:
+        rows, steps = tensor.shape[0] * tensor.shape[1], tensor.shape[1 if asked.get("batch_first") else 0]
+    gates, cells = _CELLS[int(asked["mode"])], int(asked["hidden_size"])
+    directions = 2 if asked.get("bidirectional") else 1
+    carried = int(asked.get("proj_size") or 0) or cells
+    item = ITEM_BYTES.get(tensor.dtype, 4)
+    backward = "backward" in kernel.name
+    mask = asked.get("output_mask") or (True, True, True, True)
+    width = tensor.shape[-1]
+    for _ in range(int(asked["num_layers"])):
+        weights = directions * (gates * cells * (width + carried) + (cells * carried if carried != cells else 0))
+        one = Work(
+            kind=WorkKind.RECURRENT,
+            phase=Phase.BACKWARD if backward else Phase.FORWARD,
+            gradient=Gradient.INPUT if backward else Gradient.NONE,
+            module="",
+            name=kernel.name.rpartition(".")[0],
+            dtype=tensor.dtype,
+            flops=2.0 * rows * weights,
+            nbytes=item * (weights + rows * (width + directions * (gates + 1) * cells)),
+            dims=(steps, max(1, -(-rows // max(1, steps))), width, cells, gates, directions),
+            launches=(1 + 2 * steps) * directions,
+        )
+        yield one
+        if backward and mask[-1]:
+            yield replace(one, gradient=Gradient.WEIGHT, launches=2 * directions)
+        width = directions * carried
 
 
 def _copies(kernel: Kernel) -> bool:

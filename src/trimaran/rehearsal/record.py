@@ -127,6 +127,7 @@ class Collective(msgspec.Struct, frozen=True):
         part: of the step
         waits_when_used: whether its result is waited for by itself when it is first used, so that none without a wait
             is read
+        value: digest of the values that this rank gives, where they are small and known; "" else
     """
 
     operation: str
@@ -144,6 +145,7 @@ class Collective(msgspec.Struct, frozen=True):
     module: int
     part: Part
     waits_when_used: bool = False
+    value: str = ""
 
 
 class Take(msgspec.Struct, frozen=True, tag="take", array_like=True):

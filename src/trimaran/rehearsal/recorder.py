@@ -7,13 +7,14 @@ last tensor on it is gone, which Python tells.
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from trimaran.rehearsal.allocator import Allocator, Settings
+from trimaran.rehearsal.allocator import Allocator, NoRoom, Settings
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
@@ -73,6 +74,8 @@ class Recorder:
         self._part: Part = "setup"
         self._blocks: dict[int, int] = {}  # of a storage, by its address
         self._bytes: dict[int, int] = {}  # of a block
+        self._late: deque[int] = deque()  # blocks that are gone and not given back yet
+        self._asking = threading.Lock()  # held while the pool answers
         self._next = 0
         self._kernels: dict[Kernel | tuple[Any, ...], int] = {}
         self._invented: dict[tuple[str, str, str, int], int] = {}
@@ -157,9 +160,9 @@ class Recorder:
         """The host waits for a stream, or for all."""
         self.record.events.append(Sync(stream, self.lines.stack()))
         if stream < 0:
-            self.pool.synchronize()
+            self._ask(self.pool.synchronize)
         else:
-            self.pool.passed(stream)
+            self._ask(self.pool.passed, stream)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Memory
@@ -206,23 +209,64 @@ class Recorder:
             self._configure()
         self._bytes[block] = nbytes
         events = self.record.events
-        events.append(Take(block, nbytes, stream, purpose, lines, module, part))
-        if nbytes and not self.pool.take(block, nbytes, stream) and self.record.shortage is None:
+        taken = Take(block, nbytes, stream, purpose, lines, module, part)
+        events.append(taken)
+        try:
+            has_room = not nbytes or self._ask(self.pool.take, block, nbytes, stream)
+        except NoRoom:
+            events.remove(taken)
+            self._refuse(block, nbytes)
+        if not has_room and self.record.shortage is None:
             short = self.pool.short
             if short is not None:
                 self.record.shortage = Shortage(
                     len(events) - 1, nbytes, short.allocated, short.reserved, lines, module, part
                 )
 
+    def _refuse(self, block: int, nbytes: int) -> NoReturn:
+        """The script catches that memory runs out: it gets the error that it waits for, and no memory."""
+        del self._bytes[block]
+        self._blocks = {key: other for key, other in self._blocks.items() if other != block}
+        self.empty_cache()
+        self.note("out of memory where the script catches it: it was told so, and went on")
+        raise torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {nbytes / 2**30:.2f} GiB. "
+            f"{self.pool.allocated / 2**30:.2f} GiB is allocated by PyTorch."
+        )
+
     def _gone(self, key: int) -> None:
         block = self._blocks.pop(key, None)
         if block is not None:
-            self._return(block)
+            self._late.append(block)
+            self._return_late()
 
     def _return(self, block: int) -> None:
         self.record.events.append(Give(block))
         if self._bytes.pop(block, 0):
-            self.pool.give(block)
+            self._ask(self.pool.give, block)
+
+    def _ask(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Ask the pool, which answers one question at a time.
+
+        Python collects garbage wherever it likes, in the middle of an answer too: what is gone meanwhile is given back
+        after it.
+        """
+        with self._asking:
+            found = method(*args)
+        self._return_late()
+        return found
+
+    def _return_late(self) -> None:
+        while self._late and self._asking.acquire(blocking=False):
+            try:
+                block = self._late.popleft()
+                self.record.events.append(Give(block))
+                if self._bytes.pop(block, 0):
+                    self.pool.give(block)
+            except IndexError:  # another thread was faster
+                return
+            finally:
+                self._asking.release()
 
     def _configure(self) -> None:
         """Settings of the allocator are read when it is first asked, as a script may set them before."""
@@ -235,7 +279,7 @@ class Recorder:
     def empty_cache(self) -> None:
         """What is reserved and not allocated goes back to the device."""
         self.record.events.append(Empty())
-        self.pool.empty_cache()
+        self._ask(self.pool.empty_cache)
 
     def _hold(self, nbytes: int, purpose: Purpose) -> int:
         """A block that is no tensor; its number."""
@@ -274,7 +318,7 @@ class Recorder:
         block = self._blocks.get(tensor.untyped_storage()._cdata)
         if block is not None:
             self.record.events.append(Use(block, stream))
-            self.pool.use(block, stream)
+            self._ask(self.pool.use, block, stream)
 
     def name(self, tensor: torch.Tensor, purpose: Purpose) -> None:
         """What a tensor is for has become known."""

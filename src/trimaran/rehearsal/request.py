@@ -43,6 +43,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         patience_s: how long to wait for a rank that is rehearsed side by side [s]
         stand_ins: of ranks that send objects to this one and are not rehearsed, the sender and the receiver among those
             that are, whose objects are taken
+        like: of ranks that are not rehearsed, the rehearsed one that stands for it
     """
 
     script: str
@@ -62,3 +63,4 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     allocator: str = ""
     patience_s: float = 120.0
     stand_ins: dict[int, tuple[int, int]] = {}
+    like: dict[int, int] = {}

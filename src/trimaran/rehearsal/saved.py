@@ -6,13 +6,17 @@ on a disk: apart from the device's memory, with their values where these are kno
 side find what the others saved in the folder where they meet.
 """
 
+import builtins
 import contextlib
 import copyreg
+import fnmatch
+import glob
 import hashlib
 import io
 import itertools
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
@@ -57,6 +61,7 @@ class SavedFiles:
     def install(self) -> None:
         """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
         copyreg.pickle(FakeTensor, _parts_of)
+        copyreg.pickle(torch.Tensor, _parts_of_real)
         replace(torch, save=self._save, load=self._load_saved)
         self._file_system()
         with contextlib.suppress(ImportError):
@@ -143,7 +148,8 @@ class SavedFiles:
             return asked
 
         def forgotten(key: str) -> None:
-            del saved[key], nbytes[key]
+            saved.pop(key, None)
+            nbytes.pop(key, None)
 
         def moving(function: Callable[..., Any]) -> Callable[..., Any]:
             def move(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -155,6 +161,60 @@ class SavedFiles:
 
             return move
 
+        def copying(function: Callable[..., Any]) -> Callable[..., Any]:
+            def copy(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+                if not known(source):
+                    return function(source, target, *args, **kwargs)
+                new = _key(target)
+                if Path(new).is_dir():
+                    new = str(Path(new) / Path(_key(source)).name)
+                saved[new], nbytes[new] = saved[_key(source)], nbytes[_key(source)]
+                return target
+
+            return copy
+
+        def inside(folder: Any) -> list[str]:
+            """Names of saved files in a folder."""
+            at = _key(folder or ".")
+            return [os.path.basename(key) for key in saved if os.path.dirname(key) == at]  # noqa: PTH119, PTH120 - Path is replaced here
+
+        listed, names_of, matches = os.listdir, glob._iterdir, Path.glob  # type: ignore[attr-defined]
+        opened, remove_tree = builtins.open, shutil.rmtree
+
+        def listdir(path: Any = ".") -> list[Any]:
+            found = listed(path)
+            return found if isinstance(path, (bytes, int)) else list(dict.fromkeys([*found, *inside(path)]))
+
+        def iterdir(folder: Any, dir_fd: Any, dironly: bool) -> Iterator[Any]:
+            more = [] if dironly or isinstance(folder, bytes) else inside(folder)
+            yield from dict.fromkeys([*names_of(folder, dir_fd, dironly), *more])
+
+        def matching(path: Path, pattern: str, *args: Any, **kwargs: Any) -> Iterator[Path]:
+            more = [path / name for name in inside(path) if fnmatch.fnmatch(name, pattern)]
+            yield from dict.fromkeys([*matches(path, pattern, *args, **kwargs), *more])
+
+        def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
+            if mode not in ("rb", "br") or isinstance(file, int) or not known(file):
+                return opened(file, mode, *args, **kwargs)
+            number = str(next(self._numbers))
+            saved[number] = saved[_key(file)]
+            return io.BytesIO(_TOKEN + number.encode().ljust(20))
+
+        def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
+            for key in [key for key in saved if key.startswith(_key(path) + os.sep)]:
+                forgotten(key)
+            remove_tree(path, *args, **kwargs)
+
+        replace(os, listdir=listdir)
+        replace(glob, _iterdir=iterdir)
+        replace(Path, glob=matching)
+        for module in (builtins, io):
+            replace(module, open=open_saved)
+        replace(shutil, rmtree=rmtree, move=moving(shutil.move))
+        for name in ("copyfile", "copy", "copy2"):
+            replace(shutil, **{name: copying(getattr(shutil, name))})
+        replace(os.path, getmtime=also(os.path.getmtime, lambda _: time.time()))
         for name in ("exists", "isfile", "lexists"):
             replace(os.path, **{name: also(getattr(os.path, name), lambda _: True)})
         replace(os.path, getsize=also(os.path.getsize, lambda key: nbytes[key]))
@@ -202,6 +262,15 @@ class SavedFiles:
         Plans of ranks that are not rehearsed are not known, so that all pieces together fill a tensor is not asked.
         """
         when_imported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
+
+        def stage(stager: Any, state_dict: Any, non_blocking: bool = False) -> Any:
+            """An asynchronous save copies to the host first: tensors without data stay as they are."""
+            return tree_map(lambda one: one, state_dict)
+
+        when_imported(
+            "torch.distributed.checkpoint._state_dict_stager",
+            lambda module: replace(module.StateDictStager, stage=stage),
+        )
 
     def _checkpoints_on_disk(self, storage: Any) -> None:
         from torch.distributed.checkpoint import default_planner
@@ -287,6 +356,21 @@ def _put_together(shape: Any, dtype: Any, device: str, requires_grad: bool, twin
         made = torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
     set_twin(made, twin)
     return made
+
+
+def _parts_of_real(tensor: torch.Tensor) -> Any:
+    """How a tensor with data is pickled: torch does it by `torch.save`, of which other processes do not know."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        return tensor.__reduce_ex__(2)
+    with _apart():
+        data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+    return _put_real_together, (tuple(tensor.shape), tensor.dtype, data, tensor.requires_grad)
+
+
+def _put_real_together(shape: Any, dtype: Any, data: bytes, requires_grad: bool) -> torch.Tensor:
+    with _apart():
+        flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        return flat.reshape(shape).requires_grad_(requires_grad)
 
 
 def _on_disk(tensor: torch.Tensor) -> torch.Tensor:

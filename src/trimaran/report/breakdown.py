@@ -366,7 +366,7 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
         if (rank, step) not in windows:
             continue
         low, high = windows[rank, step]
-        spent[rank, step][_part(kinds[name], stream)] += _within(start_s, end_s, low, high, timeline.period_s)
+        spent[rank, step][part_of(kinds[name], stream)] += _within(start_s, end_s, low, high, timeline.period_s)
     return tuple(
         _divide(rank, step, windows[rank, step], parts, source, rank in waits_are_recorded)
         for (rank, step), parts in sorted(spent.items())
@@ -382,7 +382,13 @@ def _within(start_s: float, end_s: float, low_s: float, high_s: float, period_s:
     return [(max(start, low_s), min(end, high_s)) for start, end in shifted]
 
 
-def _part(kind: Kind, stream: str) -> str:
+def part_of(kind: Kind, stream: str) -> str:
+    """The part of a step that a span is counted in: of `PARTS`, or "wait", "transfer", "other".
+
+    Args:
+        kind: of its instruction
+        stream: that it is on
+    """
     if stream in (WAIT, COMMUNICATION, COPY):
         return stream if stream == WAIT else "transfer"
     return _PART_OF.get(kind, "other")

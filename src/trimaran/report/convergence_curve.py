@@ -9,12 +9,14 @@ amount           ╱░
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from trimaran.base.errors import InputError
 from trimaran.pricing.convergence.curve import Curve, LeftOut, Quality
@@ -23,7 +25,7 @@ from trimaran.pricing.convergence.fit import noise_of_single_runs
 from trimaran.pricing.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import add_figures
+from trimaran.report.tables import add_figures, frame_table, next_text
 
 _FAR_BELOW = 90.0
 """Bcrit is sought down to a hundredth of the smallest batch."""
@@ -217,7 +219,13 @@ def points_table(study: CurveStudy) -> Table:
     """Each measured batch: what it needs, what the form and the other points say of it."""
     curve, unit = study.curve, study.curve.table.unit
     left_out = {point.global_batch: point for point in study.quality.left_out}
-    table = Table(box=None, pad_edge=False)
+    table = frame_table(
+        "Measured batches",
+        f"{unit}: to the target; spread: standard deviation of the runs\n"
+        "form: error of E(B) = E0 (1 + B / Bcrit)\n"
+        "leave-one-out error: of the curve through the other points, with its 90 % interval; !: the measurement is "
+        "outside",
+    )
     add_figures(table, "batch", unit, "runs", "spread", "form", "leave-one-out error")
     for point in curve.table.points:
         form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
@@ -235,7 +243,7 @@ def points_table(study: CurveStudy) -> Table:
 
 def asked_table(study: CurveStudy) -> Table:
     """Training that each batch that was asked for needs."""
-    table = Table(box=None, pad_edge=False)
+    table = frame_table("Batches that you asked for", f"{study.curve.table.unit}: to the target; interval: 90 %")
     for title in ("batch", study.curve.table.unit, "interval", ""):
         table.add_column(title, justify="left" if not title else "right", no_wrap=bool(title))
     for asked in study.asked:
@@ -268,7 +276,12 @@ def quality_lines(quality: Quality) -> list[str]:
 
 def catalog_table(studies: Sequence[CurveStudy]) -> Table:
     """The curves of the catalog, one a line."""
-    table = Table(box=None, pad_edge=False)
+    table = frame_table(
+        "",
+        "points: batches that were measured; unit: what is counted to the target\n"
+        "Bcrit: batch at which twice the training is needed; rms: error of the form E0 (1 + B / Bcrit)\n"
+        "left out: mean leave-one-out error; –: one batch does not say it; *: a study's projection",
+    )
     for title in ("name", "batches", "points", "unit", "Bcrit", "rms", "left out"):
         table.add_column(title, justify="left" if title in ("name", "unit") else "right", no_wrap=True)
     for study in studies:
@@ -279,7 +292,7 @@ def catalog_table(studies: Sequence[CurveStudy]) -> Table:
             f"{low}–{high}" if low != high else str(low),
             str(len(study.curve.table.points)),
             study.curve.table.unit,
-            figure(fit.b_crit),
+            "–" if len(study.curve.table.points) < 2 else figure(fit.b_crit),
             "" if study.quality.rms is None else f"{study.quality.rms:.1%}",
             "" if mean is None else f"{mean:.1%}",
         )
@@ -388,9 +401,10 @@ def _projected(study: CurveStudy) -> str:
 def print_curve(out: Console, study: CurveStudy) -> None:
     """Print points, fit, what was asked, warnings, source."""
     table = study.curve.table
-    out.print(f"[bold]{escape(study.name)}[/]: {escape(table.task)}\n")
+    out.print(f"[bold]{escape(study.name)}[/]: {escape(curve_verdict(study))}")
+    out.print(f"[dim]{escape(table.task)}[/]\n")
     out.print(points_table(study))
-    out.print("[dim]form, leave-one-out: against the measurement; ! outside its 90 % interval[/]\n")
+    out.print()
     for line in fit_lines(study):
         out.print(escape(line))
     if study.asked:
@@ -400,18 +414,33 @@ def print_curve(out: Console, study: CurveStudy) -> None:
         out.print()
     for warning in study.warnings:
         out.print(f"[yellow]note:[/] {escape(warning)}")
-    out.print(f"\n[dim]source: {escape(table.source)}[/]")
+    source = textwrap.wrap(f"source: {table.source}", 80, break_long_words=False, break_on_hyphens=False)
+    out.print("", Text("\n".join(source), style="dim"), sep="\n", soft_wrap=True)
+    words = ["trimaran", "plan", "JOB", "--cluster", "NAME", "--objective", "time", "--curve", study.name]
+    out.print(next_text(words), soft_wrap=True, markup=False)
+
+
+def curve_verdict(study: CurveStudy) -> str:
+    """From which batch on more samples a step need more training, as far as it was measured."""
+    fit, (low, high) = study.curve.fit, study.curve.range
+    measured = f"measured at {low:,} to {high:,}"
+    if low == high:
+        return f"what batches other than {low:,} need is not known: no other one was measured."
+    if math.isinf(fit.b_crit):
+        return f"no batch is seen to need more training than another ({measured})."
+    return f"batch {figure(fit.b_crit)} needs twice the training of a small one ({measured})."
 
 
 def print_catalog(
     out: Console, studies: Sequence[CurveStudy], quality: Quality, ratios: Sequence[DoublingRatio]
 ) -> None:
     """Print the catalog."""
+    out.print(f"{len(studies)} curves are known: how much training each batch needs to reach a target.\n")
     out.print(catalog_table(studies))
-    out.print("[dim]left out: mean leave-one-out error   * a study's projection[/]\n")
-    out.print("All measured curves together:")
+    out.print("\nAll measured curves together:")
     for line in quality_lines(quality):
         out.print(f"  {escape(line)}")
     for ratio in ratios:
         out.print(f"\n{escape(ratio.name)} is no curve: twice the batch needs {ratio.ratio:g} times the epochs.")
-    out.print("\nShow one: trimaran curve NAME. Your own: trimaran curve TABLE.csv.")
+    out.print("\nYour own: trimaran curve TABLE.csv.")
+    out.print(next_text(["trimaran", "curve", "NAME"], "to show one"), soft_wrap=True, markup=False)

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_count, format_seconds
 from trimaran.pricing.convergence.curve import Curve
 from trimaran.program.json_files import finite, to_plain
+from trimaran.report.tables import add_figures, frame_table, next_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,20 +226,22 @@ def _noise_document(noise: NoiseComparison) -> dict[str, object]:
 def convergence_view(found: Convergence) -> RenderableType:
     """A measurement for people, complete at 80 columns."""
     table, fit = found.curve.table, found.curve.fit
-    shown = Table("batch", "epochs", "±", "fitted", "runs", "best", "noise Bcrit", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in shown.columns:
-        column.justify = "right"
+    shown = frame_table(
+        "Epochs to the target",
+        "±: standard deviation of the runs; fitted: by E(B) below; runs: that reached the target\n"
+        "best: value of the metric; noise Bcrit: critical batch by the noise of the gradients",
+    )
+    add_figures(shown, "batch", "epochs", "±", "fitted", "runs", "best", "noise Bcrit")
     for one in found.batches:
         shown.add_row(*_cells(found.curve, one))
-    lines = [
-        f"Epochs of {found.job} to {found.target:g} ({found.target_source})",
-        _rate_line(found),
-    ]
-    after = [
+    lines = [_verdict(found), _rate_line(found), ""]
+    fitted = [
         f"E(B) = {fit.e0:.3g} · (1 + B / {_count(fit.b_crit)}) epochs of {table.samples_per_epoch} samples, "
         f"rms {fit.rms:.1%}",
         f"Bcrit {_count(fit.b_crit)}, 90 %: {_count(fit.b_crit_interval[0])} to {_count(fit.b_crit_interval[1])}",
     ]
+    # A form through one point says nothing of other batches.
+    after = fitted if len(table.points) > 1 else []
     if found.noise is not None:
         noise = found.noise
         ratio = "" if noise.ratio is None else f", {noise.ratio:.2f} × the fitted one"
@@ -250,14 +251,33 @@ def convergence_view(found: Convergence) -> RenderableType:
         )
     kept = f", {found.kept} kept from before" if found.kept else ""
     ended = sum(len(one.runs) for one in found.batches)
-    after.append(f"{ended} runs{kept}; {format_seconds(found.seconds)} on {_devices(found.devices)}")
+    after.append(f"{format_count(ended, 'run')}{kept}; {format_seconds(found.seconds)} on {_devices(found.devices)}")
     notes = [Text(f"note: {text}") for text in found.warnings]
     files = [
         Text(f"curve  {found.curve_file}", overflow="fold"),
         Text(f"runs   {found.run_dir}", overflow="fold"),
-        Text(f"Next: trimaran plan {found.job} --objective time --curve {found.curve_file}", overflow="fold"),
+        Text(
+            next_text(["trimaran", "plan", found.job, "--objective", "time", "--curve", str(found.curve_file)]),
+            no_wrap=True,
+            overflow="ignore",
+        ),
     ]
     return Group(*map(Text, lines), shown, *map(Text, after), *notes, *files)
+
+
+def _verdict(found: Convergence) -> str:
+    """The batch that reached the target in the fewest epochs, and from which batch on they double."""
+    reached = [point for point in found.curve.table.points if point.amount]
+    target = f"{found.target:g} ({found.target_source})"
+    if not reached:
+        return f"{found.job}: no run reached {target}."
+    fewest = min(reached, key=lambda point: point.amount)
+    if len(found.curve.table.points) < 2:
+        only = f"at batch {fewest.global_batch}; no other was measured"
+        return f"{found.job}: {fewest.amount:.2f} epochs to {target} {only}."
+    doubled = found.curve.fit.b_crit
+    more = "no batch needs more" if math.isinf(doubled) else f"batch {_count(doubled)} needs twice those of a small one"
+    return f"{found.job}: {fewest.amount:.2f} epochs to {target} at batch {fewest.global_batch}; {more}."
 
 
 def _cells(curve: Curve, one: ConvergedBatch) -> list[str]:

@@ -23,7 +23,7 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.pricing.convergence.types import Unit
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import add_figures, frame_table
+from trimaran.report.tables import Joined, add_figures, frame_table, next_text
 
 Basis = Literal["paper", "ours"]
 """Paper: a fixed local batch, SE = 1, equal devices. Ours: local batch free, predicted exchange, devices may be
@@ -298,7 +298,10 @@ def way_document(way: Way) -> dict[str, Any]:
 # A crossover for people: what happens at which width, then the rows, readable at 80 columns and without colour
 
 
-TITLES = {"paper": "paper mode: fixed local batch, SE = 1", "ours": "local batch free, predicted exchange"}
+TITLES = {
+    "paper": "paper mode: fixed local batch, free exchange",
+    "ours": "ours: any local batch, predicted exchange",
+}
 
 
 def head_lines(found: Crossover) -> list[str]:
@@ -314,7 +317,13 @@ def head_lines(found: Crossover) -> list[str]:
 def summary_table(found: Crossover) -> Table:
     """One line a width: the worker, and from how many devices on it is ahead on each basis."""
     told = "from this number of devices on" if found.curve else f"where, on {max(found.counts)} devices,"
-    table = frame_table(f"The hybrid is ahead {told}")
+    table = frame_table(
+        f"The hybrid is ahead {told}",
+        "M: devices of a worker of the hybrid; SU^M: its speed by that of one device\n"
+        "paper mode: fixed local batch, exchange of gradients at no cost\n"
+        "ours: any local batch, predicted exchange"
+        + ("; in brackets: 90 %" if found.curve else "; epochs × n: data parallelism needs n times the epochs"),
+    )
     for title in ("M", "worker", "SU^M"):
         table.add_column(title, justify="left" if title == "worker" else "right", no_wrap=True)
     add_figures(table, "paper mode", "ours")
@@ -335,7 +344,7 @@ def summary_table(found: Crossover) -> Table:
 
 def crossing_table(crossing: Crossing, *, is_known: bool) -> Table:
     """The best ways of both sides on each number of devices."""
-    table = frame_table(f"M = {crossing.width}, {TITLES[crossing.basis]}")
+    table = frame_table(f"M = {crossing.width}, {TITLES[crossing.basis]}", _legend(is_known=is_known))
     add_figures(
         table,
         "GPUs",
@@ -361,19 +370,20 @@ def reason_lines(found: Crossover) -> list[str]:
     return lines
 
 
-def legend_lines(found: Crossover) -> list[str]:
-    """The legend of the columns."""
-    if found.curve is None:
-        return [
-            "Ways are workers × local batch, here those with the most samples a second.",
-            "epochs needed: the ratio of epochs above which the hybrid is ahead; largest same batch: the largest "
-            "global batch at which its step is the shorter one; at smaller ones it may not be.",
-        ]
-    return [
-        "Ways are workers × local batch, '128 of 2 × 64' workers of two devices.",
-        "hybrid/DP: how much sooner the hybrid reaches the target; likely: share of 400 draws of curve, workers, "
-        "exchange and small batches in which it is ahead.",
-    ]
+def _legend(*, is_known: bool) -> str:
+    """The columns of the best ways of both sides."""
+    if not is_known:
+        return (
+            "data parallel, hybrid: workers × local batch with the most samples a second\n"
+            "epochs needed: ratio of epochs above which the hybrid is ahead\n"
+            "largest same batch: largest global batch at which the hybrid's step is shorter; "
+            "at smaller ones it may not be"
+        )
+    return (
+        "data parallel, hybrid: workers × local batch, '32 of 2 × 64': workers of two\n"
+        "hybrid/DP: how much sooner the hybrid reaches the target; 90 %: its interval\n"
+        "likely: share of 400 draws of curve, workers, exchange in which it is ahead"
+    )
 
 
 def _from(crossing: Crossing, *, is_known: bool) -> str:
@@ -480,16 +490,24 @@ def _panel(drawing: Drawing, crossings: Sequence[Crossing], title: str, *, left:
 
 def verdict_line(found: Crossover) -> str:
     """From how many devices on which hybrid is ahead, over all widths and bases."""
-    ahead = [crossing for crossing in found.crossings if crossing.devices is not None]
-    if ahead:
-        first = min(ahead, key=lambda crossing: crossing.devices or 0)
-        return (
-            f"{found.job}: workers of {first.width} devices beat more replicas from {first.devices} devices on "
-            f"(basis: {first.basis})."
-        )
     if found.curve is None:
         return f"{found.job}: from how many devices on a hybrid is ahead is not known without a curve (--curve NAME)."
-    return f"{found.job}: more replicas stay ahead on all numbers of devices that were asked for."
+    ours, paper = (
+        _ahead([one for one in found.crossings if one.basis == basis and one.devices is not None])
+        for basis in ("ours", "paper")
+    )
+    most = max(found.counts)
+    said = f"workers of {ours}" if ours else f"more replicas stay ahead of model parallelism up to {most} devices"
+    other = f"workers of {paper}" if paper else "more replicas stay ahead"
+    return f"{found.job}: {said}; with exchange of gradients at no cost (paper mode) {other}."
+
+
+def _ahead(crossings: Sequence[Crossing]) -> str:
+    """Which worker is ahead first, and from how many devices on; "" where none is."""
+    if not crossings:
+        return ""
+    first = min(crossings, key=lambda one: one.devices or 0)
+    return f"{first.width} devices beat more replicas from {first.devices} devices on"
 
 
 def print_crossover(out: Console, found: Crossover) -> None:
@@ -508,7 +526,13 @@ def print_crossover(out: Console, found: Crossover) -> None:
     out.print("[bold]Why[/]")
     for line in reason_lines(found):
         text = line.lstrip()
-        out.print(Padding(Text(text), (0, 0, 0, 2 + len(line) - len(text))))
-    out.print()
-    for line in legend_lines(found):
-        out.print(f"[dim]{escape(line)}[/]")
+        out.print(Padding(Joined(Text(text)), (0, 0, 0, 2 + len(line) - len(text))))
+    out.print(next_text(*next_words(found)), soft_wrap=True, markup=False)
+
+
+def next_words(found: Crossover) -> tuple[list[str], str]:
+    """The command that follows, and for what it is."""
+    if found.curve is None:
+        return ["trimaran", "curve", "--list"], "for the names of curves"
+    asked = ["--cluster", found.cluster, "--devices", str(max(found.counts)), "--curve", found.curve.name]
+    return ["trimaran", "plan", found.job, *asked, "--objective", "time"], ""

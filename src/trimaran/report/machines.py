@@ -6,12 +6,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_rate
 from trimaran.machine.rings import RingSet, ring_bandwidth
 from trimaran.machine.topology import Pair, host_bandwidth, pairs, shared_uplinks
 from trimaran.machine.types import Device, Edge, Link, Machine, Node
+from trimaran.report.tables import add_figures, add_words, frame_table, next_text
 
 FEW = 16
 """Devices of a node whose pairs and rings are all worked out."""
@@ -125,26 +125,37 @@ def network_words(cards: tuple[int, Link] | None) -> str:
 
 _MOST_ROOTS = 4
 _WORDS = {"pcie": "PIX", "root": "PHB", "socket": "SYS"}
-_LEGEND = "NV#: own links  PIX: switches  PHB: a socket  SYS: two sockets  *: by way of the host"
+_LEGEND = "NV#: own links; PIX: PCIe switches; PHB: a socket; SYS: two sockets; *: via the host"
 
 
 def print_nodes(out: Console, nodes: Sequence[Node]) -> None:
     """List machines."""
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "devices", "links", "network", "cores"):
-        table.add_column(title, no_wrap=True)
+    out.print(
+        f"{len(nodes)} machines are known, each figure with its source; any of them, and several nodes of it, is a "
+        "--cluster.\n"
+    )
+    table = frame_table(
+        "",
+        "devices, links: of a node, with links a device; network: cards of a node\n"
+        "Several nodes: NAME:4, NAME:4@ethernet-25g. Plain boxes: 8xv100, 4xrtx-3090, or any device of "
+        "`trimaran clusters --devices`. Your own: a TOML file, or --import of nvidia-smi topo -m or NCCL's topology.",
+    )
+    add_words(table, "name", "devices", "links", "network", no_wrap=True)
+    add_figures(table, "cores")
     for node in nodes:
         devices, network = f"{node.devices} {node.device.name}", network_words(node.network_cards).replace(" x ", " ")
         table.add_row(node.name, devices, _own_links(node), network, str(node.cpu_cores))
     out.print(table)
-    out.print("\nDraw one: trimaran clusters NAME. Several nodes: NAME:4, NAME:4@ethernet-25g.")
-    out.print("Plain boxes: 8xv100, 4xrtx-3090, or any device of trimaran clusters --devices.")
-    out.print("Your own: a TOML file, or --import of nvidia-smi topo -m or NCCL's topology.")
+    out.print(next_text(["trimaran", "clusters", "NAME"], "to draw one"), soft_wrap=True, markup=False)
 
 
 def print_devices(out: Console, devices: Sequence[Device]) -> None:
     """List devices."""
-    table = Table("name", "year", "memory", "GB/s", "fp32", "fp16", "links", box=None, pad_edge=False)
+    out.print(f"{len(devices)} devices are known; --json has the source of each figure.\n")
+    table = frame_table("", "GB/s: of its memory; fp32, fp16: peak in TFLOP/s, fp16 with sums in fp32")
+    add_words(table, "name", no_wrap=True)
+    add_figures(table, "year", "memory", "GB/s", "fp32", "fp16")
+    add_words(table, "links", no_wrap=True)
     for device in devices:
         half = device.compute.get("fp16")
         table.add_row(
@@ -157,13 +168,15 @@ def print_devices(out: Console, devices: Sequence[Device]) -> None:
             f"{device.links} x {device.link}" if device.links else "",
         )
     out.print(table)
-    out.print("\nfp32 and fp16: peak in TFLOP/s, fp16 with sums in fp32. Sources: --json.")
+    words = ["trimaran", "memory", "JOB", "--device", "NAME"]
+    out.print(next_text(words, "what fits one"), soft_wrap=True, markup=False)
 
 
 def print_machine(out: Console, machine: Machine) -> None:
     """Draw a machine."""
     node = machine.node
-    out.print(f"[bold]{escape(node.name)}[/]: {escape(node.title)}")
+    each = f"{node.devices} × {node.device.title}"
+    out.print(f"[bold]{escape(node.name)}[/]: {escape(node.title)}; {escape(each)} a node")
     if machine.nodes > 1:
         leaves = f"; {machine.leaves}" if machine.leaves is not None else ""
         fabric = network_words(machine.fabric)
@@ -239,7 +252,9 @@ def _print_rings(out: Console, node: Node) -> None:
     if not sets:
         return
     out.print("\n[bold]rings of the first devices[/], large all-reduce")
-    table = Table("devices", "rings", "bus bandwidth", "limited by", box=None, pad_edge=False)
+    table = frame_table("", "rings: of NCCL, at the same time; bus bandwidth: of the all-reduce over all of them")
+    add_figures(table, "devices", "rings", "bus bandwidth")
+    add_words(table, "limited by")
     for found in sets:
         count = f"{len(found.rings) * found.share:g}"
         table.add_row(str(len(found.devices)), count, format_rate(found.bytes_per_s), escape(found.slowest))

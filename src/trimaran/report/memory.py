@@ -354,6 +354,29 @@ def storage_documents(estimate: MemoryEstimate) -> list[dict[str, Any]]:
     return [to_plain(line) for line in estimate.storages]
 
 
+def live_document(curve: LiveCurve) -> dict[str, Any]:
+    """Live bytes over the step for programs: from `time_s` on, until the next change.
+
+    Args:
+        curve: over a step; its times are those of the operations without any waiting
+
+    Returns:
+        `time_s` [s], `kept_bytes` without and `plan_bytes` with the plan [bytes], one entry a change.
+    """
+    times: list[float] = []
+    kept: list[int] = []
+    planned: list[int] = []
+    at = 0.0
+    plan_bytes = curve.plan_bytes or curve.kept_bytes
+    for seconds, before, under in zip(curve.seconds, curve.kept_bytes, plan_bytes, strict=True):
+        if not times or (before, under) != (kept[-1], planned[-1]):
+            times.append(at)
+            kept.append(before)
+            planned.append(under)
+        at += seconds
+    return {"time_s": times, "kept_bytes": kept, "plan_bytes": planned}
+
+
 def _policy_document(line: PolicyFigures) -> dict[str, Any]:
     plain: dict[str, Any] = to_plain(line)
     usage: dict[str, Any] = plain.pop("usage")
@@ -514,7 +537,11 @@ def parts_table(estimate: MemoryEstimate) -> Table:
 
 def summary_table(estimate: MemoryEstimate) -> Table:
     """Peak, mean and time: without a plan, under the plan, the lower bound of its time, the minimum memory."""
-    table = frame_table("")
+    table = frame_table(
+        "",
+        "mean: over the step; slower: than without a plan; lower bound: of the step time of any plan in this memory\n"
+        "minimum memory: of any plan, however slow",
+    )
     split = estimate.split
     table.add_column("", no_wrap=split is None)
     add_figures(table, "peak", "mean", "step", "slower")
@@ -599,7 +626,11 @@ def batch_line(batches: LargestBatch) -> str:
 
 def policy_table(estimate: MemoryEstimate) -> Table:
     """The paper's policies and ours, one line each."""
-    table = frame_table("Policies", "w/o: without weights, gradients and optimizer state   * the plan")
+    table = frame_table(
+        "Policies",
+        "mean w/o: without weights, gradients and optimizer state; slower: than without a plan\n"
+        "to host: offloaded; recomp.: recomputed; vDNN: of the study of 2016; *: the plan",
+    )
     add_words(table, "", "policy", no_wrap=True)
     add_figures(table, "peak", "mean", "mean w/o", "slower", "to host", "recomp.")
     add_words(table, "fits", no_wrap=True)
@@ -625,7 +656,7 @@ def policy_notes(policies: Sequence[PolicyFigures]) -> list[str]:
 
 def storage_table(lines: Sequence[StorageLine]) -> Table:
     """The decision on each storage, and its reason."""
-    table = frame_table("Storages")
+    table = frame_table("Storages", "made by: module, or what it is; becomes: kept, offloaded or recomputed")
     add_figures(table, "")
     table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
     add_figures(table, "size")
@@ -643,7 +674,7 @@ def slower(share: float) -> str:
         >>> slower(0.0071), slower(0.19), slower(0.0)
         ('+0.7 %', '+19 %', '+0.0 %')
     """
-    return f"{100 * share:+.{1 if abs(share) < 0.0995 else 0}f} %"
+    return f"{100 * share:+z.{1 if abs(share) < 0.0995 else 0}f} %"
 
 
 def _sizes(usage: Usage) -> tuple[str, str]:

@@ -97,14 +97,18 @@ def observation_view(observation: Observation) -> RenderableType:
     head.append(f" (90 %: {format_seconds(low)} to {format_seconds(high)})")
     limit = Text("Limited by " if observation.doubt is None else "What limits it is ")
     limit.append(observation.limiter, style="bold")
-    if observation.doubt is not None:
-        limit.append(f": {observation.doubt}")
+    limit.append("." if observation.doubt is None else f": {observation.doubt}")
     lines: list[RenderableType] = [head, limit, Text(), *_parts_table(observation)]
     lines += [Text(), _memory_line(observation)]
-    if observation.launch_bound is not None:
+    if observation.launch_bound is not None and observation.doubt is None:
         lines.append(_launch_line(observation))
     lines.append(Text())
-    lines.append(remedies_view(observation.remedies, nothing="No known remedy would save 1 % of the step."))
+    if observation.doubt is None:
+        lines.append(remedies_view(observation.remedies, nothing="No known remedy would save 1 % of the step."))
+    else:
+        # What names no limiter names no remedy either, but for one that helps whatever it is.
+        sure = [remedy for remedy in observation.remedies if remedy.gain_interval[0] > 0]
+        lines.append(remedies_view(sure, nothing="No remedy is sure to help, as long as what limits it is not clear."))
     if observation.unseen:
         lines += [Text(), Text("Not seen", style="bold")]
         lines += [bullet(Text(sentence)) for sentence in observation.unseen]
@@ -115,7 +119,7 @@ def _parts_table(observation: Observation) -> list[RenderableType]:
     left_out = ", ".join(f"{count} {reason}" for reason, count in observation.left_out.items() if count)
     backwards = f" of {observation.backwards:.1f} backwards each" if observation.backwards > 1.05 else ""
     below = f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
-    table = frame_table("What a step is spent on")
+    table = frame_table("What a step is spent on", f"FP, BP, WU: forward, backward, weight update\n{below}")
     add_words(table, "")
     add_figures(table, "time", "share", no_wrap=False)
     several = len(observation.ranks) > 1
@@ -134,7 +138,7 @@ def _parts_table(observation: Observation) -> list[RenderableType]:
         table.add_row(
             "samples", "", "", *(f"{rank.samples:.1f}" if rank.samples else "–" for rank in observation.ranks)
         )
-    return [table, Text(below, style="dim")]
+    return [table]
 
 
 def _memory_line(observation: Observation) -> Text:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.units import format_bytes, format_duration, format_seconds
-from trimaran.report.tables import add_figures, add_words, frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table, join_figures, parted
 
 TARGET_ROWS = 16
 """Rows of the table that are shown: the front of time and cost, then the fastest."""
@@ -47,10 +47,10 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
         Lines and tables, which fit 80 columns.
     """
     run, chosen = document["run"], document["chosen"]
-    sentences: list[str | Table] = [*_wrapped(_verdict(document))]
+    sentences: list[str | Table] = [*_wrapped(_verdict(document)), ""]
     if run["compares_devices"]:
-        sentences += [_counts_table(document), *_wrapped(_best_counts(document))]
-    sentences.append(_parts_table(run))
+        sentences += [_counts_table(document), *_wrapped(_best_counts(document)), ""]
+    sentences += [_parts_table(run), ""]
     sentences += _wrapped(_failures(run))
     sentences += _wrapped(_checkpoints(run))
     sentences += _wrapped(_spares(run, chosen))
@@ -102,7 +102,8 @@ def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
 
 
 def _wrapped(sentence: str) -> list[str]:
-    return textwrap.wrap(sentence, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    whole = join_figures(sentence)
+    return [parted(line) for line in textwrap.wrap(whole, _WIDTH, break_long_words=False, break_on_hyphens=False)]
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
@@ -292,6 +293,9 @@ def _legend(document: Mapping[str, Any]) -> Iterator[str]:
     shown = {_key(row) for row in _shown(document)}
     more = sum(_key(row) not in shown for row in document["candidates"])
     yield "* chosen   ^ not beaten in both time and cost" + (f"   and {more} more: --json lists all" if more else "")
+    yield "local: batch of a replica" + (
+        "; epochs: to the target" if document["time_to_accuracy_s"] is not None else "; samples/s: of all devices"
+    )
     if document["time_to_accuracy_s"] is not None:
         yield f"time: to the target   interval: 90 %, in its unit   cost: {document['cost_unit']}"
 

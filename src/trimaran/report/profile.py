@@ -374,7 +374,8 @@ def profile_document(profile: Profile, *, top: int | None = None) -> dict[str, A
 def step_table(step: StepProfile) -> Table:
     """A step by phase, with intervals, shares and sources."""
     overlapped = f"\nexchange overlapped with compute: {format_seconds(step.overlapped_s)}" if step.overlapped_s else ""
-    table = frame_table(f"{step.strategy}, {step.samples} samples a device", f"interval: 90 %{overlapped}")
+    legend = f"{_phases(step)}\ninterval: 90 %{overlapped}".lstrip()
+    table = frame_table(f"{step.strategy}, {step.samples} samples a device", legend)
     add_words(table, "phase")
     add_figures(table, "time", "interval", "share")
     add_words(table, "source")
@@ -395,9 +396,30 @@ def step_table(step: StepProfile) -> Table:
     return table
 
 
+def _phases(step: StepProfile) -> str:
+    """Abbreviations of the phases that a table has."""
+    known = {"FP": "forward", "BP": "backward", "WU": "weight update"}
+    used = {word for phase in step.phases if phase.seconds or phase.high for word in phase.name.split()}
+    return "; ".join(f"{short}: {whole}" for short, whole in known.items() if short in used)
+
+
+def verdict_line(profile: Profile) -> str:
+    """How long a step takes on one device, and its largest phase."""
+    step = profile.steps[0]
+    largest = max(step.phases, key=lambda phase: phase.seconds)
+    low, high = step.interval_s
+    return (
+        f"{profile.job}: {format_seconds(step.step_s)} a step (90 %: {format_seconds(low)} to {format_seconds(high)}) "
+        f"by {step.strategy}, {100 * largest.share:.0f} % of it {_SPELLED.get(largest.name, largest.name)}."
+    )
+
+
+_SPELLED = {"FP": "forward", "BP": "backward", "load": "loading", "WU update": "update", "WU exchange": "exchange"}
+
+
 def memory_table(steps: Sequence[StepProfile]) -> Table:
     """Memory at the peak by class, one column a strategy."""
-    table = frame_table("Memory of a device at its peak", "not counted: the allocator's\nrounding and workspaces")
+    table = frame_table("Memory of a device at its peak", "not counted: the allocator's rounding and workspaces")
     add_words(table, "class")
     for step in steps:
         table.add_column(step.strategy, justify="right")
@@ -420,7 +442,7 @@ def spot_table(profile: Profile, *, top: int) -> Table:
     unit, size = next((entry for entry in _TIMES if shown and shown[0].seconds >= 10 * entry[1]), _TIMES[-1])
     table = frame_table(
         f"Compute by {profile.by}, {profile.samples} samples [{unit}]",
-        "share: of FP and BP   FLOP/s, B/s: reached   param: elements\n"
+        "share: of FP and BP; FLOP: of both; FLOP/s, B/s: reached; param: elements\n"
         "saved: bytes kept for the backward\n"
         "src: m measured, i interpolated, a assumed or analytic",
     )
@@ -445,7 +467,7 @@ def overhead_lines(overhead: Overhead) -> tuple[str, ...]:
     lines = [f"The whole model takes, of the sum of its {overhead.operations} operations: {', '.join(parts)}."]
     if overhead.small is None or overhead.small_share is None or overhead.fixed_share is None:
         return (*lines, "One batch size does not show whether it is bound by small operations.")
-    lines.append(f"{overhead.fixed_share:.0%} of FP and BP does not depend on the batch.".replace("%", " %", 1))
+    lines.append(f"{100 * overhead.fixed_share:.0f} % of FP and BP does not depend on the batch.")
     verdict = "It is bound by" if overhead.is_bound_by_small_operations else "It is not bound by"
     share = f"{100 * overhead.small_share:.0f} %"
     lines.append(

@@ -17,7 +17,7 @@ from rich.text import Text
 from trimaran.base.printable import printable
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.json_files import to_plain
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console, next_text
 
 WIDTH = 80
 
@@ -371,7 +371,8 @@ def _memory_tables(rehearsal: Rehearsal) -> Iterator[RenderableType]:
         yield table
     left = len(rows) - len(shown)
     legend = ", ".join(f"{PURPOSES[name]}: {name}" for name in purposes if PURPOSES[name] != name)
-    legend += f"{'; ' if legend else ''}like it: ranks that are taken to be the same"
+    legend += f"{'; ' if legend else ''}like it: ranks that are taken to be the same; alloc: of tensors; "
+    legend += "reserved: by the allocator"
     yield Text(legend + (f"; {format_count(left, 'row')} with less: --json" if left else ""), style="dim")
 
 
@@ -394,6 +395,7 @@ def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
             "yes" if one.fits else "no",
         )
     yield table
+    yield Text("saves: of the reserved memory; reserved then, fits then: with this remedy alone", style="dim")
 
 
 def _alike(ranks: Sequence[RehearsedRank]) -> list[list[RehearsedRank]]:
@@ -431,21 +433,24 @@ def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[R
         figures = f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes)
         table.add_row(Text(one.operation), Text(one.group), *figures)
     yield table
+    said = "group: as the script names it; ranks: of the group; count, bytes: in a step of this rank"
+    yield Text(said, style="dim")
     if len(collectives) > _MOST_ROWS:
         yield Text(f"{format_count(len(collectives) - _MOST_ROWS, 'row')} more: --json", style="dim")
 
 
 def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
     low, high = step.interval_s
-    mfu = "" if step.mfu is None else f", MFU {step.mfu:.1%} of {step.peak}"
+    mfu = "" if step.mfu is None else f", {100 * step.mfu:.1f} % of {step.peak} (MFU)"
     yield _title(f"Step: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)}){mfu}")
     table = frame_table()
     add_words(table, f"part of the step, rank {step.rank}")
     add_figures(table, "time", "share")
     for part, seconds in step.parts_s.items():
         if seconds >= 5e-4 * step.seconds:
-            table.add_row(Text(part), format_seconds(seconds), f"{seconds / step.seconds:.1%}")
+            table.add_row(Text(part), format_seconds(seconds), f"{100 * seconds / step.seconds:.1f} %")
     yield table
+    yield Text("times are predicted for the cluster", style="dim")
     yield from (Text(note, style="dim") for note in step.notes)
 
 
@@ -457,6 +462,7 @@ def _invented_table(invented: Sequence[InventedValue]) -> Iterator[RenderableTyp
     for one in invented[:_MOST_ROWS]:
         table.add_row(*map(Text, (one.what, one.value, one.asked, one.line)), f"{one.count:,}")
     yield table
+    yield Text("asked by, line: where the script asked; --hint says a value of yours", style="dim")
     if len(invented) > _MOST_ROWS:
         yield Text(f"{format_count(len(invented) - _MOST_ROWS, 'row')} more: --json", style="dim")
 
@@ -466,7 +472,14 @@ def _ending(rehearsal: Rehearsal) -> Iterator[str]:
     host = max((one.host_bytes for one in rehearsal.ranks), default=0)
     used = f", {format_bytes(host)} at most in a process" if host else ""
     yield f"{ranks} of {format_count(rehearsal.world, 'rank')} rehearsed in {format_seconds(rehearsal.took_s)}{used}"
-    yield f"next: {next_command(rehearsal)}"
+    before, trimaran, options = next_command(rehearsal).partition("trimaran rehearse ")
+    if not trimaran:
+        yield f"Next: {before}"
+    elif not before:
+        yield next_text(shlex.split(f"{trimaran}{options}"))
+    else:
+        yield f"Next: {before.rstrip(' ;:')}:"
+        yield next_text(shlex.split(f"{trimaran}{options}")).replace("Next: ", "   ", 1)
 
 
 def next_command(rehearsal: Rehearsal) -> str:

@@ -56,7 +56,8 @@ def remedies_view(
 def _in_a_line(remedy: Remedy) -> RenderableType:
     low, high = remedy.gain_interval
     figures = share_saved(remedy.predicted_gain, 1), share_saved(low, 1), share_saved(high, 1)
-    text = Text(f"{remedy.name}: {figures[0]} ({figures[1]} to {figures[2]}). ")
+    longer = ", times as long" if any("×" in figure for figure in figures) else ""
+    text = Text(f"{remedy.name}: {figures[0]} ({figures[1]} to {figures[2]}{longer}). ")
     text.append(remedy.basis, style="dim")
     return bullet(text)
 
@@ -84,15 +85,17 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
             Text(share_saved(remedy.predicted_gain), style="bold" if number == 1 else ""),
             f"{share_saved(low)} to {share_saved(high)}",
         )
-    caption = Text("gain: share of the time saved; interval: 90 %, or over low to high costs", style="dim")
-    return Group(table, caption, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
+    table.caption = (
+        "limiter: what it shortens; gain: share of the time saved\ninterval: 90 %, or over low to high costs"
+    )
+    return Group(table, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
 
 
 def _paragraph(number: int, remedy: Remedy) -> RenderableType:
     text = Text(remedy.action)
     if remedy.at:
         where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in remedy.at.items())
-        text.append(f" With {where}:", style="dim")
+        text.append(f" With {where}.", style="dim")
     text.append(f" {_METHODS[remedy.method]}{remedy.basis}", style="dim")
     if remedy.assumption:
         text.append(f" Assumes: {remedy.assumption}", style="dim")
@@ -110,4 +113,4 @@ _ACTORS: Mapping[Actor, str] = {
 
 def share_saved(share: float, digits: int = 0) -> str:
     """A share of the time that is saved; where more than as much again is lost, how many times as long it takes."""
-    return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:.{digits}f} %"
+    return f"{1 - share:.3g}×" if share < -1 else f"{100 * share:z.{digits}f} %"

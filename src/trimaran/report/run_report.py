@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.files import write_whole
+from trimaran.base.html import DataTable, fragment
+from trimaran.base.units import format_seconds
 from trimaran.pricing.noise import Noise
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Prediction
@@ -113,6 +115,67 @@ class RunReport:
     rollbacks: tuple[Mapping[str, Any], ...] = ()
     restarts: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        compared = self.comparison
+        step = Figure(
+            predicted_s=self.prediction.step_time_s, measured_s=None if compared is None else compared.step.measured_s
+        )
+        verdict = run_verdict(f"{self.job} ({self.strategy.name})", step, self.prediction.interval_s, self.others)
+        rows = (
+            [("step", step)]
+            if compared is None
+            else [
+                (f"rank {rank.rank}, {part}", rank.figure(part)) for rank in compared.ranks for part in ("step", *PARTS)
+            ]
+        )
+        table = DataTable(
+            columns=("", "predicted", "measured", "error"),
+            rows=[
+                (
+                    name,
+                    format_seconds(figure.predicted_s),
+                    "–" if figure.measured_s is None else format_seconds(figure.measured_s),
+                    "–" if figure.error is None else f"{figure.error:+.0%}",
+                )
+                for name, figure in rows
+                if figure.predicted_s or figure.measured_s
+            ],
+        )
+        return fragment(verdict, table, (noise_line(self.noise), *self.notes))
+
+
+_DISTURBED = 0.1
+"""Part of the cores that other programs take, above which a verdict says so."""
+
+
+def run_verdict(what: str, step: Figure, interval_s: tuple[float, float], others: float | None = None) -> str:
+    """A run in one sentence: its step as predicted and as measured.
+
+    Args:
+        what: ran, for people
+        step: both times
+        interval_s: 90 % interval of the prediction [s]
+        others: part of the cores that other programs took meanwhile [0..1]; None where that is not known
+
+    Example:
+        >>> run_verdict("digits (dp2)", Figure(predicted_s=0.012, measured_s=0.01), (0.009, 0.014))[:63]
+        'digits (dp2): a step took 10.0 ms and was predicted at 12.0 ms '
+    """
+    low, high = interval_s
+    ends = f"{format_seconds(low)} to {format_seconds(high)}"
+    predicted = format_seconds(step.predicted_s)
+    if step.measured_s is None or step.error is None:
+        return f"{what}: a step was predicted at {predicted} (90 %: {ends}); nothing was measured."
+    share = abs(step.error)
+    far = f"{100 * share:.{1 if share < 0.0995 else 0}f} % too {'long' if step.error > 0 else 'short'}"
+    where = "inside" if low <= step.measured_s <= high else "outside"
+    return (
+        f"{what}: a step took {format_seconds(step.measured_s)} and was predicted at {predicted} ({far}); the "
+        f"measurement is {where} the prediction's 90 % interval, {ends}"
+        + (f", while other programs took {others:.0%} of the cores." if (others or 0.0) > _DISTURBED else ".")
+    )
 
 
 def report_document(report: RunReport) -> dict[str, Any]:

@@ -14,7 +14,6 @@ speedup                              shares of a step
   └────────────── devices            └──┘└──┘└──┘  FP+BP
 """
 
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import log2
@@ -34,7 +33,7 @@ from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import add_figures, add_words
+from trimaran.report.tables import add_figures, add_words, next_text
 from trimaran.simulator.exchange_comparison import Ratio
 
 Mode = Literal["weak", "strong"]
@@ -286,7 +285,7 @@ def _faster_words(faster: FasterMethod) -> str:
         for sync, ratio in faster.ratios.items()
     )
     if faster.sync is None:
-        return f"not sure: {faster.best}, {ratios}, depending on constants that nobody has measured"
+        return f"not sure: {faster.best}, {ratios}, depending on costs without a measurement"
     return f"{faster.best}, {ratios}"
 
 
@@ -401,7 +400,7 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
     if not row.fits:
         # It cannot be run, so it has no throughput.
         blank = ["–"] * (len(_COLUMNS) - 1)
-        return [str(step.devices), *blank, _SHORT[row.limiter], f"{peak:.{1 if peak < 99.95 else 0}f}G!"]
+        return [str(step.devices), *blank, _SHORT[row.limiter], f"{_size(peak)}!"]
     return [
         str(step.devices),
         _rate(row.samples_per_s),
@@ -410,8 +409,13 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
         f"{100 * row.efficiency:.0f}%",
         *(_time(seconds, unit) for seconds in _times(step)),
         _SHORT[row.limiter],
-        f"{peak:.{1 if peak < 99.95 else 0}f}G",
+        _size(peak),
     ]
+
+
+def _size(gib: float) -> str:
+    """Memory in a narrow column: three digits."""
+    return f"{1024 * gib:.0f}M" if gib < 0.5 else f"{gib:.{1 if gib < 99.95 else 0}f}G"
 
 
 def _times(step: ScaledStep) -> tuple[float, ...]:
@@ -516,10 +520,10 @@ def _waited(row: ScalingRow) -> float:
 
 
 def best_advice(advice: Iterable[Remedy], *, most: int = 6) -> list[Remedy]:
-    """Each remedy and method of exchange where it helps the most, the largest gain first."""
-    best: dict[tuple[object, str], Remedy] = {}
+    """Each remedy where it helps the most, the largest gain first."""
+    best: dict[str, Remedy] = {}
     for remedy in advice:
-        best.setdefault((remedy.at.get("sync"), remedy.id), remedy)
+        best.setdefault(remedy.id, remedy)
     return list(best.values())[:most]
 
 
@@ -528,11 +532,11 @@ def legend_lines(study: ScalingStudy) -> list[str]:
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
     data = ", waits for data" if study.feeding else ""
     return [
-        f"{'ms' if in_ms else 'Parts'} of a step: FP+BP during the exchange; communication that overlaps with it and "
-        f"that is exposed; the optimizer; other: calls, copies into buffers, waits for the slowest{data}. ±: half of "
-        "the 90 % interval.",
-        "memory: of the rank that needs the most, in GiB; !: more than a device has, so that it cannot be run.",
-        "eff.: speedup by devices; optim: update; limit: what would shorten the step.",
+        f"{'ms' if in_ms else 'Parts'} of a step; FP+BP: forward and backward, during the exchange; overlap, exposed: "
+        f"communication during it and not; optim: update; other: calls, copies into buffers, waits for the "
+        f"slowest{data}; ±: half of the 90 % interval.",
+        "memory: of the rank that needs the most, G: GiB, M: MiB; !: more than a device has, so that it cannot be run.",
+        "speedup: by one device; eff.: that by the devices; limit: bottleneck.",
         f"Times are {study.source}; {study.software}.",
         *study.notes,
     ]
@@ -667,7 +671,7 @@ def print_study(out: Console, study: ScalingStudy) -> None:
         out.print(remedy_table(best_advice(study.advice)), "")
     for line in legend_lines(study):
         out.print(f"[dim]{escape(line)}[/]")
-    out.print(f"Next: {escape(next_command(study))}", soft_wrap=True)
+    out.print(next_text(next_words(study)), soft_wrap=True, markup=False)
 
 
 def verdict_lines(study: ScalingStudy) -> list[str]:
@@ -705,10 +709,13 @@ def _shortage_line(study: ScalingStudy, short: MemoryShortage) -> str:
     )
 
 
-def next_command(study: ScalingStudy) -> str:
-    """The command that finds the best plan for the devices of the study, for a shell."""
-    devices = max(row.step.devices for row in study.rows)
-    return shlex.join(["trimaran", "plan", study.job, "--cluster", study.cluster, "--devices", str(devices)])
+def next_words(study: ScalingStudy) -> list[str]:
+    """The command that finds the best plan for the devices and the batch of the fastest row that fits."""
+    fitting = [row.step for row in study.rows if row.fits] or [row.step for row in study.rows]
+    most = max(fitting, key=lambda step: step.devices)
+    asked = ["--devices", str(most.devices), "--batch", str(most.local_batch * most.devices)]
+    precision = ["--precision", study.precision] if study.precision_source == AS_ASKED else []
+    return ["trimaran", "plan", study.job, "--cluster", study.cluster, *asked, *precision]
 
 
 def _print_list(out: Console, title: str, lines: list[str]) -> None:

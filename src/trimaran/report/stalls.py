@@ -10,7 +10,7 @@ from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_seconds
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table
+from trimaran.report.tables import Joined, add_figures, add_words, bullet, frame_table
 
 _TITLES = {
     "fetch": "fetch           waiting for data",
@@ -147,7 +147,9 @@ def stalls_view(report: StallReport) -> RenderableType:
         low, high = split.step_interval_s
         interval = f" (90 %: {format_seconds(low)} to {format_seconds(high)})"
     step.append(f" {report.way}{interval}; {report.feeding}", style="not bold")
-    lines: list[RenderableType] = [head, step, _limit_line(report), Text(), _ways_table(report)]
+    head.append(": ")
+    head.append_text(step)
+    lines: list[RenderableType] = [Joined(head), Joined(_limit_line(report)), Text(), _ways_table(report)]
     if report.ranks > 1:
         lines += [Text(), _ranks_table(report)]
     lines.append(Text())
@@ -196,14 +198,16 @@ def _ways_table(report: StallReport) -> RenderableType:
     table.add_row("step", "100 %", *(format_seconds(way.step_time_s) for way in report.ways.values()))
     steps = ", ".join(f"{way.steps} {name}" for name, way in report.ways.items())
     ways = "; ".join(f"{way}: {_WAYS[way]}" for way in report.ways)
-    return Group(table, Text(f"share: of the {report.way} step. {ways}. Steps: {steps}.", style="dim"))
+    table.caption = f"share: of the {report.way} step; {ways}\nSteps: {steps}."
+    return table
 
 
 def _ranks_table(report: StallReport) -> RenderableType:
     shown = [
         name for name in _TITLES if any(abs(rank.shares[name]) >= _SHOWN * rank.step_time_s for rank in report.by_rank)
     ]
-    table = frame_table(f"By rank, {report.way}")
+    legend = "; ".join(f"{_SHORT[name]}: {name}" for name in shown if name in _SHORT)
+    table = frame_table(f"By rank, {report.way}", legend)
     add_figures(table, "rank", no_wrap=False)
     for name in shown:
         table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""A few shapes of SVG, drawn onto white, with text that stays text."""
+"""A few shapes of SVG, with text that stays text: on white in a file, on the ground of the page in one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,6 +51,8 @@ class Drawing:
     Attributes:
         width: of the drawing [pixels]
         height: of the drawing [pixels]
+        title: what it shows, for those who do not see it; "": nothing is said
+        inline: it is a part of a page, whose ground and fonts it has
 
     Example:
         >>> drawing = Drawing(width=10, height=5)
@@ -61,6 +63,8 @@ class Drawing:
 
     width: float
     height: float
+    title: str = ""
+    inline: bool = False
     _shapes: list[str] = field(default_factory=list)
 
     def line(self, points: Sequence[Point], *, colour: str, width: float = 1.0, dashed: bool = False) -> None:
@@ -70,15 +74,22 @@ class Drawing:
             f'<polyline points="{_path(points)}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dash}/>'
         )
 
-    def box(self, x: float, y: float, width: float, height: float, *, colour: str) -> None:
-        """A filled box by its upper left corner."""
-        self._shapes.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
-        )
+    def box(self, x: float, y: float, width: float, height: float, *, colour: str, says: str = "") -> None:
+        """A filled box by its upper left corner; a pointer on it reads what it says."""
+        self._shape("rect", f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"', says)
 
-    def dot(self, x: float, y: float, *, colour: str) -> None:
-        """A point of a curve."""
-        self._shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+    def area(self, points: Sequence[Point], *, colour: str, opacity: float = 1.0) -> None:
+        """A filled area by its corners."""
+        self._shape("polygon", f'points="{_path(points)}" fill="{colour}" fill-opacity="{opacity:g}"', "")
+
+    def dot(self, x: float, y: float, *, colour: str, size: float = 3.0, hollow: bool = False, says: str = "") -> None:
+        """A point of a curve; a pointer on it reads what it says."""
+        fill = f'fill="none" stroke="{colour}" stroke-width="2"' if hollow else f'fill="{colour}"'
+        self._shape("circle", f'cx="{x:.1f}" cy="{y:.1f}" r="{size:g}" {fill}', says)
+
+    def _shape(self, name: str, attributes: str, says: str) -> None:
+        told = f">{_title(says)}</{name}>" if says else "/>"
+        self._shapes.append(f"<{name} {attributes}{told}")
 
     def text(
         self,
@@ -100,12 +111,16 @@ class Drawing:
 
     def render(self) -> str:
         """The file's text."""
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" height="{self.height:.0f}" '
-            f'viewBox="0 0 {self.width:.0f} {self.height:.0f}" font-family="Helvetica, Arial, sans-serif">'
-        )
+        size = f'width="{self.width:.0f}" height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}"'
+        if self.inline:
+            return "\n".join((f'<svg {size} role="img">', _title(self.title), *self._shapes, "</svg>")) + "\n"
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="Helvetica, Arial, sans-serif">'
         ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
         return "\n".join((head, ground, *self._shapes, "</svg>")) + "\n"
+
+
+def _title(text: str) -> str:
+    return f"<title>{escape(printable(text))}</title>"
 
 
 def _path(points: Sequence[Point]) -> str:

@@ -4,17 +4,21 @@ Every function returns a rich renderable and prints nothing. Nothing is said by 
 where NO_COLOR is set.
 """
 
-from collections.abc import Sequence
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.printable import printable
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_bytes, format_seconds
+from trimaran.program.types import Kind
 from trimaran.report.breakdown import Breakdown
 from trimaran.report.comparison import Comparison, Figure
 
@@ -35,7 +39,7 @@ def make_console(**options: Any) -> Console:
 
 class _PrintableHook(RenderHook):
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Printable(one) for one in renderables]
+        return [_Printable(Joined(one) if isinstance(one, Text) else one) for one in renderables]
 
 
 class _Printable:
@@ -49,8 +53,54 @@ class _Printable:
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
+_JOIN = "\ue000"
+"""Stands for a space at which no line ends; a terminal never sees it."""
+_UNIT = r"%|[nµm]?s|min|h|days?|[KMGTP]i?B|[KMGT]?B/s|[kMGT]bit/s|points|GPUs?"
+_FIGURE = re.compile(rf"(?<=\d) (?=(?:{_UNIT})(?:[\s,.;:)/]|$))")
+
+
+def join_figures(text: str) -> str:
+    """A text whose figures keep their units when it is folded; `parted` gives it back."""
+    return _FIGURE.sub(_JOIN, text)
+
+
+def parted(text: str) -> str:
+    """What `join_figures` made, with spaces."""
+    return text.replace(_JOIN, " ")
+
+
+class Joined:
+    """A text whose figures keep their units when it is folded, on whatever console."""
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+
+    def _joined(self) -> Text:
+        found = self.text.copy()
+        found.plain = join_figures(self.text.plain)
+        return found
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._joined(), options):
+            yield segment if segment.control else Segment(parted(segment.text), segment.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self._joined())
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The tables that pages for people are made of: a title, one line under the head, no frame
+
+
+class _Framed(Table):
+    """A table whose legend has the width of the page: below a narrow table it would else be folded to its width."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        legend, self.caption = self.caption, None
+        yield from super().__rich_console__(console, options)
+        self.caption = legend
+        if legend:
+            yield Joined(Text(str(legend), style="dim"))
 
 
 def frame_table(title: str = "", caption: str = "") -> Table:
@@ -58,9 +108,9 @@ def frame_table(title: str = "", caption: str = "") -> Table:
 
     Args:
         title: above it; brackets in it are no markup; "": none
-        caption: below it, likewise
+        caption: the legend below it, likewise: a line or two on each column and mark that does not explain itself
     """
-    return Table(
+    return _Framed(
         box=box.SIMPLE_HEAD,
         title=Text(title, style="bold") if title else None,
         title_justify="left",
@@ -70,6 +120,44 @@ def frame_table(title: str = "", caption: str = "") -> Table:
         pad_edge=False,
         padding=(0, 1, 0, 0),
     )
+
+
+def next_text(words: Sequence[str], then: str = "") -> str:
+    """The command that follows an answer, for a shell: where 80 columns do not hold it, it goes on in further lines.
+
+    Args:
+        words: of the command
+        then: what it does, for people, in a line before it; "": it says that itself
+
+    Example:
+        >>> print(next_text(["trimaran", "train", "digits", "--plan", "plan.json"]))
+        Next: trimaran train digits --plan plan.json
+    """
+    lines = [f"Next{f', {then}' if then else ''}:"]
+    for number, part in enumerate(_options_of(words)):
+        # Room is left for the mark of a line that goes on.
+        if number and len(lines[-1]) + len(part) + 3 > WIDTH:
+            lines[-1] += " \\"
+            lines.append(f"   {part}")
+        else:
+            lines[-1] += f" {part}"
+    return "\n".join(lines)
+
+
+def _options_of(words: Sequence[str]) -> Iterator[str]:
+    """Parts of a command that stay in one line: the command with its name, an option with its value."""
+    part: list[str] = []
+    for word in words:
+        if part and (word.startswith("-") or not part[0].startswith("-")) and part != ["trimaran"]:
+            yield shlex.join(part)
+            part = []
+        part.append(word)
+    if part:
+        yield shlex.join(part)
+
+
+WIDTH = 80
+"""Columns of a page."""
 
 
 def add_words(table: Table, *titles: str, no_wrap: bool = False) -> None:
@@ -101,7 +189,7 @@ def bullet(text: Text, *, mark: str = "-") -> Table:
     row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     row.add_column(justify="right", no_wrap=True)
     row.add_column()
-    row.add_row(mark, text)
+    row.add_row(mark, Joined(text))
     return row
 
 
@@ -152,13 +240,16 @@ def kind_table(comparison: Comparison) -> Table:
     Args:
         comparison: of a prediction and a run
     """
-    table = frame_table("Median by kind of instruction")
+    table = frame_table(
+        "Median by kind of instruction",
+        "count: instructions of a step; observed: those of them with a measured duration",
+    )
     add_words(table, "kind")
     add_figures(table, "count", "observed", "predicted", "measured", "error", no_wrap=False)
     for kind in comparison.kinds:
         measured_s = kind.each.measured_s
         table.add_row(
-            str(kind.kind),
+            f"{kind.kind} {_KINDS[kind.kind]}",
             str(kind.count),
             str(kind.observed),
             format_seconds(kind.each.predicted_s),
@@ -168,17 +259,48 @@ def kind_table(comparison: Comparison) -> Table:
     return table
 
 
-def utilization_table(devices: Sequence[Breakdown]) -> Table:
+_KINDS: Mapping[Kind, str] = {
+    Kind.LOAD: "load a batch",
+    Kind.FORWARD: "forward",
+    Kind.BACKWARD: "backward",
+    Kind.BACKWARD_INPUT: "dgrad",
+    Kind.BACKWARD_WEIGHT: "wgrad",
+    Kind.SEND_FORWARD: "send activations",
+    Kind.RECEIVE_FORWARD: "receive activations",
+    Kind.SEND_BACKWARD: "send gradients",
+    Kind.RECEIVE_BACKWARD: "receive gradients",
+    Kind.ALL_REDUCE: "all-reduce",
+    Kind.ALL_GATHER: "all-gather",
+    Kind.REDUCE_SCATTER: "reduce-scatter",
+    Kind.BROADCAST: "broadcast",
+    Kind.REDUCE: "reduce",
+    Kind.UPDATE: "update",
+    Kind.CLIP: "clip gradients",
+    Kind.OFFLOAD: "offload",
+    Kind.PREFETCH: "prefetch",
+    Kind.RELEASE: "release",
+    Kind.RECOMPUTE: "recompute",
+    Kind.EVALUATE: "evaluate",
+}
+
+
+def utilization_table(devices: Sequence[Breakdown], *, peaks: Sequence[int] = ()) -> Table:
     """Busy, waiting and empty share of each device.
 
     Args:
         devices: one entry a rank
+        peaks: peak memory of each rank; empty: not known [bytes]
     """
-    table = frame_table("Devices")
-    add_figures(table, "rank", "step", "busy", "wait", "bubble", no_wrap=False)
+    table = frame_table(
+        "Devices",
+        "busy: forward, backward, update, loading; wait: communication that nothing\n"
+        "overlaps; bubble: neither" + ("; peak: memory" if peaks else ""),
+    )
+    add_figures(table, "rank", "step", "busy", "wait", "bubble", *(("peak",) if peaks else ()), no_wrap=False)
     for device in devices:
         shares = (f"{100 * share:.1f} %" for share in (device.busy, device.wait, device.bubble))
-        table.add_row(str(device.rank), format_seconds(device.step_s), *shares)
+        peak = (format_bytes(peaks[device.rank]),) if peaks else ()
+        table.add_row(str(device.rank), format_seconds(device.step_s), *shares, *peak)
     return table
 
 

@@ -13,13 +13,50 @@ are written with all their digits.
 
 import hashlib
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
-from trimaran.base.files import write_whole
-from trimaran.base.timeline import Timeline
+from trimaran.base.decoding import decode_typed
+from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.files import read_bytes, write_whole
+from trimaran.base.timeline import Columns, Timeline
 
 TIMELINE_VERSION = 1
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+_Rank = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
+_Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+
+
+class _Memory(msgspec.Struct):
+    """Live bytes of a rank at every change."""
+
+    time_s: list[_Seconds]
+    nbytes: list[_Number]
+
+
+class _Spans(msgspec.Struct):
+    """The content of a file."""
+
+    instructions: list[str]
+    streams: list[str]
+    rank: list[_Rank]
+    stream: list[_Number]
+    start_s: list[_Seconds]
+    end_s: list[_Seconds]
+    instruction: list[_Number]
+    nbytes: list[_Number]
+    step: list[_Number]
+    memory: list[_Memory]
+
+
+class _File(msgspec.Struct):
+    """A file."""
+
+    schema_version: int
+    digest: str
+    timeline: msgspec.Raw
 
 
 def encode_timeline(timeline: Timeline) -> bytes:
@@ -63,3 +100,63 @@ def write_timeline(path: Path, timeline: Timeline) -> None:
         EnvironmentProblem: it cannot be written there
     """
     write_whole(path, encode_timeline(timeline))
+
+
+def read_timeline(path: Path) -> Timeline:
+    """Read a timeline that `write_timeline` wrote.
+
+    Args:
+        path: of the file
+
+    Raises:
+        InputError: it cannot be read, is of another version, or has columns that do not fit each other
+        CorruptDataError: it was truncated or edited
+    """
+    source = str(path)
+    file = decode_typed(read_bytes(path), _File, source=source)
+    if file.schema_version != TIMELINE_VERSION:
+        raise InputError(
+            f"{source}: schema_version is {file.schema_version}, and timelines of version {TIMELINE_VERSION} are read",
+            code="timeline.version",
+            source=source,
+        )
+    body = bytes(file.timeline)
+    if hashlib.sha256(body).hexdigest() != file.digest:
+        raise CorruptDataError(
+            f"{source} was edited or damaged after it was written: take another copy, or train again",
+            code="timeline.digest-mismatch",
+            source=source,
+        )
+    spans = decode_typed(body, _Spans, source=source)
+    columns = (spans.rank, spans.stream, spans.start_s, spans.end_s, spans.instruction, spans.nbytes, spans.step)
+    wrong = "columns of different lengths" if len({len(column) for column in columns}) > 1 else _wrong(spans)
+    if wrong:
+        raise InputError(f"{source}: {wrong}: take another copy", code="timeline.inconsistent", source=source)
+    return Timeline.from_columns(
+        Columns(
+            spans.rank,
+            [spans.streams[number] for number in spans.stream],
+            spans.start_s,
+            spans.end_s,
+            [spans.instructions[number] for number in spans.instruction],
+            spans.nbytes,
+            spans.step,
+        ),
+        [list(zip(one.time_s, one.nbytes, strict=True)) for one in spans.memory],
+    )
+
+
+def _wrong(spans: _Spans) -> str:
+    """What of a timeline does not fit; "" where all does."""
+    names: tuple[tuple[str, list[Any], list[str]], ...] = (
+        ("instruction", spans.instruction, spans.instructions),
+        ("stream", spans.stream, spans.streams),
+    )
+    for what, numbers, known in names:
+        if max(numbers, default=-1) >= len(known):
+            return f"a span has {what} {max(numbers)}, and there are {len(known)}"
+    if any(end < start for start, end in zip(spans.start_s, spans.end_s, strict=True)):
+        return "a span ends before it starts"
+    if any(len(one.time_s) != len(one.nbytes) for one in spans.memory):
+        return "memory has times and sizes of different numbers"
+    return ""

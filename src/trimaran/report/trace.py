@@ -134,7 +134,7 @@ def _source_events(
         process = 2 * rank + number + 1
         yield _metadata(process, 0, "process_name", name=f"rank {rank} {source}")
         yield _metadata(process, 0, "process_sort_index", sort_index=process)
-        threads = _threads(spans[rank])
+        threads = threads_of(spans[rank])
         for thread, (name, members) in enumerate(threads, start=1):
             yield _metadata(process, thread, "thread_name", name=name)
             yield _metadata(process, thread, "thread_sort_index", sort_index=thread)
@@ -147,7 +147,7 @@ def _source_events(
     yield from _arrows(program, timeline.steps, places, source=source, shift_s=shift_s)
 
 
-def _threads(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
+def threads_of(spans: Iterable[Span]) -> list[tuple[str, list[Span]]]:
     """The spans of a rank by stream, in threads within which none overlaps another."""
     threads: dict[str, list[list[Span]]] = {}
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):

@@ -27,7 +27,8 @@ def place_model(model: nn.Module, *, precision: Precision, device: str) -> nn.Mo
         precision: of the job
         device: "cpu" or "cuda:<n>"
     """
-    return model.to(device=device, dtype=torch.float64) if precision == "fp64" else model.to(device=device)
+    # Not by `to(dtype=...)`, which takes the real part of what is complex.
+    return (model.double() if precision == "fp64" else model).to(device=device)
 
 
 def place_batch(batch: Any, *, precision: Precision, device: str) -> Any:

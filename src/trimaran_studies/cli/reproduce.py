@@ -194,7 +194,7 @@ def reproduce(
 def _specification(rows: str | None, page: Path | None, *, as_json: bool) -> None:
     from trimaran.base.errors import InputError
     from trimaran.base.files import write_whole
-    from trimaran_studies.specification.page import judge, lines_table, write_page
+    from trimaran_studies.specification.page import judge, lines_table, verdict_line, write_page
     from trimaran_studies.specification.requirements import Recorded, default_results, to_json
 
     if page is not None and rows is not None:
@@ -207,7 +207,7 @@ def _specification(rows: str | None, page: Path | None, *, as_json: bool) -> Non
     if as_json:
         print_json({"schema_version": 1, "rows": to_json(found)})
         return
-    console().print(lines_table(found))
+    console().print(verdict_line(found), "", lines_table(found), sep="\n")
 
 
 def _survey(page: Path | None, *, as_json: bool) -> None:
@@ -221,7 +221,9 @@ def _survey(page: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema_version": 1, **survey_document(found)})
         return
-    console().print(survey_table(found))
+    out = console()
+    out.print("What each published remedy is worth on two jobs, by our models.\n")
+    out.print(survey_table(found))
 
 
 def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:

@@ -97,6 +97,17 @@ def lines_of(found: Found) -> list[Line]:
     ]
 
 
+def verdict_line(found: Iterable[Found]) -> str:
+    """How many requirements have which verdict.
+
+    Args:
+        found: some requirements
+    """
+    counts = Counter(str(each.verdict) for each in found)
+    said = ", ".join(f"{number} {verdict}" for verdict, number in counts.most_common())
+    return f"Of {counts.total()} requirements of four studies: {said}."
+
+
 def lines_table(found: Iterable[Found]) -> Table:
     """Requirements for people, a line for each check."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)

@@ -108,6 +108,7 @@ def test_an_explanation_names_links_and_keeps_brackets_as_they_are() -> None:
     text = io.StringIO()
     print_explanation(Console(file=text, width=80), explained(epochs()))
     words = " ".join(text.getvalue().split())
-    assert "Plan for a [red] job, global batch 8 over 1 Gb/s: dp2, 60" in words
+    assert "a [red] job on 2 devices: dp2, " in words
     assert "an epoch, 60.0 ms a step" in words
+    assert "Global batch 8 over 1 Gb/s." in words
     assert "Why not [pp]?" in words

@@ -75,6 +75,22 @@ def test_what_needs_whole_parameters_is_found(kind: Any) -> None:
     assert (traits.separable, traits.elementwise) == (True, False)
 
 
+class Centred(torch.optim.SGD):
+    """Gradients of each row less their mean: rows may be on other ranks, columns may not."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.ndim > 1:
+                parameter.grad -= parameter.grad.mean(dim=1, keepdim=True)
+        super().step(closure)
+
+
+def test_what_needs_whole_rows_is_found() -> None:
+    traits = optimizer_traits(gpt(lambda parameters: Centred(parameters, lr=0.1)), MODEL)
+    assert (traits.separable, traits.elementwise) == (True, False)
+    assert "updated differently than the whole" in traits.reason
+
+
 def test_what_looks_across_parameters_is_found() -> None:
     traits = optimizer_traits(gpt(lambda parameters: OneNorm(parameters, lr=0.1)), MODEL)
     assert (traits.separable, traits.elementwise) == (False, False)

@@ -12,6 +12,7 @@ from tests.unit.rehearsal.made_records import Maker
 
 from trimaran.base.errors import InputError
 from trimaran.rehearsal.agreement import Agreement, Finding, agree
+from trimaran.rehearsal.kinds import affordable, choose_ranks, find_axes, represent
 from trimaran.rehearsal.record import Invented, Record, TensorForm
 
 Write = Callable[[Maker], None]
@@ -243,6 +244,17 @@ def test_a_stopped_rank_is_compared_as_far_as_it_came() -> None:
     assert answer.ok
     assert not answer.waits
     assert [unsure.kind for unsure in answer.unsure] == ["stopped"]
+
+
+def test_ranks_that_were_stopped_alike_are_told_at_once() -> None:
+    def write(maker: Maker) -> None:
+        for _ in range(2 if maker.record.rank else 3):
+            maker.all_reduce(line=10)
+            maker.step()
+        maker.end("seconds" if maker.record.rank else "finished")
+
+    (unsure,) = agreement_of(4, write).unsure
+    assert unsure.text.startswith("Ranks 1–3 were stopped (seconds) at ")
 
 
 def test_ranks_stopped_after_the_same_step_are_compared_to_it() -> None:
@@ -780,3 +792,32 @@ def test_two_neighbouring_calls_of_one_rank_that_are_exchanged_are_found(draw: r
     assert not answer.ok
     assert answer.findings[0].kind in ("order", "deadlock", "operation", "root", "type", "shape", "reduction", "alone")
     assert lines_of(answer.findings[0]) & {one.line, other.line}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# With the ranks that are rehearsed by default
+
+
+@pytest.mark.parametrize("stage", [0, 6, 11])
+def test_a_fault_of_one_of_two_members_of_a_stage_is_found_by_the_ranks_that_are_rehearsed(stage: int) -> None:
+    """Twelve stages of four ranks: more than the number up to which every stage is whole whatever it costs."""
+    stages, size = 12, 4
+    faulty = stage * size + size - 1
+
+    def write(maker: Maker) -> None:
+        columns = [tuple(range(first, stages * size, size)) for first in range(size)]
+        rows = [tuple(range(first, first + size)) for first in range(0, stages * size, size)]
+        for ranks in columns:
+            maker.group(ranks, "mesh_pp")
+        names = {ranks: maker.group(ranks, "mesh_dp") for ranks in rows}
+        (row,) = (ranks for ranks in rows if maker.record.rank in ranks)
+        maker.all_reduce(names[row], 8 if maker.record.rank == faulty else 4, line=20)
+
+    records = ranks_of(stages * size, write)
+    axes = find_axes(records[:1])
+    chosen = choose_ranks(stages * size, axes, affordable(records[:1]))
+    assert len(chosen) == 2 * stages
+    answer = agree([records[rank] for rank in chosen], represent(stages * size, axes, chosen))
+    found = only(answer)
+    assert found.kind == "shape"
+    assert lines_of(found) == {20}

@@ -8,8 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimaran.base.errors import InputError
-from trimaran.rehearsal.kinds import Axis, choose_ranks, describe_place, find_axes, parse_ranks, represent, stand_ins
-from trimaran.rehearsal.record import Collective, Group, Record
+from trimaran.rehearsal.kinds import (
+    MOST_RANKS,
+    Axis,
+    affordable,
+    choose_ranks,
+    describe_place,
+    find_axes,
+    parse_ranks,
+    represent,
+    stand_ins,
+)
+from trimaran.rehearsal.record import Collective, Group, Mark, Record
 
 
 def mesh(sizes: dict[str, int]) -> list[tuple[str, list[tuple[int, ...]]]]:
@@ -70,6 +80,29 @@ def test_a_mesh_of_three_dimensions_has_every_stage_and_both_ends_of_each_axis(o
     stages = [64 * stage for stage in range(16)]
     # Rank 0's ends: 7 on tp, 56 on dp. Those of the last rank: 1016 on tp, 967 on dp, 63 on pp.
     assert chosen == tuple(sorted({*stages, 7, 56, 1016, 967, 63, 1023}))
+
+
+def test_where_it_is_affordable_every_stage_has_two_members_of_each_group() -> None:
+    """16 stages × 8 replicas × 8 shards, of a script of few events and of one of many."""
+    cheap, dear = (record(0, {"pp": 16, "dp": 8, "tp": 8}) for _ in range(2))
+    axes = find_axes([cheap])
+    chosen = set(choose_ranks(1024, axes, affordable([cheap])))
+    assert len(chosen) == 50
+    for stage in range(0, 1024, 64):
+        for axis in axes[2:]:
+            assert len(chosen & set(axis.group_of(stage))) == 2, (stage, axis.name)
+    dear.events = [Mark(0, 0)] * 200_000
+    assert affordable([dear]) == MOST_RANKS
+    assert len(choose_ranks(1024, axes, affordable([dear]))) == 22
+    # 30 ranks: those that are always there, and two more at four stages.
+    assert len(choose_ranks(1024, axes, 30)) == 30
+
+
+def test_ranks_that_exchange_objects_are_few_as_they_run_at_once() -> None:
+    one = record(0, {"pp": 16, "dp": 8}, sends="pp")
+    assert affordable([one]) > MOST_RANKS
+    one.collectives = [msgspec.structs.replace(one.collectives[0], operation="send_object")]
+    assert affordable([one]) == MOST_RANKS
 
 
 def test_two_dimensions_have_their_four_corners() -> None:

@@ -97,7 +97,7 @@ def made(verdict: Verdict = "fits", **changes: object) -> Rehearsal:
 def test_the_verdict_comes_first_and_the_next_command_last(verdict: Verdict) -> None:
     page = str(made(verdict)).splitlines()
     assert page[0].startswith("train.py runs out of memory on 131,072 ×")
-    assert "next: " in "\n".join(page[-4:])
+    assert "Next: " in "\n".join(page[-4:])
     assert verdict in EXIT_CODES
 
 
@@ -109,7 +109,7 @@ def test_only_a_script_that_fits_ends_with_status_zero() -> None:
 def test_the_largest_figures_fit_eighty_columns_and_none_is_left_out() -> None:
     page = str(made())
     assert max(map(len, page.splitlines())) <= 80
-    for shown in ("139.0", "119.0", "2,048", "1,000,000", "60.0%", "40.0%", "909.5 TiB", "…"):
+    for shown in ("139.0", "119.0", "2,048", "1,000,000", "60.0 %", "40.0 %", "909.5 TiB", "…"):
         assert shown in page
     # The share of a part below 0.05 % of the step says nothing.
     assert "slowest rank" not in page

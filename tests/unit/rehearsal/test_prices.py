@@ -132,6 +132,37 @@ def test_a_convolution_without_a_gradient_of_its_input_is_cheaper() -> None:
     assert price(first).device_s < price(both).device_s
 
 
+def lstm(steps: int, *, layers: int = 2, backward: bool = False, packed: bool = False, mode: int = 2) -> Kernel:
+    """Of 32 sequences and 512 numbers, in fp32."""
+    shape = (32 * steps, 512) if packed else (32, steps, 512)
+    given = {
+        "mode": mode, "hidden_size": 512, "proj_size": 0, "num_layers": layers, "batch_first": not packed,
+        "bidirectional": False, "batch_sizes": [32] * steps if packed else [], "output_mask": [True] * 4,
+    }  # fmt: skip
+    name = f"aten._cudnn_rnn{'_backward' if backward else ''}.default"
+    whole = form(*shape, dtype="float32")
+    return kernel(name, [whole, *[form(2048, 512, dtype="float32")] * 2 * layers], [whole], 0, **given)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_recurrent_layer_goes_through_its_steps_one_after_another(packed: bool) -> None:
+    """No step can begin before the one ahead of it: each takes at least a launch and to read the weights."""
+    short, long = (price(lstm(steps, packed=packed)) for steps in (64, 256))
+    assert short.kind == "recurrent"
+    weights_s = 2048 * 512 * 4 / (H100.sustained_bytes_per_s * 10)  # from a cache, at the most
+    assert short.device_s > 2 * 64 * max(weights_s, 2e-6)
+    assert long.device_s == pytest.approx(4 * short.device_s, rel=0.1)
+    assert short.flops == pytest.approx(2 * 32 * 64 * 2 * 2048 * 1024)
+
+
+def test_the_gradient_of_a_recurrent_layer_goes_through_them_again_and_then_makes_that_of_its_weights() -> None:
+    forward, backward = (price(lstm(64, backward=backward)) for backward in (False, True))
+    assert forward.device_s < backward.device_s < 4 * forward.device_s
+    assert backward.flops == pytest.approx(2 * forward.flops)
+    assert price(lstm(64, mode=3)).flops == pytest.approx(0.75 * forward.flops)
+    assert price(lstm(64, layers=1)).device_s == pytest.approx(forward.device_s / 2, rel=0.05)
+
+
 def test_copies_from_the_host_take_its_link() -> None:
     copy = kernel("aten._to_copy.default", [form(64 * MIB, device="cpu")], [form(64 * MIB)])
     found = price(copy)

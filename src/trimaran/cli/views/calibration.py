@@ -10,7 +10,7 @@ from trimaran.base.units import format_count, format_rate, format_seconds
 from trimaran.measure.calibration.results import Calibration, DeviceFigures, Estimate, LinkFigures
 from trimaran.program.json_files import to_plain
 from trimaran.report.run_report import noise_line
-from trimaran.report.tables import add_figures, add_words, frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table, next_text
 
 
 def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
@@ -21,6 +21,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
         calibration: what was measured
         output: the file that it was written to; None: it is only kept
     """
+    out.print(_verdict(calibration) + "\n")
     for device in calibration.devices:
         out.print(_device_table(device))
         out.print()
@@ -32,8 +33,19 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
         out.print(line[0].upper() + line[1:])
     if output is None:
         out.print("Kept for this machine. In a file: trimaran calibrate -o machine.json")
-    else:
-        out.print(f"Next: trimaran plan JOB --calibration {output}", soft_wrap=True)
+    words = ["trimaran", "plan", "JOB", *([] if output is None else ["--calibration", str(output)])]
+    out.print(next_text(words), soft_wrap=True, markup=False)
+
+
+def _verdict(calibration: Calibration) -> str:
+    """What was measured, in a sentence."""
+    devices = sum(device.count for device in calibration.devices)
+    measured = [
+        format_count(devices, "device"),
+        *([format_count(len(calibration.links), "link")] if calibration.links else []),
+        *(["the noise of repeated runs"] if calibration.noise else []),
+    ]
+    return f"Measured: {', '.join(measured)}; plans on this machine use it."
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:
@@ -54,8 +66,8 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
 def _device_table(device: DeviceFigures) -> Table:
     devices = format_count(device.count, "device")
     title = f"{devices}, {device.name}, each while all are busy"
-    table = frame_table(title, device.operator_s.source)
-    add_words(table, "what")
+    table = frame_table(title, f"a x: a scalar times a vector; {device.operator_s.source}")
+    add_words(table, "measured")
     add_figures(table, "figure", "90 % interval")
     for product in device.products:
         what = f"matrix product, {product.width} × {product.width}, float32"
@@ -69,8 +81,8 @@ def _device_table(device: DeviceFigures) -> Table:
 def _link_table(calibration: Calibration) -> Table:
     table = frame_table(
         "Transfers between ranks of this machine",
-        "largest: its rate and the interval of that   during compute: how much slower\n"
-        f"the transfer is, and how much slower compute; {calibration.links[0].small_s.source}",
+        "smallest: time of a message of few bytes; largest: rate of one of many, with its interval\n"
+        f"during compute: how much slower the transfer is, and compute; {calibration.links[0].small_s.source}",
     )
     add_words(table, "link", "kind", "ranks", no_wrap=True)
     add_figures(table, "smallest", "largest", "90 % interval", "during compute", no_wrap=False)

@@ -76,9 +76,9 @@ def parts_table(anatomy: Anatomy) -> Table:
     """A step by class."""
     table = frame_table(
         "What the step is made of",
-        "the critical path of the simulated step, which its classes sum to"
+        "class: of the critical path of the simulated step, which they sum to"
         if anatomy.legs
-        else "the analytical model of one step, whose classes sum to it",
+        else "class: of the analytical model of a step, which they sum to",
     )
     add_words(table, "class")
     add_figures(table, "time", "share")
@@ -113,7 +113,7 @@ _MEANINGS: Mapping[str, str] = {
 def contrast_table(chosen: Anatomy, other: Anatomy) -> Table:
     """Two plans class by class."""
     mine, theirs = chosen.candidate, other.candidate
-    table = frame_table("Class by class", "the differences of the classes sum to that of the steps")
+    table = frame_table("Class by class", "difference: of the other plan; those of the classes sum to that of the step")
     add_words(table, "class")
     add_figures(table, mine.name, theirs.name, "difference", no_wrap=False)
     for part in dict.fromkeys((*chosen.parts, *other.parts)):
@@ -156,21 +156,23 @@ def alternative_table(
         references: what others would run, by its role
         is_fresh: the search that found the alternatives chose it, by a rule that is said below
     """
-    caption = "slower: than the plan\ninterval: over low, median and high costs"
+    caption = "slower: than the plan; interval: over low, median and high costs"
+    if any(not one.is_certain for one in (*alternatives, *(one for _, one in references))):
+        caption += "\n≈ within the uncertainty: it may be as fast as the plan"
     if any(one.candidate.samples_factor != chosen.samples_factor for one in alternatives):
         caption = caption.replace("than the plan", "than the plan, to the target: PowerSGD may need more samples")
     table = frame_table("Runners-up, and what others would run" if references else "Runners-up", caption)
     add_words(table, "strategy")
     table.add_column(_measure(one.candidate for one in alternatives), justify="right", no_wrap=True)
     add_figures(table, "slower", "interval", "memory")
-    add_words(table, "so it is")
+    add_words(table, "verdict")
     for role, one in [*(("", one) for one in alternatives), *references]:
         low, high = one.interval
         table.add_row(
-            f"{role}: {one.candidate.name}" if role else one.candidate.name,
+            f"{role}: {one.candidate.name}" if role not in ("", one.candidate.name) else one.candidate.name,
             format_seconds(one.candidate.time_s),
-            f"{100 * one.slower:+.0f} %",
-            f"{100 * low:+.0f} to {100 * high:+.0f} %",
+            f"{_percent(one.slower)} %",
+            f"{_percent(low)} to {_percent(high)} %",
             format_bytes(max(one.candidate.peak_bytes, default=0)),
             _verdict(one, is_fresh=is_fresh),
         )
@@ -179,10 +181,16 @@ def alternative_table(
 
 def _verdict(one: Alternative, *, is_fresh: bool) -> str:
     if not one.is_certain:
-        return "within the uncertainty"
+        return "≈"
     if one.slower > 0.0:
         return "slower"
     return "faster, but not chosen: see below" if is_fresh else "faster: plan again"
+
+
+def _percent(share: float) -> str:
+    """A signed share: what a whole percent would not show has a digit behind the point."""
+    percent = 100 * share
+    return f"{percent:+z.1f}" if abs(percent) < 9.95 else f"{percent:+.0f}"
 
 
 def _measure(candidates: Iterable[Option]) -> str:
@@ -192,7 +200,8 @@ def _measure(candidates: Iterable[Option]) -> str:
 
 def outcome_table(outcomes: Sequence[Outcome]) -> Table:
     """The gain of each change."""
-    caption = "gain: share of the time saved; n×: n times as long\nthen chosen: by a new search; =: this plan"
+    caption = "this plan: its time then; gain: share of the time saved; n×: n times as long\n"
+    caption += "then chosen: by a new search; =: this plan; its step: of what is then chosen"
     if any(outcome.change.what == "devices" for outcome in outcomes):
         caption += "\ndevices: each like those there are, with a core each"
     pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
@@ -219,7 +228,10 @@ def outcome_table(outcomes: Sequence[Outcome]) -> Table:
 
 def _print_alternatives(out: Console, explained: Explained) -> None:
     explanation = explained.explanation
-    chosen, alternatives = explanation.chosen.candidate, explanation.alternatives[:MOST_ALTERNATIVES]
+    chosen, alternatives = (
+        explanation.chosen.candidate,
+        explanation.alternatives[: None if is_verbose() else MOST_ALTERNATIVES],
+    )
     shown = {chosen.name, *(one.candidate.name for one in alternatives)}
     others = explained.found.baselines
     known = [(one.role, one.candidate) for one in others if one.candidate is not None]
@@ -229,9 +241,9 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
         out.print(alternative_table(alternatives, chosen, references=references, is_fresh=explanation.is_fresh))
         if words := strategy_legend([*shown, *(one.candidate.name for _, one in references)]):
             out.print(f"[dim]{words}[/]")
-        more = len(explanation.alternatives) - MOST_ALTERNATIVES
+        more = len(explanation.alternatives) - len(alternatives)
         if more > 0:
-            out.print(f"[dim]and {more} more[/]")
+            out.print(f"[dim]and {more} more: --verbose lists all[/]")
     print_rule(out, explanation.rule)
     for one in others:
         if one.candidate is None:

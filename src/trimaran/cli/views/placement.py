@@ -69,7 +69,8 @@ def placement_lines(placed: Placed) -> list[str | Table]:
         + (
             "proved to be the best"
             if answer.gap < 1e-6
-            else f"at most {answer.gap:.1%} longer than the best (none is below {format_seconds(answer.bound_s)})"
+            else f"at most {100 * answer.gap:.1f} % longer than the best; none is below "
+            f"{format_seconds(answer.bound_s)}"
         ),
         "",
         _device_table(placed),
@@ -96,13 +97,13 @@ def _nbytes(placed: Placed, move: Transfer) -> float:
 
 def _device_table(placed: Placed) -> Table:
     answer = placed.placement
-    table = frame_table("Devices")
+    table = frame_table("Devices", "busy: share of the step; sends: bytes a step; memory: at the peak")
     add_figures(table, "device", "operations", "busy", "sends", "memory", no_wrap=False)
     for device, busy_s in enumerate(_busy_s(placed)):
         table.add_row(
             str(device),
             str(sum(where == device for where in answer.device_of.values())),
-            f"{busy_s / (answer.makespan_s or 1.0):.1%}",
+            f"{100 * busy_s / (answer.makespan_s or 1.0):.1f} %",
             format_bytes(sum(_nbytes(placed, move) for move in answer.transfers if move.source == device)),
             format_bytes(answer.peak_bytes[device]),
         )
@@ -111,7 +112,10 @@ def _device_table(placed: Placed) -> Table:
 
 def _stretch_table(placed: Placed) -> Table:
     devices = placed.problem.devices
-    table = frame_table("From front to back: forward and backward time on each device, and what crosses")
+    table = frame_table(
+        "From front to back",
+        "0, 1, …: forward and backward time on each device; crosses: bytes between devices; –: none",
+    )
     table.add_column("operations", overflow="ellipsis", no_wrap=True, max_width=24)
     table.add_column("kinds", overflow="ellipsis", no_wrap=True, max_width=20)
     shown = min(devices, 4)

@@ -12,8 +12,8 @@ from rich.table import Table
 from trimaran.base.files import shown_path
 from trimaran.base.precision import precision_words
 from trimaran.base.progress import Progress
-from trimaran.base.units import format_bytes, format_seconds
-from trimaran.cli.output import console, print_json, progress_shown
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.cli.output import console, is_verbose, print_json, progress_shown
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
@@ -50,7 +50,6 @@ from trimaran.report.tables import (
     add_words,
     frame_table,
     kind_table,
-    make_console,
     number_in,
     rank_table,
     unit_of,
@@ -66,24 +65,15 @@ if TYPE_CHECKING:
 # Sentences and tables of a page, in terminals and in files
 
 
-_ENDLESS = 100_000
-"""More columns than any line has."""
-
-
 def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
-    """Print sentences and tables: sentences are wrapped in a terminal, and elsewhere stay one line each.
+    """Print sentences and tables, which fit the width of the page.
 
     Args:
         out: where to
         lines: in order; brackets in sentences are no markup
     """
     for line in lines:
-        (_unfolded(out) if isinstance(line, str) else out).print(line, markup=False)
-
-
-def _unfolded(out: Console) -> Console:
-    """A console that folds sentences in a terminal alone."""
-    return out if out.is_terminal else make_console(file=out.file, width=_ENDLESS)
+        out.print(line, markup=False)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -94,41 +84,40 @@ def print_plan(out: Console, planned: Planned) -> None:
     """Print what was considered, what was chosen, and what the user should know, for this machine or another one.
 
     Args:
-        out: where to; elsewhere than in a terminal each sentence and row stays one line
+        out: where to
         planned: by whichever backend
     """
     evidence, found = planned.evidence, planned.evidence.search
     if planned.outlook is not None and planned.outlook.chosen.run is not None:
         print_lines(out, run_lines(plan_document(planned)))
-    whole = _unfolded(out)
-    print_verdict(whole, planned)
+    print_verdict(out, planned)
     out.print()
     if found is not None:
         print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
         out.print()
-        print_rule(whole, found.rule(goal=goal_of_plan(planned.outlook)))
+        print_rule(out, found.rule(goal=goal_of_plan(planned.outlook)))
     if isinstance(evidence, Simulated):
         _print_places(out, evidence)
     if isinstance(evidence, Modelled):
         traffic = AnalyticalModel(problem=evidence.problem).traffic(evidence.chosen.strategy)
         if traffic:
             order = ", ".join(evidence.chosen.strategy.rank_order)
-            whole.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
+            out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
         print_lines(out, load_lines(plan_document(planned)))
     if planned.outlook is not None:
         print_lines(out, outlook_lines(plan_document(planned)))
     elif evidence.plan.training is not None:
         # Of a plan just made the table has it.
-        whole.print(escape(training_line(to_plain(evidence.plan.training))))
+        out.print(escape(training_line(to_plain(evidence.plan.training))))
     if found is not None and planned.outlook is None:
-        print_prices(whole, evidence.prices)
-        _print_missing_baselines(whole, found)
+        print_prices(out, evidence.prices)
+        _print_missing_baselines(out, found)
         out.print(f"[dim]{escape(_search_line(found))}[/]")
-    print_notes(whole, planned.notes)
+    print_notes(out, planned.notes)
 
 
 def print_verdict(out: Console, planned: Planned) -> None:
-    """Print a plan in a sentence, and its bottleneck in another one.
+    """Print a plan in a sentence, its bottleneck in another one, and for what it is in a third one.
 
     Args:
         out: where to
@@ -137,16 +126,17 @@ def print_verdict(out: Console, planned: Planned) -> None:
     out.print(f"{plan_sentence(planned)}.")
     if sentence := binding(planned.chosen):
         out.print(escape(sentence[:1].upper() + sentence[1:]))
+    out.print(f"[dim]Global batch {planned.global_batch_size}{_where(planned)}.[/]")
 
 
 def plan_sentence(planned: Planned) -> str:
-    """A plan in a sentence, with marks for bold words: job, batch, devices, strategy, times, gain."""
+    """A plan in a sentence, with marks for bold words: job, devices, strategy, times, gain."""
     chosen = planned.chosen
     low, high = chosen.interval_s
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     return (
-        f"Plan for [bold]{escape(planned.name)}[/], global batch {planned.global_batch_size}{_where(planned)}: "
-        f"[bold]{chosen.name}[/], {epoch}{format_seconds(chosen.step_time_s)} a step "
+        f"{escape(planned.name)} on {format_count(planned.devices, 'device')}: [bold]{escape(chosen.name)}[/], "
+        f"{epoch}{format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}){_gain(planned)}"
     )
 
@@ -157,10 +147,7 @@ def _where(planned: Planned) -> str:
         return over_links(planned.link)
     node = planned.machine.node
     precision = precision_words(planned.precision, planned.precision_source)
-    return (
-        f", on {planned.devices} of {escape(node.title)} ({escape(node.device.title)}), {escape(precision)}, "
-        f"{escape(planned.software)}"
-    )
+    return f" on {escape(node.title)} ({escape(node.device.title)}), {escape(precision)}, {escape(planned.software)}"
 
 
 def _gain(planned: Planned) -> str:
@@ -168,7 +155,7 @@ def _gain(planned: Planned) -> str:
     evidence, found, chosen = planned.evidence, planned.evidence.search, planned.chosen
     if isinstance(evidence, Modelled):
         tokens_per_s = planned.global_batch_size * evidence.problem.sample_tokens / chosen.step_time_s
-        return f", {tokens_per_s:,.0f} tokens/s, {evidence.chosen.utilization:.0%} of the devices' peak"
+        return f", {tokens_per_s:,.0f} tokens/s, {100 * evidence.chosen.utilization:.0f} % of the devices' peak"
     if not planned.request.is_here:
         alone_s, fits = one_device_of(planned)
         lone = "" if fits else ", on which the whole would not fit"
@@ -222,8 +209,10 @@ def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
 
 def _search_line(found: Search[Any]) -> str:
     end = "" if found.is_complete else ", stopped by its time limit"
-    gap = "not known" if found.gap is None else f"{100 * found.gap:.1f} %"
-    return f"search: {format_seconds(found.seconds)}{end}; gap to the bound {gap}"
+    gap = "how much faster those that were rejected could be is not known"
+    if found.gap is not None:
+        gap = f"by lower bounds, nothing is more than {100 * found.gap:.1f} % faster than the fastest row"
+    return f"search: {format_seconds(found.seconds)}{end}; {gap}"
 
 
 def print_notes(out: Console, notes: Iterable[str]) -> None:
@@ -245,24 +234,45 @@ def print_candidates(out: Console, found: Search[Any], *, alone_s: float | None 
         found: the search
         alone_s: time of a step on one device, where speedups are shown [s]
     """
-    known = {id(one): one for one in (*found.candidates, *found.references)}
+    # Two baselines may be one strategy, and the chosen one a third.
+    known = {_row_key(one): one for one in (*found.references, *found.candidates, found.chosen)}
     ranked = sorted(known.values(), key=lambda one: (one.objective_s, simplicity(one.strategy)))
-    rows = shown(ranked, always=(found.chosen, *found.references), front=found.pareto)
+    always = [known[_row_key(one)] for one in (found.chosen, *found.references)]
+    rows = tuple(ranked) if is_verbose() else shown(ranked, always=always, front=found.pareto)
     out.print(
         candidate_table(rows, chosen=found.chosen, baselines=found.references, front=found.pareto, alone_s=alone_s)
     )
     more = len(ranked) - len(rows)
     if more:
-        out.print(f"[dim]and {more} more: --json lists all[/]")
-    print_rejections(out, found.rejected)
+        out.print(f"[dim]and {more} more: --verbose lists all[/]")
+    print_rejections(out, found.rejected, named=is_verbose())
     if found.counts:
         counts = ", ".join(f"{number} ({reason})" for reason, number in found.counts.items())
         out.print(f"[dim]{escape(f'rejected: {counts}')}[/]")
 
 
+def _trained_sentence(trained: "Trained") -> str:
+    """The epochs, the speed and what was learned, and how far the prediction is off."""
+    report, comparison = trained.report, trained.report.comparison
+    parts = [f"Trained {format_count(len(trained.result.epochs), 'epoch')}"]
+    if report.samples_per_s is not None:
+        parts.append(f"{report.samples_per_s:.0f} samples/s")
+    if report.final.get("accuracy") is not None:
+        parts.append(f"accuracy {report.final['accuracy']:.4f}")
+    end = ""
+    steps = [] if comparison is None else [rank.step for rank in comparison.ranks if rank.step.measured_s is not None]
+    if steps:
+        predicted, measured = (
+            max(values) for values in zip(*((one.predicted_s, one.measured_s or 0.0) for one in steps), strict=True)
+        )
+        end = f" A step took {format_seconds(measured)}, predicted {format_seconds(predicted)}."
+    return f"{', '.join(parts)}.{end}"
+
+
 def print_trained(out: Console, trained: "Trained") -> None:
     """Print the epochs, predicted against measured, and where everything is."""
     result, comparison = trained.result, trained.report.comparison
+    out.print(f"\n[bold]{escape(_trained_sentence(trained))}[/]")
     if result.verified is not None:
         out.print(escape(str(result.verified)), soft_wrap=True)
         print_notes(out, result.verified.notes)
@@ -273,7 +283,7 @@ def print_trained(out: Console, trained: "Trained") -> None:
     if comparison is not None:
         out.print()
         out.print(rank_table(comparison))
-        out.print(kind_table(comparison))
+        out.print("", kind_table(comparison))
         out.print(noise_line(trained.report.noise))
     if result.memory is not None:
         out.print(f"\n{escape(str(result.memory))}")
@@ -283,11 +293,7 @@ def print_trained(out: Console, trained: "Trained") -> None:
             out.print(escape(line), soft_wrap=True)
     print_notes(out, trained.notes)
     run = trained.run
-    rate = trained.report.samples_per_s
-    if rate is not None:
-        out.print(f"\n{rate:.0f} samples/s")
-    if trained.report.final.get("accuracy") is not None:
-        out.print(f"accuracy [bold]{trained.report.final['accuracy']:.4f}[/]")
+    out.print()
     if comparison is not None:
         out.print(
             f"trace    {escape(shown_path(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True
@@ -299,17 +305,28 @@ def print_trained(out: Console, trained: "Trained") -> None:
         out.print(f"go on    {escape(trained.how_to_resume(epochs='N'))}", soft_wrap=True)
 
 
+_SEEN = 0.005
+"""Share of a step from which on a table says it."""
+
+
 def print_simulation(out: Console, planned: Planned) -> None:
     """Print the simulated step of a plan, how each device spends it, and what the user should know."""
     chosen = planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
-        f"[bold]{chosen.name}[/]{over_links(planned.link)}: {format_seconds(chosen.step_time_s)} a step "
+        f"{escape(planned.name)} on {format_count(planned.devices, 'device')}: [bold]{escape(chosen.name)}[/]"
+        f"{over_links(planned.link)}, {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {escape(binding(chosen))}"
     )
     out.print()
-    out.print(utilization_table(utilization(chosen.program, chosen.timeline)))
-    out.print(f"peak memory by rank: {', '.join(format_bytes(nbytes) for nbytes in chosen.peak_bytes)}")
+    devices = utilization(chosen.program, chosen.timeline)
+    out.print(utilization_table(devices, peaks=chosen.peak_bytes))
+    after_s = chosen.step_time_s - max((device.step_s for device in devices), default=0.0)
+    if after_s > _SEEN * chosen.step_time_s:
+        out.print(
+            f"[dim]and {format_seconds(after_s)} of each step, of which no instruction says it: copies of gradients "
+            "into buffers and out of them, and waiting for the slowest rank[/]"
+        )
     print_notes(out, planned.notes)
 
 
@@ -389,6 +406,11 @@ def _rejection_line(rejections: Sequence[Rejection]) -> str:
     return f"rejected {len(rejections)}, such as {first.strategy.name}: {first.reason}"
 
 
+def _row_key(row: Option) -> tuple[object, ...]:
+    """What a row of the candidates shows: two baselines may be one strategy."""
+    return row.strategy.name, row.step_time_s, max(row.peak_bytes, default=0)
+
+
 def candidate_table(
     candidates: Iterable[Option],
     *,
@@ -412,10 +434,10 @@ def candidate_table(
     """
     rows = list(candidates)
     marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
-    marked = [(mark, what, {id(one) for one in some}) for mark, what, some in marks]
-    legend = "   ".join(f"{mark} {what}" for mark, what, known in marked if any(id(row) in known for row in rows))
-    notes = (legend, "interval: 90 %, in the unit of the step", strategy_legend(row.strategy.name for row in rows))
-    table = frame_table("Candidates", "\n".join(note for note in notes if note))
+    marked = [(mark, what, {_row_key(one) for one in some if one is not None}) for mark, what, some in marks]
+    legend = "   ".join(f"{mark} {what}" for mark, what, known in marked if any(_row_key(row) in known for row in rows))
+    columns = ["interval: 90 %, in the unit of the step", "peak: memory of the fullest rank"]
+    table = frame_table("Candidates")
     add_words(table, "", no_wrap=True)
     table.add_column("strategy", min_width=12)
     add_figures(table, "step", "interval", "peak")
@@ -424,16 +446,19 @@ def candidate_table(
         more.append(("epoch", lambda row: "–" if row.epoch_s is None else format_seconds(row.epoch_s)))
     if alone_s is not None:
         more.append(("speedup", lambda row: f"{alone_s / row.step_time_s:.2f}"))
+        columns.append("speedup: by one device")
     if any(isinstance(row, AnalyticalCandidate) for row in rows):
         more.append(("mfu", lambda row: f"{row.utilization:.2f}" if isinstance(row, AnalyticalCandidate) else "–"))
+        columns.append("mfu: share of the devices' peak")
     add_figures(table, *(title for title, _ in more))
     if any(row.limiter for row in rows):
         table.add_column("limiter", min_width=13)
         more.append(("limiter", _limiter_words))
+        columns.append("limiter: bottleneck, with its share of the step")
     for row in rows:
         unit, size = unit_of(row.step_time_s)
         table.add_row(
-            "".join(mark for mark, _, known in marked if id(row) in known),
+            "".join(mark for mark, _, known in marked if _row_key(row) in known),
             row.strategy.name,
             f"{number_in(row.step_time_s, size)} {unit}",
             "–".join(number_in(seconds, size) for seconds in row.interval_s),
@@ -441,6 +466,8 @@ def candidate_table(
             *(cell(row) for _, cell in more),
             style="bold" if row is chosen else None,
         )
+    notes = (legend, "; ".join(columns), strategy_legend(row.strategy.name for row in rows))
+    table.caption = "\n".join(note for note in notes if note)
     return table
 
 
@@ -491,13 +518,12 @@ def show_plan(
 
 def print_emulation(out: Console, found: "Emulated") -> None:
     """Print the simulated step and the emulated one, by rank and by kind of instruction."""
-    out.print(rank_table(found.comparison))
-    out.print(kind_table(found.comparison))
     out.print(
-        f"[bold]{found.strategy.name}[/]: a step takes {format_seconds(found.predicted_s)} in simulation and "
-        f"{format_seconds(found.measured_s)} with real messages ({found.error:+.1%})",
-        soft_wrap=True,
+        f"[bold]{escape(found.strategy.name)}[/]: a step takes {format_seconds(found.predicted_s)} in simulation and "
+        f"{format_seconds(found.measured_s)} with real messages: predicted "
+        f"{100 * abs(found.error):.1f} % too {'short' if found.error < 0 else 'long'}.\n"
     )
+    out.print(rank_table(found.comparison), "", kind_table(found.comparison))
     if note := busy_note(found.others):
         print_notes(out, [note])
 

@@ -13,13 +13,16 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import temporary_folder
+from trimaran.base.system import needs_linux
 from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe import (
     Findings,
@@ -78,10 +81,17 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
 
     Raises:
         InputError: there is no such command, or it is no program
+        EnvironmentProblem: this is not Linux
     """
+    needs_linux("observing a script")
+    if command[0].endswith(".py") and Path(command[0]).is_file() and shutil.which(command[0]) is None:
+        command = [sys.executable, *command]
     program = shutil.which(command[0])
     if program is None:
-        raise InputError(f"no such command: {command[0]}", command=command[0])
+        raise InputError(
+            f"no such command: {command[0]}; say what starts the script, such as trimaran observe -- python train.py",
+            command=command[0],
+        )
     with temporary_folder("trimaran-observe-") as folder:
         environment = watched_environment(os.environ, folder, again=again)
         others = Others()
@@ -235,6 +245,7 @@ class Watch:
     """
 
     def __init__(self, model: "nn.Module | None" = None) -> None:
+        needs_linux("observing this process")
         self._output = load_watch()
         self._output.install_all()
         if os.environ.get("TRIMARAN_OBSERVE") is None:
@@ -282,5 +293,8 @@ def observe(model: "nn.Module | None" = None) -> Watch:
 
     Returns:
         A handle; also a context manager that stops watching at its end.
+
+    Raises:
+        EnvironmentProblem: this is not Linux
     """
     return Watch(model)

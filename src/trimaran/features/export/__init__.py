@@ -49,6 +49,12 @@ def export_plan(path: Path, target: str) -> Exported:
             code="export.unknown-target",
             target=target,
         )
+    if not path.exists() and not path.suffix:
+        raise InputError(
+            f'"{path}" is no plan file: make one, such as trimaran plan {path} --cluster dgx-h100 --output plan.json, '
+            "and export that",
+            code="export.no-plan-file",
+        )
     plan = read_plan(path)
     return _WRITERS[target](recipe_of(plan))
 

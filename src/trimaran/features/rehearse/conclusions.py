@@ -116,7 +116,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     step = None if timed is None else _step(timed)
     rehearsal = Rehearsal(
         verdict=verdict,
-        headline=_headline(verdict, question, memories, troubles, step),
+        headline=_headline(verdict, question, memories, troubles, step, records),
         script=question.command,
         world=question.target.world,
         cluster=question.target.name,
@@ -390,6 +390,7 @@ def _headline(
     memories: Mapping[int, RankMemory],
     troubles: Sequence[Trouble],
     step: RehearsedStep | None,
+    records: Sequence[Record],
 ) -> str:
     name = question.script.rsplit("/", 1)[-1]
     target = f"{question.target.world:,} × {question.target.device.title}"
@@ -397,7 +398,7 @@ def _headline(
         most = min(memories.values(), key=lambda one: one.fit.margin)
         used = f"{format_bytes(most.reserved)} of {format_bytes(most.fit.room)} at most (rank {most.rank})"
         head = f"{name} fits {target}" if verdict == "fits" else f"{name}: not sure whether it fits {target}"
-        agreed = ", ranks agree" if len(memories) > 1 else ""
+        agreed = f", ranks agree{_so_far(records)}" if len(memories) > 1 else ""
         took = "" if step is None else f", {format_seconds(step.seconds)} a step"
         return f"{head}: {used}{agreed}{took}"
     words = {
@@ -408,6 +409,14 @@ def _headline(
         "not trained": "does not train",
     }
     return f"{name} {words[verdict]} on {target}: {troubles[0].text}"
+
+
+def _so_far(records: Sequence[Record]) -> str:
+    """Of which steps that is known, where scripts would have gone on."""
+    if all(record.end.how not in ("steps", "seconds") for record in records):
+        return ""
+    steps = min(len(_step_ends(record)) for record in records)
+    return " in the first step" if steps == 1 else f" in the first {steps} steps"
 
 
 def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
@@ -468,6 +477,7 @@ def _notes(
     question: Question, rehearsed: Rehearsed, agreement: Agreement | None, memories: Mapping[int, RankMemory]
 ) -> Iterator[str]:
     yield from question.target.notes
+    yield from rehearsed.notes
     for run in rehearsed.runs:
         if run.record.end.how == "seconds" and _step_ends(run.record):
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"

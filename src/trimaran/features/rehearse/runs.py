@@ -12,6 +12,7 @@ import importlib.util
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,14 @@ import msgspec
 from trimaran.base.errors import InputError
 from trimaran.base.files import folder_of_command, given, is_file, put_in_place, read_bytes, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.system import allowed_cores
+from trimaran.base.units import format_bytes
 from trimaran.features.rehearse.target import Target
-from trimaran.rehearsal.kinds import Axis, choose_ranks, find_axes, parse_ranks, represent, stand_ins
-from trimaran.rehearsal.launch import WORKER, RankRun, cores, run_ranks
-from trimaran.rehearsal.record import Record
+from trimaran.machine.detect import free_memory_bytes
+from trimaran.rehearsal.calls import MESSAGES
+from trimaran.rehearsal.kinds import Axis, affordable, choose_ranks, find_axes, parse_ranks, represent, stand_ins
+from trimaran.rehearsal.launch import WORKER, RankRun, run_ranks
+from trimaran.rehearsal.record import Collective, Record
 from trimaran.rehearsal.request import RankRequest
 
 _LOOK_PATIENCE_S = 1.0
@@ -78,11 +83,13 @@ class Rehearsed:
         runs: ascending by rank
         axes: of the script's groups
         representatives: of every rank, the rehearsed one that stands for it
+        notes: what could not be done
     """
 
     runs: Sequence[RankRun]
     axes: Sequence[Axis]
     representatives: Mapping[int, int]
+    notes: tuple[str, ...] = ()
 
     @property
     def records(self) -> list[Record]:
@@ -171,19 +178,32 @@ def rehearse_ranks(
     check_script(question)
     world = question.target.world
     named = parse_ranks(question.ranks, world)
+    notes: tuple[str, ...] = ()
     with temporary_folder("trimaran-rehearse-") as folder:
         first = sorted({0, world - 1}) if named is None else sorted({named[0], named[-1]})
         asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in first]
         runs = run_ranks(asked, folder=folder, progress=progress, worker=worker)
-        axes = find_axes([run.record for run in runs])
-        chosen = choose_ranks(world, axes) if named is None else named
+        looked = [run.record for run in runs]
+        axes = find_axes(looked)
+        chosen = choose_ranks(world, axes, affordable(looked)) if named is None else named
         rest = [rank for rank in chosen if rank not in first]
-        if len(chosen) > 1 and any(_exchanges_objects(run.record, chosen) for run in runs):
-            patience_s = _PATIENCE_S * max(1.0, len(chosen) / cores())
+        together = len(chosen) > 1 and any(_exchanges_objects(run.record, chosen) for run in runs)
+        if rest and not together and not values_differ(looked):
+            asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in rest]
+            runs += run_ranks(asked, folder=folder, progress=progress, worker=worker)
+            rest = []
+        needed = max((run.record.host_bytes for run in runs), default=0) * len(chosen)
+        if not together and values_differ([run.record for run in runs]):
+            together = needed < free_memory_bytes()
+            notes = () if together else (_values_note(chosen, needed),)
+        if together:
+            patience_s = _PATIENCE_S * max(1.0, len(chosen) / allowed_cores())
+            like = represent(world, axes, chosen)
             asked = [
                 msgspec.structs.replace(
                     _request(question, folder, rank, chosen, "all", patience_s),
                     stand_ins=stand_ins(rank, axes, chosen),
+                    like=like,
                 )
                 for rank in chosen
             ]
@@ -195,7 +215,7 @@ def rehearse_ranks(
     runs.sort(key=lambda run: run.request.rank)
     records = [run.record for run in runs]
     axes = find_axes(records)
-    return Rehearsed(runs=runs, axes=axes, representatives=represent(world, axes, chosen))
+    return Rehearsed(runs=runs, axes=axes, representatives=represent(world, axes, chosen), notes=notes)
 
 
 def _request(
@@ -236,6 +256,48 @@ def _exchanges_objects(record: Record, chosen: Sequence[int]) -> bool:
             if len(set(members) & set(chosen)) > 1:
                 return True
     return False
+
+
+def values_differ(records: Sequence[Record]) -> bool:
+    """Whether ranks gave different values to one collective, or sent one to each other.
+
+    Args:
+        records: of ranks that were rehearsed alone, each of which took its own values for those of all others
+    """
+    rehearsed = {record.rank for record in records}
+    calls: dict[tuple[tuple[int, ...], int], list[tuple[int, Collective]]] = {}
+    for record in records:
+        counts: Counter[tuple[int, ...]] = Counter()
+        for one in record.collectives:
+            if one.operation in MESSAGES or one.group not in record.groups:
+                if one.operation == "send" and one.value and one.peer in rehearsed:
+                    return True
+                continue
+            ranks = record.groups[one.group].ranks
+            counts[ranks] += 1
+            if one.operation not in _WITHOUT_VALUES:
+                calls.setdefault((ranks, counts[ranks]), []).append((record.rank, one))
+    return any(_parted(found) for found in calls.values())
+
+
+_WITHOUT_VALUES = frozenset({"barrier", "all_gather_object", "gather_object", "broadcast_object", "scatter_object"})
+
+
+def _parted(calls: Sequence[tuple[int, Collective]]) -> bool:
+    """Whether a result of one collective depends on whose values are taken."""
+    if len({one.operation for _, one in calls}) > 1:
+        return False  # the comparison of ranks says so
+    values = {one.value for _, one in calls}
+    if calls[0][1].operation in ("broadcast", "scatter"):
+        return len(values) > 1 and any(rank == one.peer and one.value for rank, one in calls)
+    return len(values) > 1 and "" not in values
+
+
+def _values_note(ranks: Sequence[int], needed: int) -> str:
+    return (
+        f"ranks give different values to collectives; to exchange them the {len(ranks)} rehearsed ranks would run at "
+        f"once, in {format_bytes(needed)} here, so each took its own values for those of all: name fewer (--ranks)"
+    )
 
 
 def _keep_logs(runs: Sequence[RankRun], logs: Path | None) -> None:

@@ -15,8 +15,10 @@ import errno
 import json
 import os
 import platform
+import shlex
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -110,7 +112,8 @@ class RunRecord:
         """
         process = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid())}
         self._reserve = Reserve(self._run.path, LAST_NOTE_BYTES)
-        self._facts = {"status": "running", "job": job, "strategy": strategy, "started_at": _now(), "process": process}
+        self._facts = {"status": "running", "job": job, "strategy": strategy, "command": command_line()}
+        self._facts |= {"started_at": _now(), "process": process}
         if resumed is not None:
             self._facts["resumed_from"] = str(resumed)
         if weights is not None:
@@ -324,6 +327,13 @@ class RunRecord:
 
         about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
         write_whole(self._run.path / "run.json", (json.dumps(about | self._facts, indent=2) + "\n").encode())
+
+
+def command_line() -> str:
+    """The command of this process, for a shell."""
+    name, *options = sys.argv or [""]
+    own = Path(name).name in ("trimaran", "__main__.py")
+    return shlex.join(["trimaran", *options] if own else [*([] if name == "-c" else ["python"]), *sys.argv])
 
 
 def _now() -> str:

@@ -32,13 +32,16 @@ from torch.optim import Optimizer
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
+from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
+from trimaran.base.units import format_some
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.callbacks import Callbacks
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
+from trimaran.graph.capture.constants import Constants
 from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.requests import REQUESTS, stopping_code
@@ -66,6 +69,7 @@ from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
 from trimaran.runtime.verification import Verified, Verifier
@@ -148,6 +152,10 @@ class Session:
         )
         self.executor.training.graph = "" if captured is None else captured.graph.digest
         self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
+        self._constants: Constants | None = None
+        if captured is not None and captured.flow is not None and is_partitioned(strategy):
+            called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
+            self._constants = Constants(self.executor.model, called)
         self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(planned_memory(strategy, local_ranks=world.local_size))
@@ -255,8 +263,11 @@ class Session:
         if self.executor.follows_metric:
             self.executor.updater.end_epoch(metrics.get("metric", metrics["loss"]))
         self._history.append({"epoch": number + 1, **{name: finite(value) for name, value in metrics.items()}})
+        self._feed.watch()
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
+        self._check_constants()
+        self._feed.follow()
         return metrics
 
     def drain(self) -> None:
@@ -379,6 +390,7 @@ class Session:
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
         self._callbacks.check_trained()
+        self._check_constants()
         samples = None
         if self._fetched is not None and batch is self._fetched[0]:
             samples = self._fetched[1]
@@ -395,11 +407,26 @@ class Session:
         self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
             self._saver.poll()
+        self._feed.watch()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
+        self._check_constants()
+        self._feed.follow()
         if self.executor.asked:
             self._agree_to_stop()
         return loss
+
+    def _check_constants(self) -> None:
+        """See that no attribute that the graph has as a constant was changed."""
+        found = self._constants.changed() if self._constants is not None else []
+        if found:
+            raise InputError(
+                f"{format_some(found)} of session.model changed, and under {self.strategy.name} ranks run the graph of "
+                "the model, which has the value of its capture: make it a buffer (register_buffer) and change it in "
+                "place, put it into the batch, or train by replicas: --allow dp",
+                code="session.attribute-changed",
+                attributes=tuple(found),
+            )
 
     def _count(self, loss: float, samples: int) -> None:
         # That of a skipped step is no finite number, and counts in no mean.
@@ -902,11 +929,12 @@ def init(
     Raises:
         InputError: the plan was made for another job, world or batch, or would train something else; or gradient
             noise cannot be seen under it; or a step cannot be skipped under it
-        EnvironmentProblem: the world cannot be joined
+        EnvironmentProblem: this is not Linux, or the world cannot be joined
         CorruptDataError: the plan file is damaged
     """
     import torch.distributed as dist
 
+    needs_linux("training")
     check_on_nan(on_nan)
     if on_nan == "rollback":
         raise InputError(

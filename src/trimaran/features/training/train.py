@@ -28,6 +28,7 @@ from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, T
 from trimaran.base.files import given, shown_path, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
+from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.base.user_errors import summary
 from trimaran.checkpoint_files.store import Store
@@ -493,8 +494,9 @@ def check_starts_ranks(variables: Mapping[str, str]) -> None:
 
     Raises:
         InputError: torchrun or srun has started more than one
-        EnvironmentProblem: their variables contradict each other
+        EnvironmentProblem: this is not Linux, or their variables contradict each other
     """
+    needs_linux("training")
     place = read_place(variables)
     if place is not None and place.size > 1:
         raise InputError(

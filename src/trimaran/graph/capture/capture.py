@@ -13,6 +13,7 @@ zeros for a gradient, by which an optimizer decays them. So whoever divides a ne
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,8 @@ def find_difference(
 
     Both run in train mode and, if asked, in eval mode, with the same random numbers, on one sample less than the model
     was exported with. Compared are the tensors of the output, and the buffers afterwards. In train mode they run under
-    several seeds, as a forward may go other ways: a graph has one.
+    several seeds, as a forward may go other ways: a graph has one. Gradients are compared too: torch.export drops the
+    backward of a torch.autograd.Function, and hooks on tensors.
 
     Args:
         job: the job
@@ -106,7 +108,43 @@ def find_difference(
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0]
         if len(expected) != len(found) or not all(map(_equal, expected, found)):
             return f"its results differ from the model's in {'train' if training else 'eval'} mode"
+    expected_gradients = _gradients(job, model, lambda: take_apart(call_model(job, model, fewer))[0])
+    found_gradients = _gradients(job, model, lambda: flow(*name_tensors(fewer).values()))
+    largest = max((float(one.abs().max()) for one in expected_gradients.values() if one.numel()), default=0.0)
+    for name, gradient in expected_gradients.items():
+        if not gradient.numel() or not math.isfinite(largest):
+            continue
+        tolerance = _GRADIENT_TOLERANCE if job.precision in ("fp32", "fp64") else _ROUNDED_TOLERANCE
+        # What should be zero is rounding.
+        scale = max(float(gradient.abs().max()), 0.03 * largest)
+        if not float((found_gradients[name] - gradient).abs().max()) <= tolerance * scale:
+            return (
+                f"the gradient of {name} differs from the model's: torch.export drops the backward of a "
+                "torch.autograd.Function and hooks on tensors; put them into a module without children, "
+                "whose forward is called as it is"
+            )
     return None
+
+
+_GRADIENT_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.1
+"""Differences of gradients, of the largest, that are rounding: in fp32, and where operations round to 16 bits."""
+
+
+def _gradients(job: Job, model: nn.Module, call: Any) -> dict[str, Tensor]:
+    """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros."""
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    generator = torch.Generator().manual_seed(job.seed)
+    with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.enable_grad():
+        enter_mode(model, training=True)
+        seed_generators(job.seed)
+        with precision_context(job, device_of(model)):
+            outputs = [one for one in call() if one.requires_grad]
+        weights = [torch.randn(one.shape, generator=generator).to(one) for one in outputs]
+        found: Any = [None] * len(trained)
+        if outputs and trained:
+            found = torch.autograd.grad(outputs, list(trained.values()), weights, allow_unused=True)
+    named = zip(trained.items(), found, strict=True)
+    return {name: torch.zeros_like(one) if gradient is None else gradient.detach() for (name, one), gradient in named}
 
 
 def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:

@@ -5,12 +5,12 @@ the user gives ends it all the same. Several searches with different seeds run a
 """
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from trimaran.base.system import allowed_cores
 from trimaran.planner.placement.annealing import Order, anneal, order_of, written_out
 from trimaran.planner.placement.bounds import least_s
 from trimaran.planner.placement.coarsening import Coarse, chains, neighbours
@@ -61,7 +61,7 @@ class Limits:
     def part_s(self, share: float) -> float:
         """Wall time for a part of the problem with such a share of the work, one part on each core [s]."""
         left_s = self.left_s
-        return left_s if math.isinf(left_s) else max(0.1, min(left_s, cores() * share * left_s))
+        return left_s if math.isinf(left_s) else max(0.1, min(left_s, allowed_cores() * share * left_s))
 
     def until(self, share: float) -> "Limits":
         """The same, to be done in a share of the time that is left."""
@@ -71,11 +71,6 @@ class Limits:
     def over(self) -> bool:
         """Whether the wall time is over."""
         return self.left_s <= 0.0
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def lists(flat: Flat, limits: Limits) -> list[Layout]:

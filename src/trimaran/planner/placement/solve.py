@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from trimaran.base.errors import InfeasibleError, InputError, SolverError
+from trimaran.base.system import allowed_cores
 from trimaran.base.units import format_bytes, format_count
 from trimaran.planner.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, prepare, speed
 from trimaran.planner.placement.bounds import least_s, reasons
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
 from trimaran.planner.placement.schedule import Layout, by_start, fits
-from trimaran.planner.placement.search import Limits, better, cores, lists, squeezed
+from trimaran.planner.placement.search import Limits, better, lists, squeezed
 from trimaran.planner.placement.stages import by_stages, stages
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -259,8 +260,8 @@ def _within(flat: Flat, first: Layout, limits: Limits, work_s: float | None, sea
         return replace(limits, compiled=False)
     if limits.over():
         return limits
-    number = min(max(cores(), 1), _MOST_SEARCHES) if searches is None else searches
-    per_s = speed(flat, order_of(flat, first)) * min(cores(), number)
+    number = min(max(allowed_cores(), 1), _MOST_SEARCHES) if searches is None else searches
+    per_s = speed(flat, order_of(flat, first)) * min(allowed_cores(), number)
     most = _FILLED * per_s * max(0.0, limits.left_s)
     steps = most if work_s is None else min(most, limits.steps)
     # How long the work of constraint programs takes is not known before: the clock ends them too.
@@ -286,7 +287,7 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
             flat, first, wall_s=limits.left_s, work=_EXACT_PER_S / _WORK_PER_S * limits.work, seed=limits.seed, gap=gap
         )
         return better(first, proof.layout), max(bound_s, proof.bound_s), "exact" if proof.optimal else "bounded"
-    with ThreadPoolExecutor(max_workers=max(2, cores())) as pool:
+    with ThreadPoolExecutor(max_workers=max(2, allowed_cores())) as pool:
         found, least = by_stages(flat, stages(flat), limits, gap, pool, first=first)
     return better(first, found), max(bound_s, sum(least)), "stages"
 

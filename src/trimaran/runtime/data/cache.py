@@ -31,7 +31,6 @@ A sample that differs when it is read again must not be kept: training would alw
 first few are read twice, under different seeds; draws of other samples are noticed when these are read (`reading`).
 """
 
-import fcntl
 import math
 import os
 import pickle
@@ -266,17 +265,19 @@ class SampleCache:
         if fits:
             for leaf, block, value in zip(self._layout.leaves, self._blocks, leaves_of(sample), strict=True):
                 leaf.put(block, number, value)
-        with self._locked(number, fcntl.LOCK_EX):
+        with self._locked(number, shared=False):
             self._marks[number] = _COMPLETE if fits else _MISFIT
 
     def _find(self, number: int) -> bool:
-        with self._locked(number, fcntl.LOCK_SH):
+        with self._locked(number, shared=True):
             self._found[number] = int(self._marks[number]) == _COMPLETE
         return bool(self._found[number])
 
     @contextmanager
-    def _locked(self, number: int, kind: int) -> Iterator[None]:
-        fcntl.lockf(self._file, kind, 1, number)
+    def _locked(self, number: int, *, shared: bool) -> Iterator[None]:
+        import fcntl
+
+        fcntl.lockf(self._file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, 1, number)
         try:
             yield
         finally:

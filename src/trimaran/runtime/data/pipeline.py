@@ -21,6 +21,7 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import is_stream
+from trimaran.graph.held_state import HeldState, Values, changed
 from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
@@ -234,6 +235,10 @@ class Feed:
         self._feeding, self._device, self._rank = feeding, device, rank
         self._cache, self._notes, self._timeout_s = cache, notes, timeout_s
         self._arrivals: Arrivals | None = None
+        # Workers have copies, and a cache keeps samples, of what a callback may change.
+        copied = self._reading is not None and (feeding.workers or feeding.cached or feeding.copies_ahead)
+        self._held = HeldState(_readers_of(dataset, job), undoable=False) if copied else None
+        self._known: Values = {}
         self._last, self._by_share = _BEFORE_ALL, False
         self._epochs: dict[int, Shares] = {}
         self._saved: Position | None = None
@@ -361,6 +366,8 @@ class Feed:
 
     def _begin(self, epoch: int) -> None:
         """Ask the sampler for the order of an epoch, if there is one."""
+        if self._feeding.workers:
+            self.follow()
         if self._orders is None or not self._orders.sampled:
             return
         saved = self._saved
@@ -454,6 +461,30 @@ class Feed:
             self.observe(loading)
         return taken._replace(loading=loading)
 
+    def watch(self) -> None:
+        """Before a callback: note what the data set holds, where the rank itself reads and so may change it."""
+        if self._held is not None and not self._feeding.workers:
+            self._known = self._held.versions()
+
+    def follow(self) -> None:
+        """After a step, or a callback: what the data set holds may be other than when it was copied to workers.
+
+        Raises:
+            InputError: it is, and samples are kept
+        """
+        if self._held is None or not self._known or self._arrivals is None:
+            return
+        found = changed(self._known, self._held.versions())
+        if not found:
+            return
+        if self._cache is not None:
+            raise InputError(
+                f"{found[0]} has changed, and samples that were read before are kept: plan with --forbid cache",
+                code="feed.cached-data-changed",
+            )
+        # New ones are forked where the next batch is asked for.
+        self.close()
+
     def close(self) -> None:
         """End the workers; the next batch starts new ones."""
         if self._arrivals is not None:
@@ -482,6 +513,8 @@ class Feed:
         """Load from a batch on, epoch after epoch."""
         if self._reading is None:
             raise InputError("this rank reads no data", rank=self._rank)
+        if self._held is not None:
+            self._known = self._held.versions()
         loader = Loader(
             self._reading,
             self._requests(epoch, number),
@@ -579,7 +612,7 @@ def open_feed(
     # Rank 0 makes the data also where it reads nothing, so that one rank knows them.
     dataset, fault = None, None
     said: tuple[bool, int | None] | None = None
-    digest = 0
+    digests: tuple[int, ...] = ()
     if reads or world.rank == 0:
         try:
             dataset = make_dataset(job)
@@ -588,8 +621,8 @@ def open_feed(
             fault = error
     # A sample that is read here may leave a file open, which workers that are forked must not share.
     if said is not None and fault is None and not said[0] and world.size > 1 and not feeding.workers:
-        digest = _first_sample(dataset, job.seed)
-    streams, samples = _agreed(agreement, said, fault, digest)
+        digests = _digests_of_some(dataset, samples=said[1] or 0, seed=job.seed)
+    streams, samples = _agreed(agreement, said, fault, digests)
     shared, notes = Shared(), []
     if feeding.cached and streams:
         notes.append("samples of a stream are not cached: they have no numbers by which they would be found")
@@ -625,26 +658,63 @@ def open_feed(
     return feed, shared
 
 
-def _first_sample(dataset: Any, seed: int) -> int:
-    """A digest of the first sample; 0 where it cannot be read, or is another one when it is read again."""
+def _readers_of(dataset: Any, job: Job) -> dict[str, Any]:
+    """What reads the samples of a job, by what it is called; other data sets may be in the first."""
+    found = {"the data set": dataset, "Job.collate": job.collate}
+    while dataset is not None:
+        for name in ("__getitem__", "__getitems__"):
+            found[f"{name} of {type(dataset).__name__}"] = getattr(type(dataset), name, None)
+        dataset = getattr(dataset, "dataset", None)
+    return found
+
+
+_COMPARED = 16
+"""Samples that ranks compare: labels that are numbered otherwise may be alike in one of them."""
+
+_COMPARING_S = 0.2
+"""After this no further sample is read to be compared [s]."""
+
+
+def _digests_of_some(dataset: Any, *, samples: int, seed: int) -> tuple[int, ...]:
+    """Digests of samples from all over the data; 0 where one cannot be read, or differs when it is read again.
+
+    Args:
+        dataset: map-style
+        samples: of it
+        seed: of the job
+    """
+    started_s = time.perf_counter()
+    found: list[int] = []
+    # The first, and the others in an order in which any number of them is from all over.
+    for number in dict.fromkeys(place * (samples - 1) // (_COMPARED - 1) for place in _SPREAD):
+        found.append(_digest_of_one(dataset, number, seed))
+        if time.perf_counter() - started_s > _COMPARING_S:
+            break
+    return tuple(found)
+
+
+_SPREAD = (0, 15, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7)
+
+
+def _digest_of_one(dataset: Any, number: int, seed: int) -> int:
     found = []
     for _ in range(2):
         with seeded(derive_seed(seed, "first sample")):
             try:
-                found.append(digest_of([dataset[0]]))
+                found.append(digest_of([dataset[number]]))
             except Exception:  # noqa: BLE001 the user's; whoever trains on the sample says what is wrong with it
                 return 0
     return found[0] if found[0] == found[1] else 0
 
 
 def _agreed(
-    agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None, digest: int
+    agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None, digests: tuple[int, ...]
 ) -> tuple[bool, int | None]:
     """Whether the data are a stream, and their length, on which all ranks that have some must agree.
 
-    They must have the same first sample too, where each rank could tell: `digest` is not 0.
+    They must have the same samples too, where each of two ranks could tell: no digest of it is 0.
     """
-    heard = agreement.gather_objects((said, "" if fault is None else fault.message, digest), "agreeing on the data")
+    heard = agreement.gather_objects((said, "" if fault is None else fault.message, digests), "agreeing on the data")
     if fault is not None:
         raise fault
     for rank, (_, text, _) in enumerate(heard):
@@ -661,15 +731,19 @@ def _agreed(
                 "make all data on every rank; each rank takes its share of them",
                 ranks=(first, rank),
             )
-    digests = [(rank, found) for rank, (_, _, found) in enumerate(heard) if found]
-    for rank, found in digests:
-        if found != digests[0][1]:
+    compared = [(rank, found) for rank, (_, _, found) in enumerate(heard) if found]
+    for rank, found in compared:
+        pairs = zip(compared[0][1], found, strict=False)
+        place = next((place for place, (one, other) in enumerate(pairs) if one and other and one != other), None)
+        if place is not None:
+            which = "the first ones differ" if place == 0 else "some of them differ"
             raise InputError(
-                f"Job.dataset makes other samples on rank {rank} than on rank {digests[0][0]}: the first ones differ. "
+                f"Job.dataset makes other samples on rank {rank} than on rank {compared[0][0]}: {which}. "
                 "Each rank would train on its share of other data: let it draw from the global generators, which are "
-                "seeded, or from a generator that it seeds, and read files in a fixed order",
+                "seeded, or from a generator that it seeds, read files in a fixed order, and number classes by a "
+                "sorted list, as the order of a set is another in each process",
                 code="feed.other-samples",
-                ranks=(digests[0][0], rank),
+                ranks=(compared[0][0], rank),
             )
     return agreed
 

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy
 import torch
 
+from trimaran.base.system import c_function
 from trimaran.runtime.communication.shared_memory import aligned
 
 _SIZE = numpy.dtype(numpy.int64)
@@ -156,17 +157,18 @@ def _table_bytes(parts: int) -> int:
     return aligned(parts * _SIZE.itemsize)
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,  # off_t, on the systems of 64 bits that torch has builds for
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_mmap, _munmap = c_function("mmap"), c_function("munmap")
+if _mmap is not None and _munmap is not None:
+    _mmap.restype = ctypes.c_void_p
+    _mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,  # off_t, on the systems of 64 bits that torch has builds for
+    )
+    _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 _DESCRIPTOR = struct.Struct("i")
@@ -223,13 +225,15 @@ def map_file(descriptor: int, nbytes: int) -> memoryview:
     Raises:
         OSError: the process may map no more
     """
-    address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
+    if _mmap is None or _munmap is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    address = _mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, 0)
     if address == _MAP_FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     memory = (ctypes.c_uint8 * nbytes).from_address(address)
     # At the end of the process the system unmaps it, when no thread can use it any more.
-    weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
+    weakref.finalize(memory, _munmap, address, nbytes).atexit = False
     return memoryview(memory).cast("B")
 
 

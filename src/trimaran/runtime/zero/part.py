@@ -141,6 +141,10 @@ def zero_part(
     """
     _check_units(model, strategy.units)
     _check_parameters(model)
+    for parameter in model.parameters():
+        # Such as channels_last, which FSDP2 does not shard.
+        if not parameter.is_contiguous():
+            parameter.data = parameter.data.contiguous()
     group = channels.group(tuple(range(strategy.dp)))
     # torch keeps what it knows of a mesh under its names: those of one that is gone must not be used again.
     names = (f"replicas of {group.group_name}",)

@@ -64,6 +64,10 @@ def crossing(basis: str, devices: int | None) -> Crossing:
 
 @pytest.fixture
 def found() -> Crossover:
+    return crossed()
+
+
+def crossed() -> Crossover:
     return Crossover(
         job="inception_v3",
         cluster="dgx1-v100:2",

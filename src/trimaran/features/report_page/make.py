@@ -1,0 +1,139 @@
+"""Finds out what a path is, and makes the page of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimaran.base.decoding import decode_object
+from trimaran.base.errors import InputError
+from trimaran.base.files import check_writable, given, read_text, write_whole
+from trimaran.base.progress import Progress, ignore_progress
+from trimaran.features.report_page.plan import page_of_plan
+from trimaran.features.report_page.run import page_of_report, page_of_run
+from trimaran.features.report_page.study import STUDIES, page_of_studies, study_of
+from trimaran.program.plan import Plan, read_plan
+from trimaran.report.page import Page, render_page
+
+ACCEPTED = (
+    "the folder of a run (trimaran train), a plan file (trimaran plan --output), or what trimaran "
+    f"{', '.join(one.command for one in STUDIES)} wrote with --json; or a folder of such documents"
+)
+_MOST_DOCUMENTS = 16
+"""In a folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPage:
+    """A report that was written.
+
+    Attributes:
+        path: of the file
+        kind: of the input, in words
+        verdict: its first sentence
+        sections: titles of what it has
+        absent: what it has not, and the command that gives it
+        nbytes: of the file [bytes]
+    """
+
+    path: Path
+    kind: str
+    verdict: str
+    sections: tuple[str, ...]
+    absent: tuple[tuple[str, str], ...]
+    nbytes: int
+
+    def __str__(self) -> str:
+        return f"{self.verdict}\n{self.path}"
+
+
+def report(
+    path: str | Path,
+    output: str | Path = "report.html",
+    *,
+    simulate: bool = False,
+    progress: Progress = ignore_progress,
+) -> ReportPage:
+    """Write a run, a plan or a study as one HTML file that needs no network.
+
+    Args:
+        path: folder of a run, plan file, JSON document of a study, or folder of such documents
+        output: the HTML file
+        simulate: run the job's code and measure here, to simulate a plan that is not for a target cluster
+        progress: called with the current work
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: the path is none of these, or a file of it is wrong
+        CorruptDataError: a file was damaged or edited
+        EnvironmentProblem: the HTML file cannot be written
+    """
+    asked, written = Path(path), Path(output)
+    if written.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"{written}: a report is an HTML file: name it *.html", code="report.not-html", path=str(written)
+        )
+    check_writable(written)
+    page = _page(asked, simulate, progress)
+    text = render_page(page)
+    write_whole(written, text.encode())
+    return ReportPage(
+        path=written,
+        kind=page.kind,
+        verdict=page.verdict,
+        sections=tuple(section.title for section in page.sections),
+        absent=tuple((one.title, one.how) for one in page.absent),
+        nbytes=len(text.encode()),
+    )
+
+
+def _page(path: Path, simulate: bool, progress: Progress) -> Page:
+    found = given(path)
+    if found.is_dir():
+        if (found / "run.json").is_file():
+            return page_of_run(found, shown=str(path))
+        return _page_of_folder(path)
+    if not found.exists():
+        raise InputError(f"there is no {path}; give {ACCEPTED}", code="report.missing", path=str(path))
+    plain = _document(path)
+    if _is_plan(plain):
+        return page_of_plan(path, simulate=simulate, progress=progress)
+    if _is_run_report(plain):
+        return page_of_report(path)
+    return page_of_studies([(path, plain)], accepted=ACCEPTED)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    return decode_object(read_text(given(path)), source=str(path))
+
+
+def _is_plan(plain: dict[str, Any]) -> bool:
+    return "job" in plain and ({"strategy", "premises"} <= {*plain} or plain.get("kind") == "division")
+
+
+def _is_run_report(plain: dict[str, Any]) -> bool:
+    return {"run_dir", "predicted", "environment", "plan"} <= {*plain}
+
+
+def _page_of_folder(path: Path) -> Page:
+    """A page of all documents in a folder that are known; plans next to them are points of their curves.
+
+    Raises:
+        InputError: there is none
+    """
+    documents: list[tuple[Path, dict[str, Any]]] = []
+    plans: list[Plan] = []
+    for file in sorted(given(path).glob("*.json"))[: 8 * _MOST_DOCUMENTS]:
+        plain = _document(path / file.name)
+        if _is_plan(plain) and len(plans) < _MOST_DOCUMENTS:
+            plans.append(read_plan(given(path / file.name)))
+        elif study_of(plain) is not None and len(documents) < _MOST_DOCUMENTS:
+            documents.append((path / file.name, plain))
+    if not documents:
+        raise InputError(
+            f"{path} has no run.json and no document of a study; give {ACCEPTED}",
+            code="report.nothing-here",
+            path=str(path),
+        )
+    return page_of_studies(documents, accepted=ACCEPTED, plans=plans)

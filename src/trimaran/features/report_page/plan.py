@@ -1,0 +1,216 @@
+"""The page of a plan file.
+
+A plan for a target cluster is simulated by that machine's costs, as `trimaran simulate` does: nothing is measured, and
+no code of the user runs. A plan for the machine at hand is simulated on request only, as that measures and may run the
+code of the job.
+"""
+
+import shlex
+from pathlib import Path
+
+from trimaran import __version__
+from trimaran.base.errors import TrimaranError
+from trimaran.base.files import given
+from trimaran.base.progress import Progress
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.jobs.resolve import JobSource
+from trimaran.planning.documents import placement_document
+from trimaran.planning.estimated import on_its_machine
+from trimaran.planning.plan import obtain_plan
+from trimaran.planning.requests import PlanRequest
+from trimaran.planning.results import Simulated
+from trimaran.program.json_files import to_plain
+from trimaran.program.plan import Plan, plan_verdict, read_plan
+from trimaran.report.breakdown import PARTS, utilization
+from trimaran.report.page import Absent, Page, Section, Words
+from trimaran.report.page_steps import (
+    RankParts,
+    candidates_section,
+    commands_section,
+    memory_section,
+    parts_section,
+    placement_section,
+    prediction_section,
+    rate,
+    scaling_section,
+)
+from trimaran.report.page_timeline import step_timelines
+from trimaran.report.plans import training_line
+
+
+def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
+    """The page of a plan file.
+
+    Args:
+        path: of the file
+        simulate: simulate it also where that measures or runs the job's code
+        progress: called with the current work
+
+    Raises:
+        InputError: the plan is wrong
+        CorruptDataError: it was damaged or edited
+    """
+    plan = read_plan(given(path))
+    simulated, why_not = _simulated(path, plan, simulate, progress)
+    shown, job = shlex.quote(str(path)), shlex.quote(plan.job)
+    sections: list[Section] = []
+    absent: list[Absent] = []
+
+    def add(section: Section | None, title: str, how: str) -> None:
+        if section is not None:
+            sections.append(section)
+        else:
+            absent.append(Absent(title=title, how=how))
+
+    prediction = plan.prediction
+    sections.append(prediction_section(prediction.step_time_s, prediction.interval_s, None))
+    timeline = None if simulated is None else simulated.chosen.timeline
+    program = None if simulated is None else simulated.chosen.program
+    add(
+        None
+        if timeline is None or program is None
+        else parts_section(
+            _parts(simulated),
+            note="After the last instruction: copies of gradients, and waits for the slowest rank."
+            if timeline.after_s
+            else "",
+        ),
+        "Where a step goes, by rank",
+        why_not,
+    )
+    timelines = step_timelines(timeline, program=program)
+    add(
+        None
+        if timelines is None
+        else Section(id="timelines", title="Timeline of every rank", content=[timelines], is_wide=True),
+        "Timeline of every rank",
+        why_not,
+    )
+    add(
+        memory_section(timeline, None, plan.premises.memory_bytes, step_s=prediction.step_time_s),
+        "Memory over time",
+        why_not,
+    )
+    add(
+        scaling_section(plan),
+        "Scaling",
+        "the plan compares no numbers of devices: "
+        f"trimaran scale {job} --cluster {plan.premises.cluster or 'NAME'} --json > scale.json",
+    )
+    modules = None
+    if simulated is not None and plan.strategy.pp > 1:
+        modules = placement_document(simulated.graph, simulated.chosen.strategy)
+    sections.append(placement_section(plan.strategy, modules=modules, layers=plan.premises.layers))
+    add(
+        candidates_section(plan.candidates),
+        "Candidates and the Pareto front",
+        f"the plan has none: trimaran plan {job} --output plan.json",
+    )
+    if plan.training is not None:
+        said = training_line(to_plain(plan.training))
+        sections.append(Section(id="training", title="Time to accuracy", content=[Words(lines=[said])]))
+    else:
+        absent.append(
+            Absent(
+                title="Time to accuracy", how=f"the plan has no target: trimaran plan {job} --curve NAME -o plan.json"
+            )
+        )
+    absent.append(Absent(title="Predicted against measured", how=f"a run has it: trimaran train {job} --plan {shown}"))
+    absent.append(
+        Absent(
+            title="Crossover with model parallelism",
+            how=f"a study: trimaran crossover {job} --cluster {plan.premises.cluster or 'NAME'} --json",
+        )
+    )
+    sections.append(commands_section(_environment(plan), _commands(plan, str(path))))
+    return Page(
+        title=f"{plan.job} on {format_count(plan.strategy.devices, 'device')}",
+        kind="Plan",
+        verdict=plan_verdict(plan),
+        facts=_facts(plan),
+        sections=sections,
+        absent=absent,
+        sources=[path.name],
+        version=__version__,
+    )
+
+
+def _simulated(path: Path, plan: Plan, asked: bool, progress: Progress) -> tuple[Simulated | None, str]:
+    """The plan, simulated; or why it is not."""
+    again = f"trimaran report {shlex.quote(str(path))} --simulate"
+    if not plan.has_program:
+        return (
+            None,
+            "the analytical model chose degrees and has no program to simulate; trimaran explain says its parts",
+        )
+    if not asked and not plan.premises.cluster:
+        return None, f"the plan is for a machine at hand, which would be measured: {again}"
+    if not asked and ".py:" in plan.job:
+        return None, f"the job is a file, whose code would run: {again}"
+    request = on_its_machine(plan, PlanRequest())
+    source = JobSource(reference=plan.job)
+    try:
+        return obtain_plan(source, request, path=given(path), progress=progress).simulated, ""
+    except TrimaranError as error:
+        if asked:
+            raise
+        reason = error.message.splitlines()[0]
+        return None, f"the plan cannot be simulated here ({reason})"
+
+
+def _parts(simulated: Simulated | None) -> list[RankParts]:
+    if simulated is None:
+        return []
+    chosen = simulated.chosen
+    return [
+        RankParts(
+            rank=one.rank,
+            source="predicted",
+            parts_s=(*(max(0.0, getattr(one, f"{name}_s")) for name in PARTS), chosen.timeline.after_s),
+            overlapped_s=one.overlapped_s,
+        )
+        for one in utilization(chosen.program, chosen.timeline)
+    ]
+
+
+def _facts(plan: Plan) -> list[tuple[str, str]]:
+    premises, prediction = plan.premises, plan.prediction
+    facts = [("strategy", plan.strategy.name), ("devices", f"{plan.strategy.devices:,} of {len(premises.devices):,}")]
+    if prediction.step_time_s > 0:
+        facts.append(("predicted step", format_seconds(prediction.step_time_s)))
+        facts.append(("throughput", f"{rate(premises.global_batch_size / prediction.step_time_s)} samples/s"))
+    if prediction.peak_bytes:
+        facts.append(("peak memory", format_bytes(max(prediction.peak_bytes))))
+    return [*facts, ("global batch", f"{premises.global_batch_size:,}")]
+
+
+def _environment(plan: Plan) -> dict[str, str]:
+    premises = plan.premises
+    counts: dict[str, int] = {}
+    for name in premises.devices:
+        counts[name] = counts.get(name, 0) + 1
+    found = {"devices": ", ".join(f"{count:,} × {name}" for name, count in counts.items())}
+    found["cluster"] = premises.cluster or "the machine at hand, or the file does not say"
+    if premises.memory_bytes:
+        found["memory of a device for the job"] = format_bytes(min(premises.memory_bytes))
+    if premises.precision:
+        found["precision"] = premises.precision
+    if premises.link is not None:
+        found["links limited to"] = f"{8 * premises.link.bytes_per_s / 1e9:.3g} Gb/s"
+    found["global batch"] = f"{premises.global_batch_size:,} samples"
+    if premises.sequence_length:
+        found["sequence"] = f"{premises.sequence_length:,} tokens"
+    found["made best"] = plan.objective
+    return found
+
+
+def _commands(plan: Plan, shown: str) -> list[tuple[str, str]]:
+    found = [("Why this plan, and what would help", shlex.join(["trimaran", "explain", shown]))]
+    if plan.has_program:
+        found.append(("One step of it, simulated", shlex.join(["trimaran", "simulate", shown])))
+    if not plan.premises.cluster:
+        found.append(("Train by it", shlex.join(["trimaran", "train", plan.job, "--plan", shown])))
+    else:
+        found.append(("For another runtime", shlex.join(["trimaran", "export", shown, "--to", "pytorch"])))
+    found.append(("This report", shlex.join(["trimaran", "report", shown])))
+    return found

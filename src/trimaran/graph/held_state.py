@@ -1,0 +1,255 @@
+"""What a job keeps in Python: attributes of its modules, and what its loss and its hooks hold.
+
+Buffers and parameters have names, and are compared by them. A model may as well count its steps in an attribute, carry
+a hidden state from batch to batch, or fill a list; a loss may follow an average in a dict of its closure. `HeldState`
+finds such values, so that a look at the job can put them back, and see which of them each forward changes.
+
+    modules         attributes, but for parameters, buffers, children and hooks
+    objects         attributes, where their class is the user's
+    containers      entries of lists, dicts, sets, deques
+    functions       of the user's: cells and globals that they refer to, and the functions among these
+
+Compared are numbers, texts, tensors and arrays. Of a container of many entries only their number counts. Generators of
+random numbers, and objects of libraries, are left alone.
+"""
+
+import builtins
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+_MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
+"""Entries of a container that are looked at, holders of a job, and how deep they lie in each other."""
+
+_MOST_ELEMENTS = 1 << 20
+"""Elements of a tensor that is copied; of a larger one it is seen whether it was written to."""
+
+_OF_MODULES = frozenset(vars(nn.Module()))
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic)
+
+Values = dict[str, Any]
+"""Of each value its path, and the value, or a copy."""
+
+Undo = list[Callable[[], object]]
+
+
+class HeldState:
+    """The values that some objects of a job hold.
+
+    Args:
+        roots: modules, functions and objects of the user's, by what they are called
+        undoable: keep what `put_back` needs
+
+    Example:
+        >>> held = HeldState({"the loss": functools.partial(print, numbers := [1])})
+        >>> before = held.values()
+        >>> numbers.append(2)
+        >>> changed(before, held.values())
+        ['the length of the loss', '[1] of the loss']
+        >>> held.put_back()
+        >>> numbers
+        [1]
+    """
+
+    def __init__(self, roots: Mapping[str, Any], *, undoable: bool = True) -> None:
+        self._roots = dict(roots)
+        self._undo: Undo = []
+        for _ in self._walk(self._undo) if undoable else ():
+            pass
+
+    def values(self) -> Values:
+        """The values now; tensors and arrays are copies."""
+        return {path: _copied(value) for path, value in self._walk(None)}
+
+    def versions(self) -> Values:
+        """The values now; in the place of a tensor, or a large array, what tells whether it was written or replaced."""
+        return {path: _version(value) for path, value in self._walk(None)}
+
+    def results(self) -> tuple[str, ...]:
+        """The paths of the tensors that were computed from parameters."""
+        return tuple(path for path, value in self._walk(None) if isinstance(value, Tensor) and not value.is_leaf)
+
+    def parts(self) -> list[nn.Module | nn.Parameter]:
+        """The modules and parameters that are held, roots too."""
+        return [value for _, value in self._walk(None, parts=True) if isinstance(value, nn.Module | nn.Parameter)]
+
+    def put_back(self) -> None:
+        """Put back what was held when this was made."""
+        with torch.no_grad():
+            for one in self._undo:
+                one()
+
+    def _walk(self, undo: Undo | None, *, parts: bool = False) -> Iterator[tuple[str, Any]]:
+        met: set[int] = set()
+        for name, root in self._roots.items():
+            for path, value in _values_of(root, "", 0, met, undo):
+                if parts or not isinstance(value, nn.Module | nn.Parameter):
+                    yield f"{path} of {name}" if path else name, value
+
+
+def changed(
+    before: Values, after: Values, same: Callable[[Tensor, Tensor], bool] = lambda one, other: torch.equal(one, other)
+) -> list[str]:
+    """The paths of the values that differ, or that only one has.
+
+    Args:
+        before: values
+        after: of the same roots
+        same: whether two tensors are; they may be of different shapes and dtypes
+    """
+    paths = dict.fromkeys((*before, *after))
+    both = before.keys() & after.keys()
+    return [path for path in paths if path not in both or not _equal(before[path], after[path], same)]
+
+
+def _values_of(value: Any, path: str, depth: int, met: set[int], undo: Undo | None) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, _PLAIN):
+        yield path, value
+        return
+    if depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
+        return
+    met.add(id(value))
+    if isinstance(value, nn.Parameter):
+        yield path, value
+        return
+    if isinstance(value, Tensor | numpy.ndarray):
+        if undo is not None and _is_small(value):
+            _keep_array(value, undo)
+        yield path, value
+        return
+    if isinstance(value, nn.Module):
+        yield path, value
+    for name, content in _contents(value, path, undo):
+        yield from _values_of(content, name, depth + 1, met, undo)
+
+
+def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, Any]]:
+    """What a holder holds, by path."""
+    dotted = f"{path}." if path else ""
+    if isinstance(value, nn.Module):
+        # Its children are roots, where they are of the model.
+        own = {name: one for name, one in vars(value).items() if name not in _OF_MODULES}
+        if undo is not None:
+            undo.append(functools.partial(_set_attributes, value, own))
+        yield from ((f"{dotted}{name}", one) for name, one in own.items())
+        yield path, type(value).forward
+    elif isinstance(value, list | dict | set | deque | tuple):
+        yield f"the length of {path}" if path else "the length", len(value)
+        if len(value) > _MOST_ENTRIES:
+            return
+        if undo is not None and not isinstance(value, tuple):
+            undo.append(functools.partial(_refill, value, value.copy()))
+        if isinstance(value, set):
+            yield path, repr(sorted(map(repr, value)))
+            return
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from ((f"{path}[{key!r}]", one) for key, one in list(entries))
+    elif isinstance(value, functools.partial):
+        yield from ((path, one) for one in (value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, types.MethodType):
+        yield from ((path, one) for one in (value.__self__, value.__func__))
+    elif isinstance(value, types.FunctionType):
+        if _is_users(value):
+            yield from _of_function(value, undo)
+    elif _is_users(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
+        if undo is not None:
+            undo.append(functools.partial(_refill, vars(value), dict(vars(value))))
+        yield from ((f"{dotted}{name}", one) for name, one in list(vars(value).items()))
+        if callable(value):
+            yield path, type(value).__call__
+
+
+def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            content = cell.cell_contents
+        except ValueError:  # it is empty
+            continue
+        if undo is not None:
+            undo.append(functools.partial(setattr, cell, "cell_contents", content))
+        yield name, content
+    for name in _names_in(code):
+        if name in function.__globals__ and not hasattr(builtins, name):
+            content = function.__globals__[name]
+            if undo is not None and isinstance(content, _PLAIN):
+                undo.append(functools.partial(function.__globals__.__setitem__, name, content))
+            yield name, content
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _names_in(one)
+
+
+def _is_users(what: Any) -> bool:
+    """Whether a function or a class is neither Python's nor of a package that is installed."""
+    name = str(getattr(what, "__module__", None) or "")
+    top = name.partition(".")[0]
+    if top in ("torch", "numpy", "trimaran", "builtins") or (top in sys.stdlib_module_names and top != "__main__"):
+        return False
+    file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+    return not any(part in file for part in ("site-packages", "dist-packages"))
+
+
+def _is_small(value: Tensor | numpy.ndarray) -> bool:
+    return (value.numel() if isinstance(value, Tensor) else value.size) <= _MOST_ELEMENTS
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone() if _is_small(value) else ("large", tuple(value.shape), value._version)
+    if isinstance(value, numpy.ndarray):
+        return value.copy() if _is_small(value) else ("large", value.shape)
+    return value
+
+
+def _version(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return id(value), value._version
+    if isinstance(value, numpy.ndarray):
+        return (id(value), value.tobytes()) if value.nbytes <= _MOST_ENTRIES else id(value)
+    return value
+
+
+def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:
+    if isinstance(value, Tensor):
+        if value.is_leaf:
+            undo.append(functools.partial(value.data.copy_, value.detach().clone()))
+    elif value.dtype.kind != "O":
+        undo.append(functools.partial(numpy.copyto, value, value.copy()))
+
+
+def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
+    attributes = vars(module)
+    for name in [name for name in attributes if name not in _OF_MODULES and name not in own]:
+        del attributes[name]
+    attributes.update(own)
+
+
+def _refill(holder: Any, content: Any) -> None:
+    holder.clear()
+    if isinstance(holder, dict | set):
+        holder.update(content)
+    else:
+        holder.extend(content)
+
+
+def _equal(one: Any, other: Any, same: Callable[[Tensor, Tensor], bool]) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return same(one, other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, numpy.ndarray):
+        return one.shape == other.shape and bool(numpy.array_equal(one, other))
+    # What is no number is not equal to itself.
+    return bool(one == other) or bool(one != one and other != other)

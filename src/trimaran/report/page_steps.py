@@ -1,0 +1,823 @@
+"""Sections of a page about a step: predicted against measured, where its time and memory go, its plan and candidates.
+
+Each function makes one section of what it is given, or None where that says nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from trimaran.base.html import DataTable
+from trimaran.base.timeline import Timeline
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.program.plan import CandidateRow, Plan
+from trimaran.program.strategy import Strategy
+from trimaran.report.charts import (
+    GROUND,
+    INK,
+    SERIES_COLOURS,
+    SOFT,
+    WIDTH,
+    Axis,
+    Bar,
+    Interval,
+    Limit,
+    Series,
+    bar_chart,
+    curve_chart,
+    interval_chart,
+    short,
+    time_unit,
+)
+from trimaran.report.page import Chart, Commands, Section, Words
+from trimaran.report.svg import Drawing
+
+__all__ = [
+    "Measured",
+    "RankParts",
+    "candidates_section",
+    "commands_section",
+    "memory_section",
+    "parts_section",
+    "percent",
+    "placement_section",
+    "prediction_section",
+    "rate",
+    "scaling_section",
+    "training_section",
+]
+
+PARTS_OF_STEP = (
+    ("forward", "var(--forward)"),
+    ("backward", "var(--backward)"),
+    ("update", "var(--update)"),
+    ("loading", "var(--load)"),
+    ("communication, waiting", "var(--exposed)"),
+    ("idle", "var(--idle)"),
+    ("not attributed", "var(--unattributed)"),
+    ("after the last instruction", "var(--after)"),
+)
+"""Names and colours of `breakdown.PARTS`, in its order, and of what a prediction adds behind the last instruction."""
+
+_MOST_ROWS = 300
+"""Of a table of candidates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The measured step, next to its prediction.
+
+    Attributes:
+        step_s: mean over the ranks [s]
+        steps: that were compared
+        warmup: that were left out before
+        noise: at 90 %, ratio of two runs that are alike minus 1; None: not known
+        noise_words: the same for people, or how it is found out
+        others: share of the cores that other programs took; None: not known
+    """
+
+    step_s: float
+    steps: int
+    warmup: int
+    noise: tuple[float, float] | None
+    noise_words: str
+    others: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParts:
+    """Where the step of a rank goes.
+
+    Attributes:
+        rank: the rank
+        source: "predicted" or "measured"
+        parts_s: by `PARTS_OF_STEP`, in their order [s]
+        overlapped_s: communication while the rank works, no part of the step [s]
+    """
+
+    rank: int
+    source: str
+    parts_s: tuple[float, ...]
+    overlapped_s: float
+
+
+def percent(share: float, *, signed: bool = True) -> str:
+    """A share as percent, with as many digits as it needs.
+
+    Example:
+        >>> percent(-0.1234), percent(0.0123), percent(0.5, signed=False)
+        ('-12 %', '+1.2 %', '50 %')
+    """
+    digits = 1 if abs(share) < 0.0995 else 0
+    return f"{100 * share:{'+' if signed else ''}.{digits}f} %"
+
+
+def rate(samples_per_s: float) -> str:
+    """A throughput for people.
+
+    Example:
+        >>> rate(12345.6), rate(12.34), rate(0.1234)
+        ('12,346', '12.3', '0.123')
+    """
+    if samples_per_s >= 100:
+        return f"{samples_per_s:,.0f}"
+    return f"{samples_per_s:.3g}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Predicted against measured
+
+
+def prediction_section(
+    predicted_s: float,
+    interval_s: tuple[float, float],
+    measured: Measured | None,
+    *,
+    kinds: Sequence[tuple[str, int, int, float, float | None]] = (),
+) -> Section:
+    """A step as it was predicted, with its interval, and as it was measured, with the noise of repeated runs.
+
+    Args:
+        predicted_s: time of a step [s]
+        interval_s: its 90 % interval [s]
+        measured: None: nothing was
+        kinds: of instructions: name, count, observed, median predicted and measured [s]
+    """
+    unit, size = time_unit(max(predicted_s, measured.step_s if measured else 0.0, interval_s[1]))
+    rows = [("predicted", predicted_s, *interval_s, "90 % interval of the prediction")]
+    if measured is not None:
+        low, high = measured.noise or (0.0, 0.0)
+        ends = measured.step_s * (1 + low), measured.step_s * (1 + high)
+        rows.append(("measured", measured.step_s, *ends, measured.noise_words))
+    table = DataTable(
+        columns=("step", f"time [{unit}]", f"low [{unit}]", f"high [{unit}]", "low to high"),
+        rows=[
+            (
+                name,
+                *(f"{value / size:.4g}" if known else "–" for value, known in zip(figures, flags, strict=True)),
+                says,
+            )
+            for name, *figures, says in rows
+            for flags in [(True, *(2 * [name == "predicted" or bool(measured and measured.noise)]))]
+        ],
+        words=frozenset({0, 4}),
+    )
+    content: list[Chart | DataTable] = [
+        Chart(svg=_intervals(rows, unit, size), table=table, caption=_said_of(predicted_s, measured))
+    ]
+    if kinds:
+        content.append(
+            DataTable(
+                columns=("kind of instruction", "count", "observed", "predicted", "measured", "error"),
+                rows=[
+                    (
+                        kind,
+                        str(count),
+                        str(observed),
+                        format_seconds(each_s),
+                        "–" if was_s is None else format_seconds(was_s),
+                        "–" if not was_s else percent(each_s / was_s - 1),
+                    )
+                    for kind, count, observed, each_s, was_s in kinds
+                ],
+                caption="Median of one instruction, by kind",
+            )
+        )
+    return Section(
+        id="prediction",
+        title="Predicted step" if measured is None else "Predicted against measured",
+        content=content,
+    )
+
+
+def _said_of(predicted_s: float, measured: Measured | None) -> str:
+    if measured is None:
+        return "Nothing was measured: the interval is that of the prediction."
+    said = (
+        f"Measured: {format_count(measured.steps, 'step')} after {measured.warmup} of warm-up; {measured.noise_words}."
+    )
+    if measured.others is not None and measured.others > 0.1:
+        said += (
+            f" Other programs took {percent(measured.others, signed=False)} of the cores meanwhile: the measured times "
+            "are longer for it."
+        )
+    return said
+
+
+def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, size: float) -> str:
+    spans = [
+        Interval(
+            name=name,
+            at=value / size,
+            ends=(low / size, high / size),
+            label=format_seconds(value),
+            says=f"{name}: {format_seconds(value)} ({format_seconds(low)} to {format_seconds(high)})",
+        )
+        for name, value, low, high, _ in rows
+    ]
+    axis = Axis(title=f"time of a step [{unit}]")
+    return interval_chart("Time of a step with intervals", spans, axis)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the time goes
+
+
+def parts_section(ranks: Sequence[RankParts], *, note: str = "") -> Section | None:
+    """Forward, backward, update, loading, communication and stalls of each rank, predicted and measured.
+
+    Args:
+        ranks: by rank, the prediction of each before its measurement
+        note: what else to say of them
+    """
+    if not ranks:
+        return None
+    longest = max(sum(one.parts_s) for one in ranks)
+    unit, size = time_unit(longest)
+    axis = Axis(title=f"time of a step [{unit}]")
+    sources = list(dict.fromkeys(one.source for one in ranks))
+    table = DataTable(
+        columns=(
+            "rank",
+            "",
+            *(f"{name} [{unit}]" for name, _ in PARTS_OF_STEP),
+            f"step [{unit}]",
+            f"overlapped [{unit}]",
+        ),
+        rows=[
+            (
+                str(one.rank),
+                one.source,
+                *(f"{seconds / size:.4g}" for seconds in one.parts_s),
+                f"{sum(one.parts_s) / size:.4g}",
+                f"{one.overlapped_s / size:.4g}",
+            )
+            for one in ranks
+        ],
+        words=frozenset({0, 1}),
+    )
+    caption = "Communication counts where the rank waits for it; what overlaps with work is no part of the step."
+    few = len(ranks) <= 20
+    charts = [ranks] if few else [[one for one in ranks if one.source == source] for source in sources]
+    content: list[Chart | Words] = []
+    for n, shown in enumerate(charts):
+        bars = [
+            Bar(
+                name=f"{one.rank} {one.source}" if few else str(one.rank),
+                parts=[seconds / size for seconds in one.parts_s],
+                note=f"{sum(one.parts_s) / size:,.3g}" if few else "",
+            )
+            for one in shown
+        ]
+        what = "" if few or len(charts) == 1 else f"{shown[0].source.capitalize()}. "
+        is_last = n == len(charts) - 1
+        svg = bar_chart("Parts of a step by rank", bars, PARTS_OF_STEP, axis, names="rank")
+        if is_last:
+            content.append(Chart(svg=svg, table=table, caption=f"{what}{caption}"))
+        else:
+            own = [row for row, one in zip(table.rows, ranks, strict=True) if one.source == shown[0].source]
+            content.append(
+                Chart(svg=svg, table=DataTable(columns=table.columns, rows=own, words=table.words), caption=what)
+            )
+    if note:
+        content.insert(0, Words(lines=[note]))
+    return Section(id="parts", title="Where a step goes, by rank", content=content)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory over time
+
+
+_MOST_CURVES = 6
+_MOST_CHANGES = 1500
+
+
+def memory_section(
+    predicted: Timeline | None, measured: Timeline | None, budgets: Sequence[int], *, step_s: float = 0.0
+) -> Section | None:
+    """Live bytes of each rank over a step, with the budget.
+
+    Args:
+        predicted: one step, as simulated
+        measured: steps as they were; its memory is drawn where it was followed
+        budgets: memory that each rank may use [bytes]; empty: not known
+        step_s: time of a step, until which the last value holds [s]
+    """
+    curves: dict[tuple[str, tuple[tuple[float, int], ...]], list[int]] = defaultdict(list)
+    for source, timeline in (("predicted", predicted), ("measured", measured)):
+        for rank, changes in enumerate(() if timeline is None else timeline.memory):
+            if changes:
+                curves[source, tuple(changes)].append(rank)
+    if not curves:
+        return None
+    highest = sorted(curves, key=lambda key: -max(nbytes for _, nbytes in key[1]))
+    shown = highest[:_MOST_CURVES]
+    peak = max(nbytes for _, changes in shown for _, nbytes in changes)
+    letter, size = next(((name, one) for name, one in _SIZES if peak >= one), ("B", 1))
+    unit, tick_s = time_unit(max((changes[-1][0] for _, changes in shown), default=0.0) or step_s)
+    series = []
+    for n, key in enumerate(shown):
+        source, changes = key
+        kept = _thinned(changes)
+        end_s = max(step_s, kept[-1][0])
+        points = [(time_s / tick_s, nbytes / size) for time_s, nbytes in [*kept, (end_s, kept[-1][1])]]
+        name = f"{source}, {_ranks_words(curves[key])}"
+        series.append(
+            Series(name=name, points=points, colour=SERIES_COLOURS[n], steps=True, dots=False, dashed=n % 2 == 1)
+        )
+    budget = min(budgets, default=0)
+    near = 0 < budget < 4 * peak
+    svg = curve_chart(
+        "Memory over a step",
+        series,
+        Axis(title=f"time in the step [{unit}]", zero=True),
+        Axis(title=f"live memory [{letter}]", zero=True),
+        limits=[Limit(name=f"budget {format_bytes(budget)}", at=budget / size)] if near else [],
+    )
+    rows = [
+        (
+            source,
+            _ranks_words(curves[source, changes], most=40),
+            format_bytes(max(nbytes for _, nbytes in changes)),
+            format_seconds(max(changes, key=lambda change: change[1])[0]),
+            format_bytes(changes[-1][1]),
+            f"{max(nbytes for _, nbytes in changes) / budget:.1%}" if budget else "–",
+        )
+        for source, changes in highest
+    ]
+    table = DataTable(
+        columns=("source", "ranks", "peak", "peak at", "at the end", "peak of the budget"),
+        rows=rows[:_MOST_ROWS],
+        words=frozenset({0, 1}),
+        left_out="" if len(rows) <= _MOST_ROWS else f"{len(rows) - _MOST_ROWS} more ranks, with less.",
+    )
+    caption = "Ranks with the same course share a line."
+    if len(highest) > len(shown):
+        caption += f" Of {len(highest)} courses those with the highest peaks are drawn; the table has all."
+    if budget and not near:
+        caption += f" The budget of {format_bytes(budget)} lies far above ({peak / budget:.2%} of it at the peak)."
+    if not budget:
+        caption += " No budget is known."
+    if measured is None or not any(measured.memory):
+        caption += " Measured memory was not followed."
+    return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table, caption=caption)])
+
+
+_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+
+
+def _thinned(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """At most some changes, with the highest of each that goes."""
+    if len(changes) <= _MOST_CHANGES:
+        return list(changes)
+    every = -(-len(changes) // _MOST_CHANGES)
+    return [max(changes[n : n + every], key=lambda change: change[1]) for n in range(0, len(changes), every)]
+
+
+def _ranks_words(ranks: Sequence[int], most: int = 4) -> str:
+    """Ranks for people, neighbours as a range.
+
+    Example:
+        >>> _ranks_words([0]), _ranks_words([0, 1, 2, 3, 7]), _ranks_words([0, 2, 4, 6, 8, 10])
+        ('rank 0', 'ranks 0–3, 7', 'ranks 0, 2, 4, 6 and 2 more')
+    """
+    runs: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    words = [f"{first}" if first == last else f"{first}–{last}" for first, last in runs]
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words[:most])}{more}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The plan: candidates, scaling, placement
+
+
+def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
+    """What a plan was chosen from, with the Pareto front of time, memory and devices.
+
+    Args:
+        rows: of the plan
+    """
+    priced = [row for row in rows if row.prediction is not None]
+    if not rows:
+        return None
+    content: list[Chart | Words] = []
+    unit, size = time_unit(max((row.prediction.step_time_s for row in priced if row.prediction), default=1.0))
+    peaks = [max(row.prediction.peak_bytes, default=0) for row in priced if row.prediction]
+    letter, bytes_size = next(((name, one) for name, one in _SIZES if max(peaks, default=0) >= one), ("B", 1))
+    kinds: Mapping[str, tuple[str, bool, float]] = {
+        "chosen": (SERIES_COLOURS[1], False, 7.0),
+        "on the Pareto front": (SERIES_COLOURS[0], False, 4.5),
+        "baseline": (SERIES_COLOURS[3], True, 5.5),
+        "others": (SERIES_COLOURS[5], True, 3.5),
+    }
+    places: dict[str, list[tuple[float, float, str]]] = {name: [] for name in kinds}
+    for row in priced:
+        found = row.prediction
+        peak = max(found.peak_bytes, default=0) if found else 0
+        if found is None or not peak:
+            continue
+        name = row.strategy.name
+        says = f"{name}: {format_seconds(found.step_time_s)}, {format_bytes(peak)} on {row.strategy.devices} devices"
+        for kind in _kinds(row):
+            places[kind].append((found.step_time_s / size, peak / bytes_size, says))
+    times = [place[0] for spots in places.values() for place in spots]
+    heights = [place[1] for spots in places.values() for place in spots]
+    svg = curve_chart(
+        "Candidates by time of a step and memory",
+        [
+            Series(
+                name=name,
+                points=[(a, b) for a, b, _ in places[name]],
+                says=[says for _, _, says in places[name]],
+                colour=colour,
+                hollow=hollow,
+                size=dot,
+                line=False,
+            )
+            for name, (colour, hollow, dot) in reversed(list(kinds.items()))
+        ],
+        Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=True),
+        Axis(title=f"memory at the peak, fullest rank [{letter}]", log=_is_wide(heights), zero=True),
+    )
+    table = DataTable(
+        columns=(
+            "strategy",
+            "",
+            "Pareto",
+            "devices",
+            "step",
+            "90 % interval",
+            "memory at the peak",
+            "limited by, or why not",
+        ),
+        rows=[_candidate_cells(row) for row in rows[:_MOST_ROWS]],
+        words=frozenset({0, 1, 2, 7}),
+        left_out="" if len(rows) <= _MOST_ROWS else f"{len(rows) - _MOST_ROWS} more are in the plan file.",
+    )
+    rejected = sum(row.verdict == "rejected" for row in rows)
+    caption = f"{format_count(len(priced), 'candidate')} with a predicted step; {rejected} rejected before."
+    content.append(
+        Chart(
+            svg=svg, table=table, caption=f"{caption} Pareto: no other is better in time, memory and devices at once."
+        )
+    )
+    return Section(id="candidates", title="Candidates and the Pareto front", content=content)
+
+
+def _kinds(row: CandidateRow) -> Iterable[str]:
+    if row.verdict == "chosen":
+        yield "chosen"
+    if row.verdict == "baseline":
+        yield "baseline"
+    if row.pareto and row.verdict != "chosen":
+        yield "on the Pareto front"
+    if row.verdict not in ("chosen", "baseline") and not row.pareto:
+        yield "others"
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    return bool(values) and min(values) > 0 and max(values) / min(values) > 12
+
+
+def _candidate_cells(row: CandidateRow) -> tuple[str, ...]:
+    found = row.prediction
+    head = (row.strategy.name, row.verdict, "yes" if row.pareto else "", str(row.strategy.devices))
+    if found is None:
+        return (*head, "–", "–", "–", row.reason)
+    low, high = found.interval_s
+    return (
+        *head,
+        format_seconds(found.step_time_s),
+        f"{format_seconds(low)} to {format_seconds(high)}",
+        format_bytes(max(found.peak_bytes, default=0)) if found.peak_bytes else "–",
+        row.limiter or row.reason,
+    )
+
+
+def _is_plain_data_parallel(strategy: Strategy) -> bool:
+    kept = strategy.dp == strategy.devices and not strategy.zero and not strategy.shards and not strategy.parts
+    return kept and strategy.compression is None
+
+
+def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) -> Section | None:
+    """Throughput by devices: ideal, plain data parallelism (DDP), the best plan, by the candidates of a plan.
+
+    Args:
+        plan: with candidates
+        measured: devices and throughput of a run [samples/s]
+    """
+    batch = plan.premises.global_batch_size
+    best: dict[str, dict[int, tuple[float, str]]] = {"best plan": {}, "DDP": {}}
+    for row in plan.candidates:
+        if row.prediction is None or row.prediction.step_time_s <= 0:
+            continue
+        found = batch / row.prediction.step_time_s, row.strategy.name
+        count = row.strategy.devices
+        names = ["best plan"] + (["DDP"] if _is_plain_data_parallel(row.strategy) else [])
+        for name in names:
+            best[name][count] = max(best[name].get(count, (0.0, "")), found)
+    counts = sorted(best["best plan"])
+    if len(counts) < 2:
+        return None
+    first = counts[0]
+    base = best["best plan"][first][0] / first
+    chosen = (plan.strategy.devices, batch / plan.prediction.step_time_s) if plan.prediction.step_time_s > 0 else None
+    series = [
+        Series(
+            name="ideal",
+            points=[(float(n), base * n) for n in counts],
+            colour=SERIES_COLOURS[5],
+            dashed=True,
+            dots=False,
+        )
+    ]
+    for n, name in enumerate(("DDP", "best plan")):
+        found_rows = sorted(best[name].items())
+        series.append(
+            Series(
+                name=name,
+                points=[(float(count), value) for count, (value, _) in found_rows],
+                says=[f"{strategy} on {count}: {rate(value)} samples/s" for count, (value, strategy) in found_rows],
+                colour=SERIES_COLOURS[3 - 3 * n],
+            )
+        )
+    if chosen is not None:
+        series.append(
+            Series(
+                name="this plan", points=[(float(chosen[0]), chosen[1])], colour=SERIES_COLOURS[1], line=False, size=7.0
+            )
+        )
+    if measured is not None:
+        series.append(
+            Series(
+                name="measured",
+                points=[(float(measured[0]), measured[1])],
+                colour=SERIES_COLOURS[2],
+                line=False,
+                hollow=True,
+                size=7.0,
+            )
+        )
+    wide = counts[-1] / counts[0] > 4
+    svg = curve_chart(
+        "Throughput by devices",
+        series,
+        Axis(title="devices", log=wide, ticks=[float(n) for n in counts]),
+        Axis(title="throughput [samples/s]", log=wide, zero=True),
+    )
+    table = DataTable(
+        columns=("devices", "ideal [samples/s]", "DDP [samples/s]", "best plan [samples/s]", "strategy"),
+        rows=[
+            (
+                f"{n:,}",
+                rate(base * n),
+                rate(best["DDP"][n][0]) if n in best["DDP"] else "–",
+                rate(best["best plan"][n][0]),
+                best["best plan"][n][1],
+            )
+            for n in counts
+        ],
+        words=frozenset({4}),
+    )
+    return Section(
+        id="scaling",
+        title="Scaling",
+        content=[
+            Chart(
+                svg=svg,
+                table=table,
+                caption=f"Predicted, for one global batch of {batch:,} samples, by the candidates of this plan; ideal: "
+                f"{'one device' if first == 1 else f'{first} devices'}, as many times faster as there are devices.",
+            )
+        ],
+    )
+
+
+def placement_section(
+    strategy: Strategy, *, modules: Mapping[str, int] | None = None, layers: int | None = None
+) -> Section:
+    """Which rank has which part of the network.
+
+    Args:
+        strategy: of the plan
+        modules: for each module, in the order of the network, the row of a replica that runs it; None: not known
+        layers: of the network, where the plan has degrees only
+    """
+    rows = _stages(strategy, modules, layers)
+    table = DataTable(columns=("part of a replica", "of the network", "ranks"), rows=rows, words=frozenset({0, 1, 2}))
+    sizes = [
+        f"{format_count(size, name)}"
+        for size, name in (
+            (strategy.dp, "data-parallel replica"),
+            (strategy.pp, "pipeline stage" if not strategy.parts else "place"),
+            (strategy.tp, "tensor-parallel rank"),
+            (strategy.cp, "context-parallel rank"),
+        )
+        if size > 1
+    ]
+    said = f"{strategy.name}: {' × '.join(sizes) if sizes else 'one rank with the whole network'}."
+    if strategy.zero:
+        what = {
+            1: "optimizer state",
+            2: "optimizer state and gradients",
+            3: "parameters, gradients and optimizer state",
+        }
+        said += (
+            f" ZeRO-{strategy.zero}: {what[strategy.zero]} sharded over {format_count(strategy.state_ranks, 'rank')}."
+        )
+    if strategy.pp > 1:
+        said += f" Schedule {strategy.schedule}, {format_count(strategy.microbatches, 'microbatch')[:-1]}" + (
+            "es." if strategy.microbatches > 1 else "h."
+        )
+    return Section(
+        id="placement",
+        title="Placement",
+        content=[Words(lines=[said]), Chart(svg=_placement_drawing(rows, modules), table=table)],
+    )
+
+
+def _ranks_of_row(strategy: Strategy, row: int) -> str:
+    """Ranks that hold a row of a replica, in the numbering of programs."""
+    if strategy.cp > 1:
+        return f"{format_count(strategy.dp * strategy.tp * strategy.cp, 'rank')}"
+    held = [
+        (replica * strategy.pp + row) * strategy.tp + shard
+        for replica in range(strategy.dp)
+        for shard in range(strategy.tp)
+    ]
+    return _ranks_words(held)
+
+
+def _stages(strategy: Strategy, modules: Mapping[str, int] | None, layers: int | None) -> list[tuple[str, str, str]]:
+    if strategy.pp == 1:
+        return [("whole network", f"{layers} layers" if layers else "all modules", _ranks_of_row(strategy, 0))]
+    found = []
+    for row in range(strategy.pp):
+        segments = [n for n, of in enumerate(strategy.rows) if of == row]
+        if modules:
+            held = ", ".join(name for name, of in modules.items() if of == row)
+        elif strategy.parts:
+            held = ", ".join(op for n in segments for op in strategy.parts[n].ops)
+        elif strategy.boundaries:
+            held = "; ".join(_between(strategy, n) for n in segments)
+        elif strategy.segment_layers:
+            own = strategy.segment_layers[row :: strategy.pp]
+            held = f"{sum(own)} layers ({' + '.join(map(str, own))})" if len(own) > 1 else f"{sum(own)} layers"
+        elif layers:
+            held = f"about {layers / strategy.pp:.3g} of {layers} layers" + (
+                f", in {strategy.chunks} chunks" if strategy.chunks > 1 else ""
+            )
+        else:
+            held = "not said"
+        name = "place" if strategy.parts else "stage"
+        found.append((f"{name} {row}", held, _ranks_of_row(strategy, row)))
+    return found
+
+
+def _between(strategy: Strategy, segment: int) -> str:
+    bounds = strategy.boundaries
+    begin = f"after {bounds[segment - 1]}" if 0 < segment <= len(bounds) else "from the input"
+    end = f"to {bounds[segment]}" if segment < len(bounds) else "to the loss"
+    return f"{begin} {end}"
+
+
+_ROW_COLOURS = (
+    "var(--forward)",
+    "var(--update)",
+    "var(--load)",
+    "var(--exposed)",
+    "var(--unattributed)",
+    "var(--idle)",
+)
+
+
+_MOST_BOXES = 64
+
+
+def _placement_drawing(rows: Sequence[tuple[str, str, str]], modules: Mapping[str, int] | None) -> str:
+    """The network from its input to its loss: neighbours that run on the same ranks are one box."""
+    boxes = [(name, held, ranks, n) for n, (name, held, ranks) in enumerate(rows)]
+    if modules:
+        runs = [(row, [name for name, _ in run]) for row, run in groupby(modules.items(), key=lambda item: item[1])]
+        boxes = [(rows[row][0], _span_words(names), rows[row][2], row) for row, names in runs]
+    if len(boxes) > _MOST_BOXES:
+        return ""
+    columns = min(2, len(boxes))
+    wide, high, gap = (WIDTH - 16.0) / columns - 22, 64.0, 22.0
+    lines = -(-len(boxes) // columns)
+    drawing = Drawing(
+        width=WIDTH, height=lines * (high + 14) + 12, title="Placement of the network on ranks", inline=True
+    )
+    for n, (name, held, ranks, row) in enumerate(boxes):
+        x, y = 8 + (n % columns) * (wide + gap), 8 + (n // columns) * (high + 14)
+        says = f"{name}: {held}; {ranks}"
+        drawing.box(x, y, wide, high, colour=_ROW_COLOURS[row % len(_ROW_COLOURS)], says=says)
+        drawing.box(x + 5, y + 2, wide - 7, high - 4, colour=GROUND, says=says)
+        most = int((wide - 20) / 7.2)
+        drawing.text(x + 12, y + 22, short(name, most), size=13, colour=INK, bold=True)
+        drawing.text(x + 12, y + 40, short(held, most), size=12, colour=SOFT)
+        drawing.text(x + 12, y + 57, short(ranks, most), size=12, colour=SOFT)
+        if n % columns < columns - 1 and n < len(boxes) - 1:
+            tip, middle = x + wide + gap - 3, y + high / 2
+            drawing.line([(x + wide + 4, middle), (tip - 3, middle)], colour=SOFT, width=1.5)
+            drawing.area([(tip, middle), (tip - 7, middle - 4), (tip - 7, middle + 4)], colour=SOFT)
+    return drawing.render()
+
+
+def _span_words(names: Sequence[str]) -> str:
+    """Modules from the first to the last.
+
+    Example:
+        >>> _span_words(["conv1"]), _span_words(["conv1", "pool", "fc"])
+        ('conv1', 'conv1 … fc (3 parts)')
+    """
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} parts)"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The training: loss and metric
+
+
+def training_section(
+    epochs: Sequence[tuple[int, float | None, float | None, float | None]], *, target: float | None, says: str = ""
+) -> Section | None:
+    """Time to accuracy: loss and metric of each epoch, over the time of training.
+
+    Args:
+        epochs: number, loss, metric, seconds of each
+        target: of the metric; None: nobody said
+        says: what a plan says of the training to the target
+    """
+    if not epochs:
+        return None
+    times, spent = [], 0.0
+    for _, _, _, seconds in epochs:
+        spent += seconds or 0.0
+        times.append(spent)
+    unit, size = time_unit(spent)
+    metric = [(at / size, value) for at, (_, _, value, _) in zip(times, epochs, strict=True) if value is not None]
+    loss = [(at / size, value) for at, (_, value, _, _) in zip(times, epochs, strict=True) if value is not None]
+    several = len(epochs) > 1
+    axis = Axis(title=f"time of training [{unit}]", zero=True)
+    table = DataTable(
+        columns=("epoch", f"time [{unit}]", "loss", "metric"),
+        rows=[
+            (
+                str(epoch),
+                f"{at / size:.4g}",
+                "–" if lost is None else f"{lost:.4g}",
+                "–" if value is None else f"{value:.4g}",
+            )
+            for at, (epoch, lost, value, _) in zip(times, epochs, strict=True)
+        ],
+        words=frozenset(),
+    )
+    reached = next((at for at, value in metric if target is not None and value >= target), None)
+    if target is None:
+        caption = "No target was set."
+    elif reached is None:
+        caption = f"The target of {target:g} was not reached."
+    else:
+        caption = f"The target of {target:g} was reached after {format_seconds(reached * size)} of training."
+    if says:
+        caption += f" {says}"
+    limits = [] if target is None else [Limit(name=f"target {target:g}", at=target)]
+    shown = metric or loss
+    name = "metric" if metric else "loss"
+    svg = (
+        curve_chart(
+            f"{name} over time",
+            [Series(name=name, points=shown, colour=SERIES_COLOURS[0])],
+            axis,
+            Axis(title=f"{name} after each epoch"),
+            limits=limits if metric else [],
+        )
+        if several
+        else ""
+    )
+    return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table, caption=caption)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Environment and commands
+
+
+def commands_section(environment: Mapping[str, str], commands: Sequence[tuple[str, str]]) -> Section:
+    """Where something ran or is planned to run, and the commands that repeat it.
+
+    Args:
+        environment: names and values
+        commands: what each does, and the command
+    """
+    content: list[Chart | Words | Commands | DataTable] = []
+    if environment:
+        table = DataTable(columns=("", ""), rows=list(environment.items()), words=frozenset({0, 1}))
+        content.append(table)
+    content.append(Commands(lines=commands))
+    return Section(id="environment", title="Environment and commands", content=content)

@@ -1,0 +1,1527 @@
+"""Documents of studies as sections of a page: scaling, crossover, convergence, memory, rehearsal, observation.
+
+A document is what a command wrote with `--json`. The types below are what a page takes of it; more keys may be there.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+
+from trimaran.base.html import DataTable
+from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds
+from trimaran.program.plan import Plan
+from trimaran.report.charts import (
+    SERIES_COLOURS,
+    Axis,
+    Bar,
+    Interval,
+    Limit,
+    Series,
+    bar_chart,
+    curve_chart,
+    interval_chart,
+    plain_number,
+    time_unit,
+)
+from trimaran.report.page import Absent, Chart, Section, Words
+from trimaran.report.page_steps import percent, rate
+from trimaran.report.rehearsal import PURPOSES
+
+__all__ = ["READERS", "StudyPage"]
+
+_Positive = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_Real = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+Pair = tuple[_Real | None, _Real | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPage:
+    """What a document says.
+
+    Attributes:
+        kind: of the study, in words
+        title: what it is of
+        verdict: one sentence
+        facts: names and values
+        sections: in order
+        absent: what it does not know
+        notes: what the reader should know
+        command: that made it, as far as the document says
+        environment: where, names and values
+    """
+
+    kind: str
+    title: str
+    verdict: str
+    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    absent: Sequence[Absent] = ()
+    notes: Sequence[str] = ()
+    command: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Remedy(msgspec.Struct):
+    name: str
+    limiter: str
+    action: str
+    predicted_gain: _Real
+    gain_interval: tuple[_Real, _Real]
+    basis: str = ""
+
+
+def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
+    """What would help, with how sure that is."""
+    if not remedies:
+        return None
+    chart = interval_chart(
+        "Predicted gain of remedies",
+        [
+            Interval(
+                name=one.name,
+                at=100 * one.predicted_gain,
+                ends=(100 * one.gain_interval[0], 100 * one.gain_interval[1]),
+                label=percent(one.predicted_gain, signed=False),
+                says=one.action,
+            )
+            for one in remedies[:12]
+        ],
+        Axis(title="time saved [%]"),
+    )
+    table = DataTable(
+        columns=("remedy", "limited by", "gain", "interval", "what to do", "basis"),
+        rows=[
+            (
+                one.name,
+                one.limiter,
+                percent(one.predicted_gain, signed=False),
+                f"{percent(one.gain_interval[0], signed=False)} to {percent(one.gain_interval[1], signed=False)}",
+                one.action,
+                one.basis,
+            )
+            for one in remedies
+        ],
+        words=frozenset({0, 1, 4, 5}),
+    )
+    return Section(
+        id="remedies",
+        title="What would help",
+        content=[Chart(svg=chart, table=table, caption="Share of the time saved, with its interval.", is_open=True)],
+        is_wide=True,
+    )
+
+
+def _kept(*sections: Section | None) -> list[Section]:
+    return [section for section in sections if section is not None]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scaling
+
+
+class _ScaleRow(msgspec.Struct):
+    devices: _Count
+    local_batch_size: _Count
+    global_batch_size: _Count
+    sync: str
+    samples_per_s: _Positive
+    interval: tuple[_Positive, _Positive]
+    speedup: _Positive
+    efficiency: _Positive
+    fp_bp_s: _Positive
+    exposed_communication_s: _Positive
+    update_s: _Positive
+    overhead_s: _Positive
+    feeding_s: _Positive
+    limiter: str
+    peak_bytes: _Count
+    fits: bool
+    step_s: _Positive
+    card_bytes: _Count = 0
+    forward_s: _Positive = 0.0
+    backward_s: _Positive = 0.0
+
+
+class _Scale(msgspec.Struct):
+    job: str
+    cluster: str
+    device: str
+    precision: str
+    software: str
+    mode: str
+    rows: list[_ScaleRow]
+    advice: list[_Remedy] = []
+    notes: list[str] = []
+    source: str = ""
+
+
+_NAMES = {"nccl": "DDP (all-reduce, nccl)"}
+_SCALE_PARTS = (
+    ("forward and backward", "var(--forward)"),
+    ("communication, waiting", "var(--exposed)"),
+    ("update", "var(--update)"),
+    ("input pipeline", "var(--load)"),
+    ("other", "var(--unattributed)"),
+)
+
+
+def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
+    found: _Scale = plain
+    planned = _planned(plans, found)
+    groups: dict[tuple[int, str], list[_ScaleRow]] = {}
+    for row in found.rows:
+        batch = row.local_batch_size if found.mode == "weak" else row.global_batch_size
+        groups.setdefault((batch, row.sync), []).append(row)
+    fitting = [row for row in found.rows if row.fits]
+    best = max(fitting, key=lambda row: row.samples_per_s, default=None)
+    if best is None:
+        needed = min((row.peak_bytes for row in found.rows), default=0)
+        verdict = (
+            f"{found.job} fits no number of devices that was asked for on {found.cluster}: {format_bytes(needed)} are "
+            f"needed, {found.device} has {format_bytes(max((row.card_bytes for row in found.rows), default=0))}."
+        )
+    else:
+        verdict = (
+            f"{found.job} reaches {rate(best.samples_per_s)} samples/s on {format_count(best.devices, 'device')} of "
+            f"{found.cluster}, {best.speedup:.3g} times one ({percent(best.efficiency, signed=False)} of ideal); "
+            f"limited by {best.limiter}."
+        )
+    return StudyPage(
+        kind="Scaling study",
+        title=f"{found.job} on {found.cluster}",
+        verdict=verdict,
+        facts=[("scaling", found.mode), ("precision", found.precision), ("software", found.software)],
+        sections=_kept(
+            _scaling_curve(groups, found.mode, planned),
+            _scaling_shares(groups),
+            _scaling_memory(groups),
+            _remedies(found.advice),
+        ),
+        absent=[]
+        if planned
+        else [
+            Absent(
+                title="The best plan on the curve",
+                how="put this document and a plan file into one folder, and report the folder: "
+                f"trimaran plan {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)} --output plan.json",
+            )
+        ],
+        notes=found.notes,
+        command=_scale_command(found),
+        environment={"device": found.device, "software": found.software, "times": found.source},
+    )
+
+
+def _scale_command(found: _Scale) -> str:
+    """The command that gives such a document, as far as that says."""
+    counts = ",".join(str(count) for count in sorted({row.devices for row in found.rows}))
+    is_weak = found.mode == "weak"
+    batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in found.rows})
+    words = ["trimaran", "scale", found.job, "--cluster", found.cluster, "--devices", counts]
+    words += ["--local-batch" if is_weak else "--batch", ",".join(map(str, batches))]
+    words += ["--sync", ",".join(dict.fromkeys(row.sync for row in found.rows)), "--precision", found.precision]
+    return shlex.join([*words, "--json"])
+
+
+def _planned(plans: Sequence[Plan], found: _Scale) -> list[tuple[Plan, float]]:
+    """Plans for the job of a study on its machine, with their throughput [samples/s]."""
+    machine = found.cluster.partition(":")[0]
+    return [
+        (plan, plan.premises.global_batch_size / plan.prediction.step_time_s)
+        for plan in plans
+        if plan.job == found.job
+        and plan.premises.cluster.partition(":")[0] == machine
+        and plan.prediction.step_time_s > 0
+    ]
+
+
+def _scaling_curve(
+    groups: Mapping[tuple[int, str], Sequence[_ScaleRow]], mode: str, planned: Sequence[tuple[Plan, float]]
+) -> Section | None:
+    series, rows = [], []
+    what = "a device" if mode == "weak" else "in all"
+    for n, ((batch, sync), held) in enumerate(groups.items()):
+        shown = [row for row in held if row.fits]
+        name = _NAMES.get(sync, sync) + (f", batch {batch} {what}" if len(groups) > 1 else "")
+        colour = SERIES_COLOURS[n % len(SERIES_COLOURS)]
+        if shown and n == 0:
+            first = shown[0]
+            ideal = [(float(row.devices), first.samples_per_s / first.devices * row.devices) for row in shown]
+            series.append(Series(name="ideal", points=ideal, colour=SERIES_COLOURS[5], dashed=True, dots=False))
+        series.append(
+            Series(
+                name=name,
+                points=[(float(row.devices), row.samples_per_s) for row in shown],
+                ends=[row.interval for row in shown],
+                says=[f"{row.devices}: {rate(row.samples_per_s)} samples/s" for row in shown],
+                colour=colour,
+            )
+        )
+        rows += [
+            (
+                _NAMES.get(sync, sync),
+                f"{batch:,} {what}",
+                f"{row.devices:,}",
+                rate(row.samples_per_s) if row.fits else "does not fit",
+                f"{rate(row.interval[0])} to {rate(row.interval[1])}" if row.fits else "–",
+                f"{row.speedup:.3g}" if row.fits else "–",
+                f"{row.efficiency:.0%}" if row.fits else "–",
+                row.limiter,
+            )
+            for row in held
+        ]
+    if planned:
+        series.append(
+            Series(
+                name="plan",
+                points=[(float(plan.strategy.devices), value) for plan, value in planned],
+                says=[f"{plan.strategy.name}: {rate(value)} samples/s" for plan, value in planned],
+                colour=SERIES_COLOURS[1],
+                line=False,
+                size=7.0,
+            )
+        )
+    rows += [
+        (
+            f"plan: {plan.strategy.name}",
+            f"{plan.premises.global_batch_size:,} in all",
+            f"{plan.strategy.devices:,}",
+            rate(value),
+            " to ".join(
+                rate(plan.premises.global_batch_size / end) if end > 0 else "–"
+                for end in reversed(plan.prediction.interval_s)
+            ),
+            *("–", "–", "–"),
+        )
+        for plan, value in planned
+    ]
+    counts = sorted({float(row.devices) for held in groups.values() for row in held if row.fits})
+    svg = curve_chart(
+        "Throughput by devices",
+        series,
+        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        Axis(title="throughput [samples/s]", log=True),
+    )
+    table = DataTable(
+        columns=("exchange", "batch", "devices", "samples/s", "90 % interval", "speedup", "of ideal", "limited by"),
+        rows=rows,
+        words=frozenset({0, 1, 7}),
+    )
+    return Section(
+        id="scaling",
+        title="Throughput by devices",
+        content=[
+            Chart(svg=svg, table=table, caption="Bands: 90 % intervals. Ideal: one device, as many times as devices.")
+        ],
+    )
+
+
+def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Section | None:
+    content = []
+    for (batch, sync), held in groups.items():
+        shown = [row for row in held if row.fits]
+        if not shown:
+            continue
+        unit, size = time_unit(max(row.step_s for row in shown))
+        figures = [
+            (row.fp_bp_s, row.exposed_communication_s, row.update_s, row.feeding_s, row.overhead_s) for row in shown
+        ]
+        svg = bar_chart(
+            "Parts of a step by devices",
+            [
+                Bar(
+                    name=format_count(row.devices, "device"),
+                    parts=[seconds / size for seconds in parts],
+                    note=f"{sum(parts) / size:,.3g}",
+                )
+                for row, parts in zip(shown, figures, strict=True)
+            ],
+            _SCALE_PARTS,
+            Axis(title=f"time of a step [{unit}]"),
+            names="devices",
+        )
+        table = DataTable(
+            columns=("devices", *(f"{name} [{unit}]" for name, _ in _SCALE_PARTS)),
+            rows=[
+                (f"{row.devices:,}", *(f"{seconds / size:.4g}" for seconds in parts))
+                for row, parts in zip(shown, figures, strict=True)
+            ],
+            words=frozenset(),
+        )
+        content.append(Chart(svg=svg, table=table, caption=f"{_NAMES.get(sync, sync)}, batch {batch:,}."))
+    return Section(id="parts", title="Where a step goes", content=content[:8]) if content else None
+
+
+def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Section | None:
+    rows = [row for held in groups.values() for row in held]
+    card = max((row.card_bytes for row in rows), default=0)
+    table = DataTable(
+        columns=("exchange", "batch of a device", "devices", "peak", "device has", "fits"),
+        rows=[
+            (
+                row.sync,
+                f"{row.local_batch_size:,}",
+                f"{row.devices:,}",
+                format_bytes(row.peak_bytes),
+                format_bytes(row.card_bytes),
+                "yes" if row.fits else "no",
+            )
+            for row in rows
+        ],
+        words=frozenset({0, 5}),
+    )
+    if not rows:
+        return None
+    svg = bar_chart(
+        "Memory of the fullest rank",
+        [
+            Bar(
+                name=f"{row.devices} × {row.local_batch_size}",
+                parts=[row.peak_bytes / 2**30],
+                note=f"{row.peak_bytes / 2**30:.3g}",
+            )
+            for row in rows[:20]
+        ],
+        [("memory at the peak", "var(--series-1)")],
+        Axis(title="memory of the fullest rank [GiB]"),
+        limit=Limit(name=f"a device has {format_bytes(card)}", at=card / 2**30) if card else None,
+    )
+    return Section(
+        id="memory",
+        title="Memory with the budget",
+        content=[Chart(svg=svg, table=table, caption="Bars: devices × samples of each.")],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Crossover
+
+
+class _Way(msgspec.Struct):
+    devices: _Count
+    local_batch_size: _Count
+    global_batch_size: _Count
+    step_time_s: _Positive
+    time_to_accuracy_s: _Positive | None = None
+    workers: _Count = 0
+    model_parallel_width: _Count = 1
+
+
+class _CrossRow(msgspec.Struct):
+    devices: _Count
+    speedup_over_dp: _Positive | None
+    speedup_interval: Pair | None
+    likely: _Positive | None
+    data_parallel: _Way
+    hybrid: _Way
+
+
+class _Crossing(msgspec.Struct):
+    model_parallel_width: _Count
+    basis: str
+    crossover_devices: _Count | None
+    crossover_interval: tuple[_Count | None, _Count | None]
+    reason: str
+    rows: list[_CrossRow]
+
+
+class _UsedCurve(msgspec.Struct):
+    name: str
+    task: str
+    source: str = ""
+
+
+class _Crossover(msgspec.Struct):
+    job: str
+    cluster: str
+    device: str
+    precision: str
+    software: str
+    curve: _UsedCurve | None
+    crossings: list[_Crossing]
+    notes: list[str] = []
+
+
+_BASES = {"paper": "paper mode (fixed local batch, SE = 1)", "ours": "local batch free, predicted exchange"}
+
+
+def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _Crossover = plain
+    ours = [one for one in found.crossings if one.basis == "ours"] or found.crossings
+    ahead = [one for one in ours if one.crossover_devices is not None]
+    if found.curve is None:
+        verdict = (
+            f"{found.job} on {found.cluster}: no convergence curve is known, so from how many devices on model "
+            "parallelism is ahead is a condition on the epochs, in the table."
+        )
+    elif ahead:
+        first = min(ahead, key=lambda one: one.crossover_devices or 0)
+        verdict = (
+            f"{found.job} on {found.cluster}: from {first.crossover_devices} devices on, workers of "
+            f"{first.model_parallel_width} devices reach the target sooner than data parallelism alone."
+        )
+    else:
+        verdict = (
+            f"{found.job} on {found.cluster}: data parallelism reaches the target first at every number of devices "
+            "that was asked for."
+        )
+    paper = [one.crossover_devices for one in found.crossings if one.basis == "paper" and one.crossover_devices]
+    if paper and found.curve is not None:
+        verdict += f" In paper mode (fixed local batch, SE = 1) the hybrid is ahead from {min(paper)} devices on."
+    sections = [_speedups(found.crossings)] if found.curve is not None else []
+    return StudyPage(
+        kind="Crossover study",
+        title=f"{found.job} on {found.cluster}",
+        verdict=verdict,
+        facts=[("precision", found.precision), ("software", found.software)]
+        + ([("curve", found.curve.name)] if found.curve else []),
+        sections=_kept(*sections, _times_to_accuracy(ours), _reasons(found.crossings)),
+        absent=[]
+        if found.curve is not None
+        else [
+            Absent(
+                title="Time to accuracy",
+                how=f"needs a curve: trimaran crossover {shlex.quote(found.job)} --cluster NAME --curve NAME --json",
+            )
+        ],
+        notes=found.notes,
+        command=f"trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)} --json",
+        environment={"device": found.device}
+        | ({"curve": f"{found.curve.task}; {found.curve.source}"} if found.curve else {}),
+    )
+
+
+def _speedups(crossings: Sequence[_Crossing]) -> Section:
+    series, rows = [], []
+    for one in crossings:
+        known = [row for row in one.rows if row.speedup_over_dp]
+        name = f"width {one.model_parallel_width}, {'paper mode' if one.basis == 'paper' else 'ours'}"
+        series.append(
+            Series(
+                name=name,
+                points=[(float(row.devices), row.speedup_over_dp or 0.0) for row in known],
+                says=[f"{name}, {row.devices} devices: {row.speedup_over_dp:.3f}" for row in known],
+                colour=SERIES_COLOURS[(one.model_parallel_width.bit_length() - 2) % 5],
+                dashed=one.basis == "paper",
+                hollow=one.basis == "paper",
+            )
+        )
+        rows += [
+            (
+                str(one.model_parallel_width),
+                _BASES.get(one.basis, one.basis),
+                f"{row.devices:,}",
+                f"{row.speedup_over_dp:.3f}",
+                "–" if row.speedup_interval is None else _ends(row.speedup_interval),
+                "–" if row.likely is None else f"{row.likely:.0%}",
+            )
+            for row in known
+        ]
+    counts = sorted({float(row.devices) for one in crossings for row in one.rows})
+    svg = curve_chart(
+        "Speed of hybrid over data parallelism",
+        series,
+        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        Axis(title="time to accuracy, data parallelism / hybrid", log=True),
+        limits=[Limit(name="as soon as data parallelism", at=1.0)],
+    )
+    table = DataTable(
+        columns=("width", "basis", "devices", "speedup over data parallelism", "90 % interval", "likely ahead"),
+        rows=rows,
+        words=frozenset({1}),
+    )
+    return Section(
+        id="crossover",
+        title="Crossover with model parallelism",
+        content=[Chart(svg=svg, table=table, caption="Above 1 the hybrid reaches the target sooner.")],
+    )
+
+
+def _ends(pair: Pair) -> str:
+    low, high = pair
+    return f"{'–' if low is None else plain_number(low)} to {'–' if high is None else plain_number(high)}"
+
+
+def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
+    """Time to accuracy of data parallelism and of the best hybrid, by devices."""
+    data: dict[int, _Way] = {}
+    hybrid: dict[int, _Way] = {}
+    for one in crossings:
+        for row in one.rows:
+            for found, way in ((data, row.data_parallel), (hybrid, row.hybrid)):
+                before = found.get(row.devices)
+                if way.time_to_accuracy_s and (
+                    before is None or way.time_to_accuracy_s < (before.time_to_accuracy_s or 0)
+                ):
+                    found[row.devices] = way
+    if not data:
+        return None
+    times = [way.time_to_accuracy_s or 0.0 for found in (data, hybrid) for way in found.values()]
+    unit, size = time_unit(max(times))
+    series = [
+        Series(
+            name=name,
+            points=[(float(count), (way.time_to_accuracy_s or 0.0) / size) for count, way in sorted(found.items())],
+            says=[
+                f"{count} devices: {format_duration(way.time_to_accuracy_s or 0)}"
+                for count, way in sorted(found.items())
+            ],
+            colour=colour,
+        )
+        for name, found, colour in (
+            ("data parallelism", data, SERIES_COLOURS[0]),
+            ("best hybrid", hybrid, SERIES_COLOURS[1]),
+        )
+    ]
+    ahead = [one.crossover_devices for one in crossings if one.crossover_devices]
+    counts = sorted({float(count) for count in data})
+    svg = curve_chart(
+        "Time to accuracy by devices",
+        series,
+        Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
+        Axis(title=f"time to accuracy [{unit}]", log=True),
+        limits=[Limit(name=f"crossover at {min(ahead)}", at=float(min(ahead)), upright=True)] if ahead else [],
+    )
+    table = DataTable(
+        columns=("devices", "data parallelism", "global batch", "best hybrid", "global batch of it"),
+        rows=[
+            (
+                f"{count:,}",
+                format_duration(way.time_to_accuracy_s or 0.0),
+                f"{way.global_batch_size:,}",
+                format_duration(hybrid[count].time_to_accuracy_s or 0.0) if count in hybrid else "–",
+                f"{hybrid[count].global_batch_size:,}" if count in hybrid else "–",
+            )
+            for count, way in sorted(data.items())
+        ],
+        words=frozenset(),
+    )
+    return Section(id="training", title="Time to accuracy", content=[Chart(svg=svg, table=table)])
+
+
+def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
+    words = ["never" if end is None else f"{end:,}" for end in ends]
+    return " to ".join(dict.fromkeys(words))
+
+
+def _reasons(crossings: Sequence[_Crossing]) -> Section:
+    table = DataTable(
+        columns=("width", "basis", "ahead from", "90 % interval", "why"),
+        rows=[
+            (
+                str(one.model_parallel_width),
+                _BASES.get(one.basis, one.basis),
+                "never" if one.crossover_devices is None else f"{one.crossover_devices:,} devices",
+                _crossing_ends(one.crossover_interval),
+                one.reason,
+            )
+            for one in crossings
+        ],
+        words=frozenset({1, 4}),
+    )
+    return Section(id="reasons", title="Why", content=[table], is_wide=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Convergence: a fitted curve, and a measurement of one
+
+
+class _Point(msgspec.Struct):
+    global_batch_size: _Count
+    amount: _Positive
+    interval: Pair
+    predicted: _Positive
+    runs: _Count = 1
+    values: list[_Positive] = []
+
+
+class _Curve(msgspec.Struct):
+    name: str
+    task: str
+    unit: str
+    source: str
+    e0: _Positive
+    e0_interval: Pair
+    b_crit: _Positive | None
+    b_crit_interval: Pair
+    points: list[_Point]
+    warnings: list[str] = []
+
+
+def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _Curve = plain
+    critical = "above what was measured" if found.b_crit is None else f"{plain_number(found.b_crit)}"
+    least = min(found.points, key=lambda point: point.global_batch_size, default=None)
+    most = max(found.points, key=lambda point: point.global_batch_size, default=None)
+    grows = ""
+    if least is not None and most is not None and least.amount > 0 and most is not least:
+        grows = (
+            f"; batch {most.global_batch_size:,} needs {most.amount / least.amount:.3g} times the {found.unit} of "
+            f"batch {least.global_batch_size:,}"
+        )
+    return StudyPage(
+        kind="Convergence curve",
+        title=found.name,
+        verdict=f"{found.task}: the critical batch is {critical} samples{grows}.",
+        facts=[("E0", f"{plain_number(found.e0)} {found.unit}"), ("critical batch", critical)],
+        sections=_kept(
+            _need_section(
+                found.unit,
+                [(point.global_batch_size, point.amount, point.interval, point.values) for point in found.points],
+                found.e0,
+                found.b_crit,
+            )
+        ),
+        notes=found.warnings,
+        command=f"trimaran curve {shlex.quote(found.name)} --json",
+        environment={"source": found.source},
+    )
+
+
+def _form(batch: float, e0: float, b_crit: float | None) -> float:
+    """Training that a batch needs by the fitted form; no critical batch: it is infinite."""
+    return e0 * (1 + (batch / b_crit if b_crit else 0.0))
+
+
+def _few(batches: Sequence[int]) -> list[float]:
+    """Batches as ticks of an axis; none where they are many, or 0 is one of them."""
+    kept = sorted({float(batch) for batch in batches})
+    return kept if len(kept) <= 8 and kept and kept[0] > 0 else []
+
+
+def _need_section(
+    unit: str,
+    points: Sequence[tuple[int, float, Pair, Sequence[float]]],
+    e0: float,
+    b_crit: float | None,
+) -> Section | None:
+    """Training to the target by batch, with the fitted form."""
+    if not points:
+        return None
+    ordered = sorted(points)
+    form = [(float(batch), _form(batch, e0, b_crit)) for batch, *_ in ordered]
+    first, last = max(ordered[0][0], 1), max(ordered[-1][0], 1)
+    smooth = [first * (last / first) ** (n / 60) for n in range(61)]
+    banded = [(batch, amount, pair) for batch, amount, pair, _ in ordered if None not in pair]
+    runs = [(float(batch), value) for batch, _, _, values in ordered for value in values]
+    svg = curve_chart(
+        "Training to the target by batch",
+        [
+            Series(
+                name="E0 (1 + B / Bcrit)",
+                points=[(batch, _form(batch, e0, b_crit)) for batch in smooth],
+                colour=SERIES_COLOURS[5],
+                dashed=True,
+                dots=False,
+            ),
+            Series(
+                name="90 % interval",
+                points=[(float(batch), amount) for batch, amount, _ in banded],
+                ends=[(pair[0] or 0.0, pair[1] or 0.0) for _, _, pair in banded],
+                line=False,
+                dots=False,
+                whiskers=True,
+                colour=SERIES_COLOURS[0],
+            ),
+            Series(name="single runs", points=runs, colour=SERIES_COLOURS[3], hollow=True, line=False, size=3.0),
+            Series(
+                name="measured",
+                points=[(float(batch), amount) for batch, amount, _, _ in ordered],
+                says=[f"batch {batch:,}: {plain_number(amount)} {unit}" for batch, amount, _, _ in ordered],
+                colour=SERIES_COLOURS[0],
+                line=False,
+                size=4.5,
+            ),
+        ],
+        Axis(title="global batch [samples]", log=True, ticks=_few([batch for batch, *_ in ordered])),
+        Axis(title=f"training to the target [{unit}]", log=True),
+        limits=[Limit(name=f"critical batch {plain_number(b_crit)}", at=b_crit, upright=True)]
+        if b_crit and ordered[0][0] / 2 < b_crit < 2 * ordered[-1][0]
+        else [],
+    )
+    table = DataTable(
+        columns=("global batch", f"needs [{unit}]", "90 % interval", f"fitted [{unit}]", "single runs"),
+        rows=[
+            (
+                f"{batch:,}",
+                f"{plain_number(amount)}",
+                _ends(pair),
+                f"{plain_number(fitted)}",
+                ", ".join(f"{value:.3g}" for value in values),
+            )
+            for (batch, amount, pair, values), (_, fitted) in zip(ordered, form, strict=True)
+        ],
+        words=frozenset({4}),
+    )
+    return Section(id="need", title="Training that each batch needs", content=[Chart(svg=svg, table=table)])
+
+
+class _MeasuredPoint(msgspec.Struct):
+    global_batch_size: _Count
+    epochs: _Positive | None
+    fitted_epochs: _Positive
+    values: list[_Positive]
+    runs: _Count
+    failed: _Count = 0
+    best_metric: _Real | None = None
+
+
+class _Fitted(msgspec.Struct):
+    unit: str
+    e0: _Positive
+    b_crit: _Positive | None
+    b_crit_interval: Pair
+    points: list[_MeasuredPoint]
+
+
+class _ConvergedRun(msgspec.Struct):
+    global_batch_size: _Count
+    seed: int
+    end: str
+    epochs: _Positive | None
+    seconds: _Positive
+    best_metric: _Real | None = None
+
+
+class _Converged(msgspec.Struct):
+    job: str
+    target: _Real
+    target_source: str
+    curve: _Fitted
+    runs: list[_ConvergedRun]
+    devices: _Count = 1
+    warnings: list[str] = []
+    curve_file: str = ""
+
+
+def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _Converged = plain
+    fit = found.curve
+    reached = [point for point in fit.points if point.epochs is not None]
+    critical = "above what was measured" if fit.b_crit is None else f"{plain_number(fit.b_crit)} samples"
+    runs = DataTable(
+        columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
+        rows=[
+            (
+                f"{run.global_batch_size:,}",
+                str(run.seed),
+                run.end,
+                "–" if run.epochs is None else f"{run.epochs:.3g}",
+                format_seconds(run.seconds),
+                "–" if run.best_metric is None else f"{run.best_metric:.4g}",
+            )
+            for run in found.runs[:300]
+        ],
+        words=frozenset({2}),
+        left_out=f"{len(found.runs) - 300} more runs" if len(found.runs) > 300 else "",
+    )
+    times = Section(
+        id="training",
+        title="Time to accuracy of each run",
+        content=[
+            Chart(
+                svg=curve_chart(
+                    "Time of each run to the target",
+                    [
+                        Series(
+                            name="runs that reached the target",
+                            points=[
+                                (float(r.global_batch_size), r.seconds) for r in found.runs if r.epochs is not None
+                            ],
+                            line=False,
+                        )
+                    ],
+                    Axis(
+                        title="global batch [samples]", log=True, ticks=_few([r.global_batch_size for r in found.runs])
+                    ),
+                    Axis(title="training time [s]", zero=True),
+                ),
+                table=runs,
+            )
+        ],
+    )
+    return StudyPage(
+        kind="Measured convergence",
+        title=found.job,
+        verdict=f"{found.job} to {found.target:g}: {len(reached)} of {len(fit.points)} batches reach it; the critical "
+        f"batch is {critical}.",
+        facts=[("target", f"{found.target:g} ({found.target_source})"), ("critical batch", critical)],
+        sections=_kept(
+            _need_section(
+                fit.unit,
+                [(one.global_batch_size, one.epochs or 0.0, (None, None), one.values) for one in reached],
+                fit.e0,
+                fit.b_crit,
+            ),
+            times,
+        ),
+        notes=found.warnings,
+        command=f"trimaran converge {shlex.quote(found.job)} --json",
+        environment={"devices": str(found.devices), "curve file": found.curve_file},
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Memory of a step
+
+
+class _Policy(msgspec.Struct):
+    peak_bytes: _Count
+    fits: bool
+    step_time_s: _Positive
+    slowdown: _Real
+    to_host_bytes: _Count
+    recomputed_bytes: _Count
+    stall_s: _Positive
+    note: str = ""
+
+
+class _Live(msgspec.Struct):
+    time_s: list[_Positive]
+    kept_bytes: list[_Count]
+    plan_bytes: list[_Count]
+
+
+class _MemoryStudy(msgspec.Struct):
+    job: str
+    device: str
+    precision: str
+    source: str
+    local_batch_size: _Count
+    budget_bytes: _Count
+    weight_bytes: _Count
+    optimizer_bytes: _Count
+    gradient_bytes: _Count
+    keep_peak_bytes: _Count
+    minimum_memory_bytes: _Count
+    lower_bound_s: _Positive
+    kept_s: _Positive
+    fits: bool
+    fits_without_plan: bool
+    bottleneck: str
+    policies: dict[str, _Policy]
+    largest_batch: _Count | None = None
+    largest_batch_without_plan: _Count | None = None
+    live_bytes: _Live | None = None
+
+
+_POLICIES = {
+    "none": "nothing offloaded or recomputed",
+    "all": "vDNN, all layers",
+    "conv": "vDNN, convolutions",
+    "dyn": "vDNN, dynamic",
+    "ours": "this plan",
+}
+
+
+def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _MemoryStudy = plain
+    ours = found.policies.get("ours")
+    head = f"{found.job}, batch {found.local_batch_size:,}, on {found.device}:"
+    budget = format_bytes(found.budget_bytes)
+    if found.fits_without_plan:
+        verdict = f"{head} fits in {budget} as it is; {format_bytes(found.keep_peak_bytes)} at the peak."
+    elif found.fits and ours is not None:
+        verdict = (
+            f"{head} {format_bytes(found.keep_peak_bytes)} do not fit in {budget}; with offload and recompute it fits, "
+            f"{percent(ours.slowdown, signed=False)} slower."
+        )
+    else:
+        verdict = f"{head} does not fit in {budget}; the minimum memory is {format_bytes(found.minimum_memory_bytes)}."
+    command = f"trimaran memory {shlex.quote(found.job)} --device NAME --local-batch {found.local_batch_size}"
+    live = _live_section(found)
+    return StudyPage(
+        kind="Memory of a step",
+        title=f"{found.job} on {found.device}",
+        verdict=verdict,
+        facts=[
+            ("budget", budget),
+            ("minimum memory", format_bytes(found.minimum_memory_bytes)),
+            ("without a plan", format_bytes(found.keep_peak_bytes)),
+        ]
+        + ([("largest batch with a plan", f"{found.largest_batch:,}")] if found.largest_batch is not None else []),
+        sections=_kept(live, _policies_section(found), _purposes_section(found)),
+        absent=[]
+        if live is not None
+        else [Absent(title="Memory over time", how=f"{command} --chart --json writes it, too")],
+        command=f"{command} --json",
+        environment={"times": found.source, "precision": found.precision, "bottleneck": found.bottleneck},
+    )
+
+
+def _live_section(found: _MemoryStudy) -> Section | None:
+    live = found.live_bytes
+    if live is None or not live.time_s or len({len(live.time_s), len(live.kept_bytes), len(live.plan_bytes)}) > 1:
+        return None
+    unit, size = time_unit(live.time_s[-1])
+    series = [
+        Series(
+            name=name,
+            points=[(at / size, count / 2**30) for at, count in zip(live.time_s, counts, strict=True)],
+            colour=colour,
+            dots=False,
+            steps=True,
+            dashed=dashed,
+        )
+        for name, counts, colour, dashed in (
+            ("nothing offloaded or recomputed", live.kept_bytes, SERIES_COLOURS[5], True),
+            ("under the plan", live.plan_bytes, SERIES_COLOURS[0], False),
+        )
+    ]
+    svg = curve_chart(
+        "Memory over a step",
+        series,
+        Axis(title=f"time in the step, waits left out [{unit}]", zero=True),
+        Axis(title="live memory [GiB]", zero=True),
+        limits=[Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30)],
+    )
+    every = max(1, len(live.time_s) // 200)
+    table = DataTable(
+        columns=("time", "without a plan", "under the plan"),
+        rows=[
+            (format_seconds(at), format_bytes(kept), format_bytes(planned))
+            for at, kept, planned in list(zip(live.time_s, live.kept_bytes, live.plan_bytes, strict=True))[::every]
+        ],
+        words=frozenset(),
+        left_out="" if every == 1 else f"Each {every}th moment.",
+    )
+    return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table)])
+
+
+def _policies_section(found: _MemoryStudy) -> Section | None:
+    if not found.policies:
+        return None
+    places = {
+        True: ("fits", SERIES_COLOURS[0], False),
+        False: ("does not fit", SERIES_COLOURS[1], True),
+    }
+    series = [
+        Series(
+            name=name,
+            points=[(one.step_time_s, one.peak_bytes / 2**30) for one in found.policies.values() if one.fits == fits],
+            says=[_POLICIES.get(key, key) for key, one in found.policies.items() if one.fits == fits],
+            colour=colour,
+            hollow=hollow,
+            line=False,
+            size=6.0,
+        )
+        for fits, (name, colour, hollow) in places.items()
+    ]
+    svg = curve_chart(
+        "Policies by step time and memory",
+        series,
+        Axis(title="time of a step [s]"),
+        Axis(title="memory at the peak [GiB]", zero=True),
+        limits=[
+            Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
+            Limit(
+                name=f"minimum {format_bytes(found.minimum_memory_bytes)}",
+                at=found.minimum_memory_bytes / 2**30,
+                colour="var(--soft)",
+            ),
+        ],
+    )
+    table = DataTable(
+        columns=("policy", "peak", "fits", "step", "slower", "offloaded", "recomputed", "waits", "note"),
+        rows=[
+            (
+                _POLICIES.get(key, key),
+                format_bytes(one.peak_bytes),
+                "yes" if one.fits else "no",
+                format_seconds(one.step_time_s),
+                percent(one.slowdown),
+                format_bytes(one.to_host_bytes),
+                format_bytes(one.recomputed_bytes),
+                format_seconds(one.stall_s),
+                one.note,
+            )
+            for key, one in found.policies.items()
+        ],
+        words=frozenset({0, 2, 8}),
+    )
+    return Section(
+        id="policies",
+        title="Policies: time against memory",
+        content=[
+            Chart(svg=svg, table=table, caption="Each dot is a policy; a pointer on it says which.", is_open=True)
+        ],
+    )
+
+
+def _purposes_section(found: _MemoryStudy) -> Section:
+    state = found.weight_bytes + found.gradient_bytes + found.optimizer_bytes
+    parts = (
+        ("parameters", "var(--series-1)", found.weight_bytes),
+        ("gradients", "var(--series-2)", found.gradient_bytes),
+        ("optimizer state", "var(--series-3)", found.optimizer_bytes),
+        ("activations and the rest", "var(--series-4)", max(0, found.keep_peak_bytes - state)),
+    )
+    svg = bar_chart(
+        "Memory at the peak by purpose",
+        [
+            Bar(
+                name="without a plan",
+                parts=[count / 2**30 for _, _, count in parts],
+                note=f"{sum(count for *_, count in parts) / 2**30:.3g}",
+            )
+        ],
+        [(name, colour) for name, colour, _ in parts],
+        Axis(title="memory at the peak [GiB]"),
+        limit=Limit(name=f"budget {format_bytes(found.budget_bytes)}", at=found.budget_bytes / 2**30),
+    )
+    table = DataTable(
+        columns=("purpose", "bytes"),
+        rows=[(name, format_bytes(count)) for name, _, count in parts],
+    )
+    return Section(
+        id="purposes",
+        title="Memory at the peak, by purpose",
+        content=[Chart(svg=svg, table=table, caption="Without offload or recompute.")],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rehearsal
+
+
+class _RehearsedRank(msgspec.Struct):
+    rank: _Count
+    place: str
+    stands_for: _Count
+    ended: str
+    allocated_bytes: _Count
+    reserved_bytes: _Count
+    room_bytes: _Count
+    parts_bytes: dict[str, _Count]
+    steps: _Count = 0
+    peak_line: str = ""
+
+
+class _Side(msgspec.Struct):
+    rank: _Count
+    text: str
+    lines: list[str]
+
+
+class _Trouble(msgspec.Struct):
+    verdict: str
+    text: str
+    sides: list[_Side]
+    help: list[str] = []
+
+
+class _Help(msgspec.Struct):
+    name: str
+    action: str
+    saves_bytes: _Real
+    reserved_bytes: _Count
+    fits: bool
+
+
+class _Collectives(msgspec.Struct):
+    rank: _Count
+    operation: str
+    group: str
+    ranks: _Count
+    count: _Count
+    nbytes: _Count
+
+
+class _RehearsedStep(msgspec.Struct):
+    seconds: _Positive
+    interval_s: tuple[_Positive, _Positive]
+    parts_s: dict[str, _Positive]
+    rank: _Count
+    mfu: _Positive | None = None
+    notes: list[str] = []
+
+
+class _Rehearsal(msgspec.Struct):
+    verdict: str
+    headline: str
+    script: list[str]
+    world: _Count
+    cluster: str
+    device: str
+    memory_bytes: _Count
+    ranks: list[_RehearsedRank]
+    troubles: list[_Trouble]
+    remedies: list[_Help]
+    agreement: str
+    collectives: list[_Collectives]
+    step: _RehearsedStep | None
+    notes: list[str]
+    took_s: _Positive = 0.0
+
+
+_PURPOSE_COLOURS = (
+    "var(--series-1)",
+    "var(--series-2)",
+    "var(--series-3)",
+    "var(--series-4)",
+    "var(--series-5)",
+    "var(--backward)",
+    "var(--after)",
+    "var(--overlapped)",
+)
+
+
+def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _Rehearsal = plain
+    script = shlex.join(found.script)
+    before = "" if found.script[:1] == ["-m"] else "-- "
+    return StudyPage(
+        kind="Rehearsal",
+        title=f"{' '.join(found.script[:2])} on {format_count(found.world, 'rank')}",
+        verdict=found.headline,
+        facts=[
+            ("verdict", found.verdict),
+            ("ranks rehearsed", f"{len(found.ranks)} of {found.world:,}"),
+            ("device", f"{found.device}, {format_bytes(found.memory_bytes)}"),
+        ]
+        + ([("step", format_seconds(found.step.seconds))] if found.step else []),
+        sections=_kept(
+            _troubles_section(found.troubles),
+            _rank_memory_section(found),
+            _helps_section(found.remedies),
+            _collectives_section(found),
+            _rehearsed_step_section(found.step),
+        ),
+        absent=[]
+        if found.step is not None
+        else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
+        notes=found.notes,
+        command=f"trimaran rehearse --world {found.world} --cluster {shlex.quote(found.cluster)} {before}{script}",
+        environment={"cluster": found.cluster, "device": found.device},
+    )
+
+
+def _troubles_section(troubles: Sequence[_Trouble]) -> Section | None:
+    if not troubles:
+        return None
+    content: list[Chart | Words | DataTable] = []
+    for one in troubles[:20]:
+        content.append(Words(lines=[one.text]))
+        sides = [(str(side.rank), side.text, "; ".join(side.lines)) for side in one.sides]
+        if sides:
+            content.append(DataTable(columns=("rank", "does", "lines"), rows=sides, words=frozenset({1, 2})))
+        if one.help:
+            content.append(Words(lines=one.help, is_list=True))
+    return Section(id="troubles", title="What is wrong", content=content)
+
+
+def _rank_memory_section(found: _Rehearsal) -> Section | None:
+    ranks = [one for one in found.ranks if one.reserved_bytes or one.allocated_bytes]
+    if not ranks:
+        return None
+    peak = max(one.reserved_bytes for one in ranks)
+    unit, size = ("GiB", 2**30) if peak >= 2**30 else ("MiB", 2**20)
+    purposes = list(PURPOSES)
+    room = min(one.room_bytes for one in ranks)
+    parts = [*zip(purposes, _PURPOSE_COLOURS, strict=True), ("reserved beyond", "var(--idle)")]
+
+    def figures(one: _RehearsedRank) -> list[float]:
+        known = [one.parts_bytes.get(name, 0) / size for name in purposes]
+        known[-1] += sum(count for name, count in one.parts_bytes.items() if name not in PURPOSES) / size
+        return [*known, max(0.0, one.reserved_bytes / size - sum(known))]
+
+    svg = bar_chart(
+        "Memory at the peak by rank and purpose",
+        [
+            Bar(name=f"rank {one.rank}" if len(ranks) <= 20 else str(one.rank), parts=figures(one), note="")
+            for one in ranks
+        ],
+        parts,
+        Axis(title=f"memory at the peak [{unit}]"),
+        limit=Limit(name=f"a device has {format_bytes(room)} to allocate", at=room / size) if room < 4 * peak else None,
+    )
+    table = DataTable(
+        columns=(
+            *("rank", "place", "stands for", *(f"{name} [{unit}]" for name in purposes)),
+            *(f"allocated [{unit}]", f"reserved [{unit}]", "at the peak", "ended"),
+        ),
+        rows=[
+            (
+                str(one.rank),
+                one.place,
+                f"{one.stands_for:,}",
+                *(f"{one.parts_bytes.get(name, 0) / size:,.4g}" for name in purposes),
+                f"{one.allocated_bytes / size:,.4g}",
+                f"{one.reserved_bytes / size:,.4g}",
+                one.peak_line,
+                one.ended,
+            )
+            for one in ranks
+        ],
+        words=frozenset({1, 3 + len(purposes) + 2, 3 + len(purposes) + 3}),
+    )
+    caption = (
+        "Reserved beyond: what the allocator holds above what is in blocks. A rank stands for all that do the same."
+    )
+    if room >= 4 * peak:
+        caption += f" A device has {format_bytes(room)} to allocate, far above."
+    return Section(
+        id="memory", title="Memory by rank and purpose", content=[Chart(svg=svg, table=table, caption=caption)]
+    )
+
+
+def _helps_section(helps: Sequence[_Help]) -> Section | None:
+    if not helps:
+        return None
+    table = DataTable(
+        columns=("remedy", "saves", "reserved then", "fits then"),
+        rows=[
+            (
+                one.action or one.name,
+                format_bytes(one.saves_bytes),
+                format_bytes(one.reserved_bytes),
+                "yes" if one.fits else "no",
+            )
+            for one in helps
+        ],
+        words=frozenset({0, 3}),
+    )
+    return Section(id="remedies", title="What would help", content=[table])
+
+
+def _collectives_section(found: _Rehearsal) -> Section | None:
+    if not found.collectives:
+        words = [found.agreement] if found.agreement else []
+        return Section(id="collectives", title="Collectives", content=[Words(lines=words)]) if words else None
+    shown = sorted(found.collectives, key=lambda one: -one.nbytes)
+    most = shown[0].nbytes
+    unit, size = next(((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20)) if most >= one), ("KiB", 2**10))
+    svg = bar_chart(
+        "Bytes of collectives in a step",
+        [
+            Bar(name=f"{one.operation} {one.group}", parts=[one.nbytes / size], note=f"{one.count:,} ×")
+            for one in shown[:16]
+        ],
+        [("bytes in a step", "var(--exposed)")],
+        Axis(title=f"bytes in a step [{unit}]"),
+    )
+    table = DataTable(
+        columns=("operation", "group", "ranks of the group", "count in a step", "bytes in a step"),
+        rows=[
+            (one.operation, one.group, f"{one.ranks:,}", f"{one.count:,}", format_bytes(one.nbytes)) for one in shown
+        ],
+        words=frozenset({0, 1}),
+    )
+    caption = f"Of rank {shown[0].rank}; × says how often. {found.agreement}"
+    return Section(
+        id="collectives", title="Collectives of a step", content=[Chart(svg=svg, table=table, caption=caption)]
+    )
+
+
+def _rehearsed_step_section(step: _RehearsedStep | None) -> Section | None:
+    if step is None:
+        return None
+    unit, size = time_unit(step.seconds)
+    parts = [(name, seconds) for name, seconds in step.parts_s.items() if seconds > 0]
+    svg = bar_chart(
+        "Parts of the step",
+        [Bar(name=name, parts=[seconds / size], note=f"{seconds / size:,.3g}") for name, seconds in parts],
+        [("time", "var(--series-1)")],
+        Axis(title=f"time of a step [{unit}]"),
+    )
+    table = DataTable(
+        columns=("part", "time", "share"),
+        rows=[
+            (name, format_seconds(seconds), percent(seconds / step.seconds, signed=False) if step.seconds else "–")
+            for name, seconds in parts
+        ],
+    )
+    low, high = step.interval_s
+    caption = (
+        f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)})"
+        + (f", MFU {step.mfu:.1%}" if step.mfu is not None else "")
+        + "."
+    )
+    content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
+    if step.notes:
+        content.append(Words(lines=step.notes, is_list=True))
+    return Section(id="parts", title="The step on the target cluster", content=content)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Observation of a script
+
+
+class _ObservedRank(msgspec.Struct):
+    rank: _Count
+    samples: _Positive
+    peak_bytes: _Count
+    parts_s: dict[str, _Positive]
+
+
+class _Observation(msgspec.Struct):
+    model: str
+    device: str
+    step_s: _Positive
+    step_interval_s: tuple[_Positive, _Positive]
+    steps: _Count
+    parts_s: dict[str, _Positive]
+    ranks: list[_ObservedRank]
+    memory_bytes: dict[str, _Count]
+    limiter: str
+    remedies: list[_Remedy]
+    unseen: list[str]
+    doubt: str | None = None
+
+
+_OBSERVED = (
+    ("FP", "var(--forward)"),
+    ("BP", "var(--backward)"),
+    ("WU", "var(--update)"),
+    ("load", "var(--load)"),
+    ("exchange", "var(--exposed)"),
+    ("waiting", "var(--idle)"),
+    ("reading", "var(--overlapped)"),
+    ("collectives", "var(--series-2)"),
+    ("starting", "var(--after)"),
+    ("other", "var(--unattributed)"),
+)
+"""Parts of an observed step by the word that begins their names, in the colours that they have elsewhere."""
+
+
+def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each part with its colour."""
+    return [
+        (name, next((colour for word, colour in _OBSERVED if name.lower().startswith(word.lower())), "var(--series-6)"))
+        for name in names
+    ]
+
+
+def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _Observation = plain
+    low, high = found.step_interval_s
+    verdict = f"{found.model} ({found.device}): {format_seconds(found.step_s)} a step, " + (
+        f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
+    )
+    unit, size = time_unit(found.step_s)
+    names = list(found.parts_s)
+    step = Section(
+        id="prediction",
+        title="The step",
+        content=[
+            Chart(
+                svg=interval_chart(
+                    "Time of a step",
+                    [
+                        Interval(
+                            name="measured",
+                            at=found.step_s / size,
+                            ends=(low / size, high / size),
+                            label=format_seconds(found.step_s),
+                            says="mean of a step",
+                        )
+                    ],
+                    Axis(title=f"time of a step [{unit}]"),
+                ),
+                table=DataTable(
+                    columns=("step", "low", "high", "steps"),
+                    rows=[(format_seconds(found.step_s), format_seconds(low), format_seconds(high), str(found.steps))],
+                    words=frozenset(),
+                ),
+                caption=f"Mean of {format_count(found.steps, 'step')}, with its 90 % interval.",
+            )
+        ],
+    )
+    rows = [("all", found.parts_s), *((str(one.rank), one.parts_s) for one in found.ranks if len(found.ranks) > 1)]
+    parts = Section(
+        id="parts",
+        title="What a step is spent on",
+        content=[
+            Chart(
+                svg=bar_chart(
+                    "Parts of a step",
+                    [
+                        Bar(
+                            name=f"rank {name}" if name != "all" else "mean",
+                            parts=[held.get(part, 0.0) / size for part in names],
+                            note=f"{sum(held.values()) / size:,.3g}",
+                        )
+                        for name, held in rows
+                    ],
+                    _observed_colours(names),
+                    Axis(title=f"time of a step [{unit}]"),
+                ),
+                table=DataTable(
+                    columns=("rank", *(f"{name} [{unit}]" for name in names)),
+                    rows=[(name, *(f"{held.get(part, 0.0) / size:.4g}" for part in names)) for name, held in rows],
+                ),
+            )
+        ],
+    )
+    memory = Section(
+        id="memory",
+        title="Memory",
+        content=[
+            DataTable(
+                columns=("what", "bytes"),
+                rows=[
+                    *((name, format_bytes(count)) for name, count in found.memory_bytes.items()),
+                    *((f"peak of rank {one.rank}", format_bytes(one.peak_bytes)) for one in found.ranks),
+                ],
+            )
+        ],
+    )
+    unseen = Section(id="unseen", title="Not seen", content=[Words(lines=found.unseen, is_list=True)])
+    return StudyPage(
+        kind="Observed script",
+        title=f"{found.model}, {format_count(len(found.ranks), 'rank')}",
+        verdict=verdict,
+        facts=[("step", format_seconds(found.step_s)), ("limited by", found.limiter), ("steps", str(found.steps))],
+        sections=_kept(step, parts, _remedies(found.remedies), memory, unseen if found.unseen else None),
+        absent=[Absent(title="Timeline of every rank", how="observation records none; trimaran train records one")],
+        command="trimaran observe --json -- python SCRIPT",
+        environment={"device": found.device},
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyReader:
+    """One kind of document.
+
+    Attributes:
+        command: that writes it
+        keys: by which it is recognised
+        content: what a page takes of it
+        page: makes the sections, with plans that were given next to it
+    """
+
+    command: str
+    keys: frozenset[str]
+    content: type[msgspec.Struct]
+    page: Callable[[Any, Sequence[Plan]], StudyPage]
+
+
+READERS = (
+    StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=_Scale, page=_scale_page),
+    StudyReader(command="crossover", keys=frozenset({"crossings", "curve"}), content=_Crossover, page=_crossover_page),
+    StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=_Curve, page=_curve_page),
+    StudyReader(
+        command="converge", keys=frozenset({"target", "curve", "runs"}), content=_Converged, page=_converge_page
+    ),
+    StudyReader(
+        command="memory", keys=frozenset({"policies", "minimum_memory_bytes"}), content=_MemoryStudy, page=_memory_page
+    ),
+    StudyReader(
+        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=_Rehearsal, page=_rehearsal_page
+    ),
+    StudyReader(
+        command="observe",
+        keys=frozenset({"limiter", "unseen", "parts_s"}),
+        content=_Observation,
+        page=_observation_page,
+    ),
+)
+"""In the order in which they are tried; no document has the keys of two."""

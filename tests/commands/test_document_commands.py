@@ -1,0 +1,233 @@
+"""The commands of the documents work as they are written there: every block of `bash`, in the order of its page.
+
+Commands of a page run in one folder, in which lie files that the page takes for granted (`given`), so that one finds
+what an earlier one has written. `runs/NAME` is the first run of the page, or one that is given; where the test may run
+on fewer than four cores, four local devices are two. What is not run stands in `NOT_RUN`, what takes more than some
+seconds in `LONG`, each with its reason; a line of these tables that nothing needs any more fails too. (Blocks of
+`console` are run, and compared, by `test_documents.py`.)
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.commands.test_documents import blocks
+from tests.commands.test_place import inception_like
+from tests.documents import PAGES, ROOT
+from tests.unit.machine.test_imports import MESH
+
+from trimaran.base.system import allowed_cores
+
+NOT_RUN = {
+    "pip ": "scripts/newcomer.py builds and installs the wheel",
+    "torchtitan.train": "torchtitan is not among what tests need",
+    "nvidia-smi": "needs a GPU's driver",
+    "--rdzv-endpoint": "needs two nodes; tests/engines starts this on emulated ones",
+    "srun": "a script of Slurm; tests/engines runs it by emulated daemons",
+    "sbatch": "needs Slurm",
+    "[ ": "part of a script of Slurm",
+    "scontrol": "needs Slurm",
+    "benchmarks/validation/tables.py": "minutes; writes files of the repository",
+}
+"""What a command contains that is not run, with the reason."""
+
+LONG = {
+    "trimaran validate": "predicts all published rows",
+    "trimaran reproduce": "plans all networks of a study",
+    "trimaran converge": "trains to a target, again and again",
+    "trimaran crossover": "tries many devices and widths",
+    "trimaran observe": "watches a whole script",
+    "trimaran rehearse": "starts ranks",
+    "--rehearse": "starts ranks",
+    "trimaran emulate": "starts ranks",
+    "trimaran train": "trains",
+    "trimaran profile": "trains",
+    "trimaran checkpoint": "needs a training",
+    "torchrun": "trains",
+    "--devices 2": "measures on ranks",
+    "--devices 4": "measures on ranks",
+    "--objective": "measures, or plans for many batches",
+    "llama2:70b": "plans 1,024 devices",
+    "--tokens": "plans for several clusters",
+    "trimaran memory vgg16": "plans the memory of a large step; the README's console shows it too",
+    "trimaran memory config.json": "plans the memory of a large step",
+    "trimaran explain plan.json": "plans again with other devices",
+    "--sync kvstore,nccl": "tries many batches",
+}
+"""What a command contains that is run in the sweep only, with the reason."""
+
+
+def commands(page: Path) -> list[str]:
+    """Commands of the blocks of a page, without comments; a script (`#!`) is none."""
+    found = []
+    for block in blocks(page, "bash"):
+        if block.startswith("#!"):
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            plain = re.sub(r"(^|\s{2,})#.*$", "", line).strip()
+            if plain and not plain.startswith("export "):
+                found.append(plain)
+    return found
+
+
+def reason(command: str, table: dict[str, str]) -> str | None:
+    return next((why for part, why in table.items() if part in command), None)
+
+
+WITH_COMMANDS = [page for page in PAGES if commands(page)]
+
+TRAIN = """
+import argparse
+import os
+
+import torch
+from torch.nn import functional
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--size")
+parser.add_argument("--steps", type=int, default=24)
+asked = parser.parse_args()
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+if torch.cuda.is_available():
+    model = model.cuda()
+if torch.distributed.is_initialized():
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+device = next(model.parameters()).device
+for _ in range(asked.steps):
+    targets = torch.zeros(64, dtype=torch.long, device=device)
+    functional.cross_entropy(model(torch.randn(64, 64, device=device)), targets).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if torch.distributed.is_initialized():
+    torch.distributed.destroy_process_group()
+"""
+
+CONFIGURATION = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 32000,
+"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+"num_attention_heads": 32, "num_key_value_heads": 4,
+"max_position_embeddings": 8192, "tie_word_embeddings": false}"""
+
+RUNS = "global_batch,epochs\n" + "".join(
+    f"{batch},{epochs}\n"
+    for batch, epochs in ((16, 5.88), (32, 5.51), (64, 5.88), (128, 7.33), (256, 9.07), (512, 13.7))
+)
+
+
+DECODER = "llama3:8b --cluster dgx-h100:1 --devices 8 --batch 64 --forbid pp,tp"
+PLANNED = {"explain": "alexnet --cluster dgx1-v100 --devices 2 --batch 256"}
+"""What `plan.json` of a page is a plan for, where it is not a decoder."""
+
+
+def given(page: Path, folder: Path, names: set[str]) -> None:
+    """Write files that a page takes for granted into the folder of its commands.
+
+    Args:
+        page: of the documents
+        folder: of its commands
+        names: of files that commands name
+    """
+    texts = {
+        "job.py": blocks(ROOT / "README.md", "python")[0].partition("\nsession = ")[0],
+        "train.py": TRAIN,
+        "slow.py": blocks(ROOT / "docs" / "tutorial_slow_script.md", "python")[0],
+        "config.json": CONFIGURATION,
+        "runs.csv": RUNS,
+        "rack.toml": next(one for one in blocks(ROOT / "docs" / "clusters.md", "toml") if "rack.toml" in one),
+        "graph.json": json.dumps(inception_like(2)),
+        "topo.txt": MESH,
+    }
+    for name in names & set(texts):
+        (folder / name).write_text(texts[name], encoding="utf-8")
+    rows = ROOT / "src" / "trimaran_studies" / "published" / "rows.csv"
+    if "rows.csv" in names:
+        with rows.open(encoding="utf-8") as lines:
+            (folder / "rows.csv").write_text("".join(line for line, _ in zip(lines, range(40), strict=False)))
+    if "curve.json" in names:
+        (folder / "runs.csv").write_text(RUNS, encoding="utf-8")
+        run("trimaran curve runs.csv --output curve.json", folder)
+    for plan in names & {"plan.json", "simple.json"}:
+        run(f"trimaran plan {PLANNED.get(page.stem, DECODER)} -o {plan}", folder)
+    if "runs/NAME" in names:
+        run("trimaran train job.py:make_job --devices 1 --epochs 1 --save-every 2", folder)
+
+
+def named(text: list[str]) -> set[str]:
+    """Files that commands read before they write them."""
+    found, written = set(), set()
+    for command in text:
+        outputs = set(re.findall(r"(?:-o|--output|>) (\S+)", command))
+        words = set(re.findall(r"[\w/]+\.(?:py|json|toml|csv|txt)\b", command)) | set(re.findall("runs/NAME", command))
+        found |= words - outputs - written
+        written |= outputs
+        if command.startswith("trimaran train job.py") and "NAME" not in command:
+            written.add("runs/NAME")
+    return found
+
+
+def run(command: str, folder: Path) -> str:
+    """Run a command of a page, and give what it prints to standard error."""
+    words = ["env", *shlex.split(command.partition(">")[0])]
+    if "runs/NAME" in words:
+        words[words.index("runs/NAME")] = str(min(folder.glob("runs/*")).relative_to(folder))
+    if "PATH" in words:
+        words[words.index("PATH")] = "model.safetensors"
+    if "--cluster" not in words and allowed_cores() < 4:
+        words = re.sub(r"(--devices|--nproc-per-node)\n4$", r"\1\n2", "\n".join(words), flags=re.MULTILINE).split("\n")
+    here = str(Path(sys.executable).parent)
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def chosen(page: Path, *, long: bool) -> Iterator[str]:
+    """Commands of a page that run here; without `long` those that are quick."""
+    for command in commands(page):
+        if reason(command, NOT_RUN) is None and (long or reason(command, LONG) is None):
+            yield command
+
+
+def check(page: Path, folder: Path, *, long: bool) -> None:
+    text = list(chosen(page, long=long))
+    given(page, folder, named(text))
+    for command in text:
+        run(command, folder)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "page", [page for page in WITH_COMMANDS if [*chosen(page, long=False)]], ids=lambda page: page.stem
+)
+def test_the_quick_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    check(page, tmp_path, long=False)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "page", [page for page in WITH_COMMANDS if [*chosen(page, long=True)]], ids=lambda page: page.stem
+)
+def test_all_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    check(page, tmp_path, long=True)
+
+
+def test_every_exception_is_needed() -> None:
+    whole = "\n".join(block for page in PAGES for block in blocks(page, "bash"))
+    unused = [part for part in (*NOT_RUN, *LONG) if part not in whole]
+    assert not unused

@@ -1,0 +1,82 @@
+"""The command that an answer names as the next one says what its reader said."""
+
+import itertools
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trimaran.cli import app
+from trimaran.report.tables import next_text
+
+_ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
+
+
+def next_of(*command: str) -> list[str]:
+    """Words of the last command of an answer, as a shell reads them."""
+    found = CliRunner().invoke(app, list(command), env={"COLUMNS": "80"})
+    assert found.exit_code == 0, found.output
+    _, _, last = found.stdout.rpartition("\nNext")
+    return shlex.split(last.partition(": ")[2].replace("\\\n", " "))
+
+
+def test_what_was_said_is_said_to_the_next_command_as_far_as_it_takes_it() -> None:
+    words = next_of("plan", *_ASKED, "--forbid", "pp", "--forbid", "tp", "--dp", "2", "--memory", "12 GiB")
+    assert words[:3] == ["trimaran", "explain", "lenet"]
+    pairs = list(itertools.pairwise(words))
+    for pair in [("--forbid", "pp"), ("--forbid", "tp"), ("--dp", "2"), ("--memory", "12 GiB"), ("--batch", "4096")]:
+        assert pair in pairs
+
+
+def test_the_next_command_runs_and_explains_the_plan_that_was_printed() -> None:
+    words = next_of("plan", *_ASKED, "--forbid", "dp")
+    page = CliRunner().invoke(app, words[1:], env={"COLUMNS": "80"}).stdout
+    plan = CliRunner().invoke(app, ["plan", *_ASKED, "--forbid", "dp"], env={"COLUMNS": "80"}).stdout
+    assert page.split("\nGlobal batch")[0] == plan.split("\nGlobal batch")[0]
+
+
+def test_a_plan_that_is_in_a_file_is_explained_from_it(tmp_path: Path) -> None:
+    output = tmp_path / "a plan.json"
+    assert next_of("plan", *_ASKED, "--output", str(output)) == ["trimaran", "explain", str(output)]
+
+
+def test_defaults_and_what_another_command_lacks_are_not_said() -> None:
+    words = next_of("price", "llama2:7b", "--cluster", "dgx-h100", "--strategy", "tp8", "--batch", "8")
+    assert words[:3] == ["trimaran", "plan", "llama2:7b"]
+    assert "--strategy" not in words
+    assert sorted(word for word in words if word.startswith("--")) == ["--batch", "--cluster", "--devices"]
+
+
+def test_a_long_command_goes_on_in_lines_that_a_shell_joins() -> None:
+    words = ["trimaran", "plan", "my job.py:make", *(f"--option-{number}=a b" for number in range(12))]
+    text = next_text(words)
+    lines = text.splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    # A shell takes the mark and the end of a line away; `shlex` leaves the latter.
+    assert shlex.split(text.removeprefix("Next: ").replace("\\\n", "")) == words
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("check lenet --cluster dgx1-v100", "--cluster"),
+        ("jobs lenet", "lenet"),
+        ("plan", "JOB"),
+        ("plann lenet", "Did you mean 'plan'"),
+        ("explain lenet --why pp", "--why-not"),
+        ("plan lenet --zero 9", "--zero"),
+        ("plan lenet --verbose --quiet", "exclude each other"),
+    ],
+)
+def test_what_is_mistyped_is_said_in_two_lines_with_the_page_that_helps(command: str, said: str) -> None:
+    found = CliRunner().invoke(app, command.split(), env={"COLUMNS": "80"})
+    assert found.exit_code == 2
+    assert not found.stdout
+    lines = found.stderr.splitlines()
+    assert lines[0].startswith("trimaran: ")
+    assert said in lines[0]
+    assert len(lines) == 2
+    assert "--help` says what it takes" in lines[1]

@@ -1,0 +1,203 @@
+"""What each command prints in a terminal of 80 columns: a verdict, tables with legends, the next command.
+
+All in one process, on target clusters or of nothing that has to be measured; what trains or measures on this machine is
+in a sweep.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import rich.table
+from typer.testing import CliRunner
+
+from trimaran.cli import app
+from trimaran.cli.help import GROUPS
+
+_LENET = "lenet --cluster dgx1-v100 --devices 2 --batch 4096"
+
+QUICK = (
+    f"plan {_LENET}",
+    "plan llama2:7b --cluster dgx-h100 --devices 16 --batch 64",
+    "plan llama3:8b --cluster dgx-h100:16 --tokens 1T",
+    "plan inception-v3 --cluster dgx1-v100:4 --objective time --curve inception-v3-hybrid --batches 512,1024",
+    f"explain {_LENET} --what-if link=x2 --why-not pp",
+    "explain llama2:7b --cluster dgx-h100:2 --batch 64 --why-not fsdp",
+    f"simulate {_LENET}",
+    "check lenet",
+    "memory lenet --device titan-x --batch 64 --no-largest-batch --chart --storages",
+    "scale lenet --cluster dgx1-v100 --devices 1,8 --sync kvstore,nccl",
+    "scale lenet --cluster dgx1-v100 --devices 8 --local-batch 1048576",
+    "price llama2:7b --cluster dgx-h100 --strategy tp8 --batch 8",
+    "crossover lenet --cluster dgx1-v100 --devices 8 --widths 2",
+    "clusters",
+    "clusters --devices",
+    "clusters dgx1-v100:4@ethernet-25g",
+    "jobs",
+    "curve --list",
+    "curve retinanet --at 2048,8192",
+    "doctor",
+    "reproduce specification --rows A8,C1",
+)
+SWEEP = (
+    "train digits --epochs 1 --devices 1",
+    "emulate lenet --devices 2 --steps 3 --link 1Gb/s",
+    "profile digits --devices 1",
+    "profile digits --stalls --steps 3 --devices 1",
+    "calibrate --devices 1 --repeats 2",
+    "converge digits --batches 32,64 --max-epochs 1 --repeats 1 --target 0.3",
+    "reproduce vdnn --networks alexnet",
+    "validate",
+    "planbench",
+)
+
+OWN_TESTS = {
+    "place": "tests/commands/test_place.py",
+    "export": "the file itself, or a line where it is",
+    "rehearse": "tests/unit/rehearsal/test_page.py",
+    "observe": "tests/commands/test_observe.py",
+    "report": "a file of HTML",
+    "checkpoint": "lines without tables: tests/commands/test_checkpoint_command.py",
+}
+"""Commands that no line above runs, with where their pages are looked at, or why they have none."""
+
+NO_NEXT = {
+    "reproduce": "what a study finds is not followed by a command",
+    "validate": "what a study finds is not followed by a command",
+    "planbench": "what a study finds is not followed by a command",
+}
+
+OBVIOUS = frozenset(
+    """strategy step time share size rank name job family description remedy change batch devices policy phase class
+    source predicted measured error figure bound verdict id what part operations device memory model rows fits gpus
+    samples/s cores year links sizes batches runs epochs peak worker""".split()  # noqa: SIM905  # a list of words
+) | {"what it is", "part of the step", "why", "limited by", "where the time goes"}
+"""Headings that explain themselves."""
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[rich.table.Table]:
+    """The tables that are printed from now on."""
+    found: list[rich.table.Table] = []
+    render = rich.table.Table.__rich_console__
+
+    def remembered(table: rich.table.Table, *rest: object) -> Iterator[object]:
+        found.append(table)
+        yield from render(table, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rich.table.Table, "__rich_console__", remembered)
+    return found
+
+
+def printed(command: str) -> str:
+    found = CliRunner().invoke(app, command.split(), env={"COLUMNS": "80"})
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def unexplained(page: str, tables: list[rich.table.Table]) -> list[str]:
+    """Headings of tables that neither explain themselves nor are explained below."""
+    missing, page = [], " ".join(page.split())
+    for table in tables:
+        titles = [str(column.header) for column in table.columns] if table.show_header else []
+        for title in titles:
+            word = title.strip().lower()
+            if not word or word in OBVIOUS or re.match(r"[a-z]+\d|one device|\d", word):
+                continue
+            if not re.search(rf"(^|[\s]){re.escape(title)}(, [^;:]+)*:", page, re.IGNORECASE):
+                missing.append(title)
+    return missing
+
+
+def check(command: str, tables: list[rich.table.Table]) -> None:
+    page = printed(command)
+    lines = page.splitlines()
+    # What cannot be folded, such as an address on the web, stays whole.
+    wide = [line for line in lines if len(line.rstrip()) > 80 and " " in line.strip()]
+    assert not wide, wide
+    assert not re.search("[\ue000-\uf8ff]", page)
+    verdict = page.partition("\n\n")[0]
+    assert re.match(r"[\w\[].*\s\S+", lines[0]), lines[0]
+    assert verdict.count("──") == 0, "a table stands before the verdict"
+    assert not unexplained(page, tables)
+    name = command.split()[0]
+    if name not in NO_NEXT:
+        last = page.rpartition("\nNext")[2]
+        assert re.match(r"(, [^:]*)?: trimaran \w+", last), lines[-3:]
+        assert last.count("\n") <= 5, "something stands after the next command"
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_a_page_has_a_verdict_legends_and_a_next_command_at_80_columns(
+    command: str, tables: list[rich.table.Table]
+) -> None:
+    check(command, tables)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("command", SWEEP)
+def test_a_page_that_takes_measurements_has_them_too(
+    command: str, tables: list[rich.table.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check(command, tables)
+
+
+def test_every_command_is_looked_at() -> None:
+    known = {name for group in GROUPS.values() for name in group}
+    assert known == {command.split()[0] for command in (*QUICK, *SWEEP)} | set(OWN_TESTS)
+
+
+@pytest.mark.parametrize("command", [QUICK[0], QUICK[1], QUICK[4], "curve retinanet", "jobs"])
+def test_quiet_prints_the_verdict_and_verbose_no_less_than_usual(command: str) -> None:
+    page, quiet, verbose = (printed(f"{command}{more}") for more in ("", " --quiet", " --verbose"))
+    assert quiet.rstrip() == page.partition("\n\n")[0].rstrip()
+    assert len(quiet.splitlines()) <= 7
+    assert len(verbose.splitlines()) >= len(page.splitlines())
+    assert "--verbose" not in verbose
+
+
+def test_verbose_lists_what_a_plan_counts() -> None:
+    usual, verbose = printed(QUICK[0]), printed(f"{QUICK[0]} --verbose")
+    more = int(re.findall(r"and (\d+) more: --verbose", usual)[0])
+    assert more > 1
+    assert len(verbose.splitlines()) > len(usual.splitlines()) + more - 2
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("plan nosuchjob", "nosuchjob"),
+        ("plan lenet --cluster nosuch", "nosuch"),
+        ("plan lenet --cluster dgx1-v100 --devices 0", "0"),
+        ("plan lenet --cluster dgx1-v100 --batch 7 --dp 2", "7"),
+        ("plan lenet --cluster dgx1-v100 --memory 12QB", "12QB"),
+        ("plan lenet --cluster dgx1-v100 --precision bf17", "bf17"),
+        ("explain lenet --cluster dgx1-v100 --what-if nonsense", "nonsense"),
+        ("explain lenet --cluster dgx1-v100 --why-not nonsense", "nonsense"),
+        ("memory lenet --device nosuch", "nosuch"),
+        ("memory lenet --device titan-x --budget lots", "lots"),
+        ("scale lenet --cluster dgx1-v100 --devices many", "many"),
+        ("scale lenet --cluster dgx1-v100 --sync pigeon", "pigeon"),
+        ("price llama2:7b --cluster dgx-h100 --strategy up8", "up8"),
+        ("price lenet --cluster dgx-h100 --strategy tp8", "lenet"),
+        ("crossover lenet --cluster dgx1-v100 --curve nosuch", "nosuch"),
+        ("curve nosuch", "nosuch"),
+        ("export lenet --to accelerate", "trimaran plan"),
+        ("observe", "trimaran observe --"),
+        ("observe nosuch.py", "nosuch.py"),
+        ("rehearse", "trimaran rehearse"),
+        ("place nosuch.json", "nosuch.json"),
+        ("checkpoint show nosuch", "nosuch"),
+        ("emulate lenet", "--devices"),
+        ("reproduce nosuch", "nosuch"),
+    ],
+)
+def test_nonsense_is_answered_by_what_is_wrong_and_what_to_do(command: str, said: str) -> None:
+    found = CliRunner().invoke(app, command.split(), env={"COLUMNS": "80"})
+    assert found.exit_code in (2, 3), found.output
+    assert found.stderr.startswith("trimaran: ")
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr
+    assert "did not expect" not in found.stderr

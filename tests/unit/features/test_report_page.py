@@ -1,0 +1,339 @@
+"""`trimaran report` of a run, a plan and each study: what is there, what is said not to be, what is refused."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+from tests.raising import raises
+from tests.unit.report.pages import HOSTILE, small_plan, studies, write_run, write_study
+from tests.unit.report.test_files import REPORT
+from tests.unit.report.test_noise import NOISE
+from tests.unit.report.test_page import check_page
+
+import trimaran
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.features.report_page import ReportPage, report
+from trimaran.features.training.run_record import command_line
+from trimaran.planning.plan_files import write_planned
+from trimaran.program.plan import write_plan
+from trimaran.report.page_studies import READERS
+from trimaran.report.run_report import write_report
+
+NAMES = tuple(studies())
+
+
+def made(path: Path, output: Path) -> tuple[ReportPage, str]:
+    """The report of a path, checked as every page is."""
+    found = report(path, output)
+    text = output.read_text(encoding="utf-8")
+    check_page(text)
+    assert found.nbytes == len(text.encode())
+    return found, text
+
+
+def timeline(text: str) -> dict[str, object]:
+    """The data of the viewer."""
+    found = re.search(r'<script type="application/json" id="timeline">(.*?)</script>', text)
+    assert found is not None
+    return json.loads(found[1])  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A run
+
+
+def test_a_run_has_all_that_its_folder_knows(tmp_path: Path) -> None:
+    found, text = made(write_run(tmp_path / "run"), tmp_path / "report.html")
+    assert found.sections == (
+        "Predicted against measured",
+        "Where a step goes, by rank",
+        "Timeline of every rank",
+        "Memory over time",
+        "Time to accuracy",
+        "Scaling",
+        "Placement",
+        "Candidates and the Pareto front",
+        "Environment and commands",
+    )
+    assert [title for title, _ in found.absent] == ["Crossover with model parallelism"]
+    # 9 s predicted, 10 s measured: 10 % too short, and 10 is not within 8.5 to 9.5.
+    assert "a step took 10.0 s and was predicted at 9.00 s (10 % too short)" in found.verdict
+    assert "outside the prediction&#x27;s 90 % interval, 8.50 s to 9.50 s" in text
+    assert "noise of repeated runs unknown here: trimaran calibrate" in text
+    assert "trimaran train &#x27;digits&#x27; --devices 2" in text  # as it was started
+    assert "2.13.0" not in text
+
+
+def test_the_noise_of_repeated_runs_stands_with_the_measurement(tmp_path: Path) -> None:
+    """4.2 % of the measured 10 s: 10.42 s."""
+    run = write_run(tmp_path / "run")
+    write_report(run / "report.json", replace(REPORT, noise=NOISE))
+    _, text = made(run, tmp_path / "report.html")
+    assert "identical runs on 2 ranks differ by up to ±4.2 % (90 %), calibrated 2026-11-20" in text
+    assert re.search(r"<td>measured</td><td[^>]*>10</td><td[^>]*>9\.\d+</td><td[^>]*>10\.42</td>", text)
+
+
+def test_the_timeline_has_every_span_of_every_rank(tmp_path: Path) -> None:
+    _, text = made(write_run(tmp_path / "run"), tmp_path / "report.html")
+    data = timeline(text)
+    views, lanes, events = data["views"], data["lanes"], data["events"]
+    assert isinstance(views, list)
+    assert isinstance(lanes, list)
+    assert isinstance(events, list)
+    assert {(rank, source) for rank, source, _ in views[0]["rows"]} == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    unit_s = data["unit_s"]
+    assert isinstance(unit_s, float)
+    drawn = {}
+    for rank, source, held in views[0]["rows"]:
+        for stream, lane in held:
+            at = 0
+            for n in range(0, len(lanes[lane]), 3):
+                at += lanes[lane][n]
+                drawn[rank, source, stream, events[lanes[lane][n + 2]][0], round(at * unit_s, 3)] = round(
+                    lanes[lane][n + 1] * unit_s, 3
+                )
+    # As `runs.py` draws the measured step: forwards 1 to 3 on rank 0, 4 to 5 on rank 1.
+    assert drawn[0, 1, "compute", "0F0", 1.0] == 2.0
+    assert drawn[1, 1, "compute", "1F0", 4.0] == 1.0
+    assert 4.0 in [
+        seconds for (rank, source, stream, *_), seconds in drawn.items() if (rank, source, stream) == (1, 1, "wait")
+    ]
+
+
+def test_a_run_without_a_report_says_how_to_get_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", status="failed", reason="rank 1 ended by SIGKILL\nmore")
+    for name in ("report.json", "measured.json", "predicted.json", "metrics.jsonl"):
+        (run / name).unlink()
+    found, _ = made(run, tmp_path / "report.html")
+    assert found.verdict == "digits on 2 ranks (pp2 1f1b): the run failed: rank 1 ended by SIGKILL"
+    absent = dict(found.absent)
+    assert "trimaran train digits --plan" in absent["Predicted against measured"]
+    assert "Timeline of every rank" in absent
+    assert "Where a step goes, by rank" not in found.sections
+
+
+def test_the_report_of_a_run_alone_has_no_timeline(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    found, text = made(run / "report.json", tmp_path / "report.html")
+    assert "Predicted against measured" in found.sections
+    assert "Timeline of every rank" in dict(found.absent)
+    assert 'id="timeline"' not in text
+
+
+def test_an_edited_timeline_is_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    text = (run / "measured.json").read_text()
+    (run / "measured.json").write_text(text.replace('"rank":[0', '"rank":[1', 1))
+    with raises("timeline.digest-mismatch", CorruptDataError):
+        report(run, tmp_path / "report.html")
+
+
+def test_columns_of_ranks_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    plain = json.loads((run / "report.json").read_text())
+    plain["by_rank"]["forward"]["measured_s"].pop()
+    (run / "report.json").write_text(json.dumps(plain))
+    with raises("report.uneven-ranks"):
+        report(run, tmp_path / "report.html")
+
+
+def test_hostile_names_of_a_run_stay_texts(tmp_path: Path) -> None:
+    _, text = made(write_run(tmp_path / "run", name=HOSTILE), tmp_path / "report.html")
+    assert "<script>alert" not in text
+    assert "\x1b" not in text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A plan
+
+
+def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(path, small_plan())
+    found, text = made(path, tmp_path / "report.html")
+    assert found.verdict.startswith("digits on 2 × one core: pp2 1f1b is predicted at 9.00 s a step")
+    assert "1.11 times the speed of the best baseline, dp2" in found.verdict
+    assert found.sections == (
+        "Predicted step",
+        "Scaling",
+        "Placement",
+        "Candidates and the Pareto front",
+        "Environment and commands",
+    )
+    absent = dict(found.absent)
+    assert "--simulate" in absent["Timeline of every rank"]
+    assert absent["Predicted against measured"].startswith("a run has it: trimaran train digits --plan ")
+    assert "from the input to " in text  # the boundary of the stages
+    # 8 samples in 16 s on one device, ideal twice that on two; 10 s by data parallelism.
+    assert "<td" in text
+    assert re.search(r"<td[^>]*>2</td><td[^>]*>1</td><td[^>]*>0.8</td><td[^>]*>0.889</td>", text)
+
+
+def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:
+    plan = trimaran.plan("lenet", cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
+    path = tmp_path / "plan.json"
+    write_planned(path, plan)
+    found, text = made(path, tmp_path / "report.html")
+    assert {"Where a step goes, by rank", "Timeline of every rank", "Memory over time"} <= {*found.sections}
+    assert "stage 1" in text
+    views = timeline(text)["views"]
+    assert isinstance(views, list)
+    assert len({rank for rank, _, _ in views[0]["rows"]}) == plan.chosen.strategy.devices
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Studies
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_study_is_recognised_by_what_is_in_it(name: str, tmp_path: Path) -> None:
+    found, text = made(write_study(tmp_path / "any name.json", studies()[name]), tmp_path / "report.html")
+    assert len(found.sections) >= 2
+    assert text.count("<table>") >= 1
+    assert f"trimaran {name}" in text
+
+
+def test_every_study_has_a_document_here() -> None:
+    assert {one.command for one in READERS} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hostile_names_of_a_study_stay_texts(name: str, tmp_path: Path) -> None:
+    document = write_study(tmp_path / "x.json", studies(HOSTILE)[name])
+    found, text = made(document, tmp_path / "report.html")
+    assert "<script>alert" not in text
+    assert "\x1b" not in text
+    assert "alert(1)" in text  # as a text
+    assert found.verdict
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_study_lacks_is_named(name: str, tmp_path: Path) -> None:
+    """A document without one of the keys that pages need is refused by the key, or not recognised."""
+    document = studies()[name]
+    reader = next(one for one in READERS if one.command == name)
+    required = [field.name for field in fields(reader.content) if field.required]
+    for key in required:
+        path = write_study(tmp_path / "x.json", {k: value for k, value in document.items() if k != key})
+        with pytest.raises(
+            Exception, match=key if key not in reader.keys else "nothing that a report is made of"
+        ) as caught:
+            report(path, tmp_path / "report.html")
+        assert caught.value.code in ("file.unexpected-content", "report.unknown-document")  # type: ignore[attr-defined]
+
+
+def test_a_folder_of_documents_is_one_report(tmp_path: Path) -> None:
+    for name in ("scale", "crossover", "memory"):
+        write_study(tmp_path / f"{name}.json", studies()[name])
+    (tmp_path / "other.json").write_text('{"something": "else"}')
+    found, text = made(tmp_path, tmp_path / "report.html")
+    assert found.kind == "Study"
+    assert len(set(re.findall(r'<section id="([^"]+)"', text))) == text.count("<section ")
+    assert {"Throughput by devices", "Crossover with model parallelism", "Memory over time"} <= {*found.sections}
+
+
+def test_a_plan_next_to_a_scaling_study_is_a_point_of_its_curve(tmp_path: Path) -> None:
+    """8 samples in 9 s are 0.889 a second. A plan for another machine is none."""
+    document = studies()["scale"]
+    write_study(tmp_path / "scale.json", document)
+    plan = small_plan(document["job"])
+    for cluster, is_there in (("dgx1-v100:2", True), ("dgx-a100:2", False)):
+        write_plan(tmp_path / "plan.json", replace(plan, premises=replace(plan.premises, cluster=cluster)))
+        found, text = made(tmp_path, tmp_path / "report.html")
+        assert ("plan: pp2 1f1b</td>" in text, '<td class="figure">0.889</td>' in text) == (is_there, is_there)
+        assert ("The best plan on the curve" in dict(found.absent)) is not is_there
+
+
+def test_the_crossover_is_where_the_hybrid_gets_ahead(tmp_path: Path) -> None:
+    found, _ = made(write_study(tmp_path / "x.json", studies()["crossover"]), tmp_path / "report.html")
+    assert "Crossover with model parallelism" in found.sections
+
+
+def test_a_rehearsal_has_memory_by_rank_and_the_collectives(tmp_path: Path) -> None:
+    found, text = made(write_study(tmp_path / "x.json", studies()["rehearse"]), tmp_path / "report.html")
+    assert {"Memory by rank and purpose", "Collectives of a step", "What is wrong"} <= {*found.sections}
+    assert "activation" in text
+
+
+def test_memory_without_its_course_says_how_to_get_it(tmp_path: Path) -> None:
+    document = studies()["memory"]
+    del document["live_bytes"]
+    found, _ = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    assert "--chart --json" in dict(found.absent)["Memory over time"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+def test_other_documents_are_refused_with_what_is_accepted(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "x.json", {"machines": []})
+    with raises("report.unknown-document", match="rehearse"):
+        report(path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_error_of_a_command_is_no_study(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "x.json", {"error": {"kind": "InputError", "message": "no such job"}})
+    with raises("report.error-document", match="no such job"):
+        report(path, tmp_path / "report.html")
+
+
+def test_a_path_that_is_not_there_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    with raises("report.missing"):
+        report(tmp_path / "nothing", tmp_path / "report.html")
+    with raises("report.nothing-here"):
+        report(tmp_path, tmp_path / "report.html")
+
+
+def test_the_file_is_an_html_file_that_can_be_written(tmp_path: Path) -> None:
+    path = write_study(tmp_path / "x.json", studies()["scale"])
+    with raises("report.not-html"):
+        report(path, tmp_path / "report.pdf")
+    with raises("file.unwritable", EnvironmentProblem):
+        report(path, tmp_path / "no folder" / "report.html")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command, and what runs note for it
+
+
+def test_the_command_says_the_verdict_and_what_is_not_there(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    words = [sys.executable, "-m", "trimaran", "report", "run"]
+    done = subprocess.run(
+        words, cwd=tmp_path, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "80"}
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("digits on 2 ranks (pp2 1f1b m4): a step took 10.0 s")
+    assert "report.html (" in lines[-1]
+    assert max(map(len, lines[:-1])) <= 80
+    assert (tmp_path / "report.html").is_file()
+    told = subprocess.run([*words, "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout)["kind"] == "Training run"
+
+
+def test_a_report_needs_no_torch(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    code = "import sys; from trimaran.features.report_page import report; report('run'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("started", "command"),
+    [
+        (["/usr/bin/trimaran", "train", "my job"], "trimaran train 'my job'"),
+        (["/x/trimaran/__main__.py", "train"], "trimaran train"),
+        (["train.py", "--size", "8b"], "python train.py --size 8b"),
+    ],
+)
+def test_a_run_notes_its_command(started: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", started)
+    assert command_line() == command

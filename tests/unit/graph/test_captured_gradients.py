@@ -1,0 +1,67 @@
+"""A graph whose backward is not that of the model is not used: torch.export keeps what a forward computes alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.unit.graph.networks import make_job
+from torch import Tensor, nn
+
+from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.constants import Constants
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return -gradients[0]
+
+
+class Leaf(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        reversed_: Tensor = Reversed.apply(x)  # type: ignore[no-untyped-call]
+        return reversed_
+
+
+class Network(nn.Module):
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.second, self.factor = nn.Linear(6, 6), nn.Linear(6, 4), 1.0
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.between(self.first(x)) * self.factor
+        output: Tensor = self.second(torch.tanh(hidden))
+        return output
+
+
+def scaled_by_a_hook(x: Tensor) -> Tensor:
+    if x.requires_grad:
+        x.register_hook(lambda gradient: 0.1 * gradient)
+    return x
+
+
+@pytest.mark.parametrize("between", [lambda x: Reversed.apply(x), scaled_by_a_hook], ids=["function", "hook"])
+def test_a_backward_that_export_drops_is_seen(between: Callable[[Tensor], Tensor]) -> None:
+    found = capture(make_job(lambda: Network(between)))
+    assert not found.graph.split_points
+    assert "the gradient of first.weight differs from the model's" in found.graph.notes[-1]
+
+
+@pytest.mark.parametrize("between", [Leaf(), torch.relu], ids=["module", "relu"])
+def test_other_networks_are_cut(between: Any) -> None:
+    assert capture(make_job(lambda: Network(between))).graph.split_points
+
+
+def test_attributes_that_a_graph_has_as_constants() -> None:
+    model = Network(Leaf())
+    constants = Constants(model, {"first", "second", "between"})
+    assert constants.changed() == []
+    model.factor = 2.0
+    model.between.training = False  # type: ignore[attr-defined]
+    assert constants.changed() == ["factor"]

@@ -1,0 +1,270 @@
+"""A page as HTML: what it has, what it says is not there, and that nothing of a file becomes a part of it."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.raising import raises
+from tests.unit.report.pages import HOSTILE
+
+from trimaran.base.html import DataTable, escaped, fragment, table_html
+from trimaran.report.charts import Axis, Bar, Interval, Limit, Series, bar_chart, curve_chart, interval_chart
+from trimaran.report.page import MOST_BYTES, Absent, Chart, Commands, Page, Section, Timelines, Words, render_page
+
+AXIS = Axis(title="time [ms]")
+TABLE = DataTable(columns=("rank", "time [ms]"), rows=[("0", "1.5")])
+CHART = Chart(svg=bar_chart("bars", [Bar(name="0", parts=[1.5])], [("forward", "var(--forward)")], AXIS), table=TABLE)
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and what is in its scripts.
+
+    Attributes:
+        found: name and attributes of each
+        scripts: their contents
+        open: elements that are not closed
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "input", "br", "img"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+
+
+def page(*sections: Section, **changes: object) -> Page:
+    found = Page(title="digits", kind="run", verdict="It took 1 s.", facts=[("step", "1 s")], sections=sections)
+    return type(found)(**{name: getattr(found, name) for name in found.__slots__} | changes)  # type: ignore[arg-type]
+
+
+def check_page(text: str) -> Elements:
+    """What every page keeps to: elements that match, one script and one set of data, no loads, tables behind charts."""
+    elements = Elements(text)
+    assert elements.open == []
+    names = [name for name, _ in elements.found]
+    kinds = [attributes.get("type") for name, attributes in elements.found if name == "script"]
+    assert kinds.count(None) == 1
+    assert set(kinds) <= {None, "application/json"}
+    assert not {"img", "iframe", "object", "embed", "base", "form", "video", "audio"} & set(names)
+    for _, attributes in elements.found:
+        assert not [name for name in attributes if name.startswith("on") or name == "src"]
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+    # Whatever could load names its host; texts of files are escaped, so that a slash of theirs stays a text.
+    assert "url(" not in text
+    assert "@import" not in text
+    assert text.count("<svg") == text.count("<details", 0) - text.count('<details class="spans"')
+    policy = next(a["content"] for n, a in elements.found if n == "meta" and "http-equiv" in a)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert len(text.encode()) < MOST_BYTES
+    return elements
+
+
+def test_a_page_says_its_verdict_first_and_has_a_table_behind_its_chart() -> None:
+    text = render_page(page(Section(id="parts", title="Parts", content=[CHART])))
+    check_page(text)
+    assert "<h1>It took 1 s.</h1>" in text
+    assert text.index("<h1>") < text.index("<svg") < text.index("<table>")
+    assert "1.5" in text[text.index("<table>") :]
+
+
+def test_what_is_not_known_is_said_with_its_command() -> None:
+    text = render_page(page(absent=[Absent(title="Scaling", how="trimaran scale digits --json")]))
+    check_page(text)
+    assert "<strong>Scaling</strong>: trimaran scale digits --json" in text
+
+
+def test_the_script_is_the_one_of_the_policy() -> None:
+    import base64
+    import hashlib
+
+    text = render_page(page())
+    script = Elements(text).scripts[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+
+
+def test_hostile_names_stay_texts_wherever_they_stand() -> None:
+    table = DataTable(columns=(HOSTILE,), rows=[(HOSTILE,)], caption=HOSTILE, left_out=HOSTILE)
+    svg = "".join(
+        (
+            bar_chart(HOSTILE, [Bar(name=HOSTILE, parts=[1.0], note=HOSTILE)], [(HOSTILE, "var(--idle)")], AXIS),
+            bar_chart(HOSTILE, [Bar(name=HOSTILE, parts=[1.0])] * 30, [(HOSTILE, "var(--idle)")], AXIS, names=HOSTILE),
+            interval_chart(HOSTILE, [Interval(name=HOSTILE, at=1, ends=(0, 2), label=HOSTILE, says=HOSTILE)], AXIS),
+            curve_chart(
+                HOSTILE,
+                [Series(name=HOSTILE, points=[(1, 1), (2, 2)], says=[HOSTILE, HOSTILE])],
+                Axis(title=HOSTILE, label=lambda value: HOSTILE),
+                AXIS,
+                limits=[Limit(name=HOSTILE, at=1.0)],
+            ),
+        )
+    )
+    event = {"events": [[HOSTILE, 0, 0]], "views": [], "parts": [], "lanes": [], "unit_s": 1, "sources": []}
+    content = [Words(lines=[HOSTILE]), Commands(lines=[(HOSTILE, HOSTILE)]), table]
+    section = Section(id="x", title=HOSTILE, content=[*content, Timelines(document=event, note=HOSTILE)])
+    text = render_page(
+        page(
+            section,
+            Section(id="y", title="y", content=[Chart(svg=svg, table=table, caption=HOSTILE)]),
+            title=HOSTILE,
+            kind=HOSTILE,
+            verdict=HOSTILE,
+            facts=[(HOSTILE, HOSTILE)],
+            absent=[Absent(title=HOSTILE, how=HOSTILE)],
+            notes=[HOSTILE],
+            sources=[HOSTILE],
+        )
+    )
+    elements = Elements(text)
+    assert elements.open == []
+    names = [name for name, _ in elements.found]
+    assert (names.count("script"), names.count("img")) == (2, 0)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert all("alert(1)" not in script or "\\u003c" in script for script in elements.scripts)
+
+
+def test_a_page_that_cannot_be_sent_is_refused() -> None:
+    big = DataTable(columns=("x",), rows=[("y" * 1000,)] * 2100)
+    with raises("report.too-large"):
+        render_page(page(Section(id="x", title="x", content=[big])))
+
+
+def test_a_fragment_has_the_verdict_and_the_table() -> None:
+    found = fragment("It <fits>.", TABLE, ["note & more"])
+    assert found.startswith("<div><p><strong>It &lt;fits&gt;.</strong></p><table>")
+    assert "note &amp; more" in found
+    assert "script" not in found
+
+
+def test_words_stand_left_and_figures_right() -> None:
+    found = table_html(DataTable(columns=("a", "b"), rows=[("x", "1")]))
+    assert '<td>x</td><td class="figure">1</td>' in found
+
+
+def test_escaping_takes_control_characters_and_quotes() -> None:
+    assert escaped("a\x1b'\"<") == "a\\x1b&#x27;&quot;&lt;"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Charts
+
+
+def places(svg: str, name: str) -> list[dict[str, float]]:
+    """Figures of the attributes of each element of a name."""
+    found = []
+    for text in re.findall(rf"<{name} ([^>]*)", svg):
+        pairs = re.findall(r'(\w+)="([\d.]+)"', text)
+        found.append({key: float(value) for key, value in pairs})
+    return found
+
+
+def test_parts_of_a_bar_touch_and_sum_to_it() -> None:
+    parts = [("a", "red"), ("b", "blue"), ("c", "green")]
+    svg = bar_chart("bars", [Bar(name="0", parts=[1.0, 0.0, 3.0]), Bar(name="1", parts=[2.0, 0.0, 0.0])], parts, AXIS)
+    first, second, third = (box for box in places(svg, "rect") if box["height"] == 18.0)
+    assert third["width"] + 1 == pytest.approx(2 * (first["width"] + 1), abs=0.2)
+    assert second["x"] == pytest.approx(first["x"] + first["width"] + 1, abs=0.2)
+    assert second["width"] + 1 == pytest.approx(3 * (first["width"] + 1), abs=0.3)
+    assert ">b<" not in svg  # what no bar has is not in the legend
+
+
+def test_many_bars_stand_and_neighbours_that_are_alike_are_one() -> None:
+    bars = [Bar(name=str(n), parts=[1.0 if n < 255 else 2.0]) for n in range(256)]
+    svg = bar_chart("bars", bars, [("a", "red")], AXIS)
+    drawn = [box for box in places(svg, "rect") if box["height"] > 20]
+    assert len(drawn) == 2
+    assert drawn[0]["width"] == pytest.approx(255 * drawn[1]["width"], rel=0.05)
+    assert "0 to 254, a" in svg
+
+
+def test_a_curve_leaves_out_what_its_axes_cannot_show() -> None:
+    log = Axis(title="x", log=True)
+    points = [(0.0, 1.0), (1.0, 1.0), (10.0, 10.0), (100.0, -1.0), (float("inf"), 1.0), (10.0, float("nan"))]
+    svg = curve_chart("curve", [Series(name="a", points=points, line=False)], log, log)
+    assert len([dot for dot in places(svg, "circle") if dot["r"] == 3.5]) == 3  # two points and the legend
+    assert curve_chart("curve", [Series(name="a", points=[(0.0, 0.0)])], log, log) == ""
+
+
+@pytest.mark.parametrize("values", [[0.0], [-1.0], [1e308, 1e308], [float("inf")], []])
+def test_bars_that_cannot_be_drawn_are_not(values: list[float]) -> None:
+    bars = [Bar(name="0", parts=[value]) for value in values]
+    assert bar_chart("bars", bars, [("a", "red")], AXIS) == ""
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("value", [1e-250, 1.0, 1e250])
+def test_one_point_has_a_chart_of_its_own_scale(value: float, log: bool) -> None:
+    svg = curve_chart("curve", [Series(name="a", points=[(value, value)])], Axis(title="x", log=log), AXIS)
+    dots = [dot for dot in places(svg, "circle") if dot["cy"] > 40]
+    assert len(dots) == 1
+    assert 60 < dots[0]["cx"] < 560
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Colours
+
+
+STYLE = (Path(__file__).parents[3] / "src/trimaran/report/page.css").read_text(encoding="utf-8")
+
+
+def colours(theme: str) -> dict[str, str]:
+    """Variables of a theme: what dark has not is that of light."""
+    light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in STYLE.split("@media")[:2])
+    return light if theme == "light" else light | dark
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    channels = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(first: str, second: str) -> float:
+    """Contrast ratio of WCAG 2.2."""
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_have_contrast_in_both_themes(theme: str) -> None:
+    """WCAG 2.2: 4.5 for text (1.4.3), 3 for graphics and what shows the focus (1.4.11)."""
+    found = colours(theme)
+    for ground in ("ground", "raised"):
+        low = {name: contrast(found[name], found[ground]) for name in ("ink", "soft", "link")}
+        assert min(low.values()) >= 4.5, low
+    graphics = {
+        name: contrast(colour, found["ground"])
+        for name, colour in found.items()
+        if name not in ("ground", "raised", "ink", "soft", "link", "grid", "rule")
+    }
+    assert len(graphics) >= 16
+    assert min(graphics.values()) >= 3.0, graphics
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_neighbouring_parts_of_a_step_differ_without_colour(theme: str) -> None:
+    """Forward and backward, which stand next to each other everywhere, differ in luminance alone."""
+    found = colours(theme)
+    assert contrast(found["forward"], found["backward"]) >= 1.9
