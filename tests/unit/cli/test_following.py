@@ -1,7 +1,6 @@
 """The command that an answer names as the next one says what its reader said."""
 
 import itertools
-import itertools
 import shlex
 from pathlib import Path
 
