@@ -36,6 +36,9 @@ from trimaran.rehearsal.values import set_twin, twin_of
 MOST_WAIT_S = 20.0
 """For another rank to save what this one loads [s]."""
 
+_MOST_SOUGHT = 10_000
+"""Paths of which it is noted that no file was found."""
+
 _TOKEN = b"trimaran rehearsal "
 """What is written into a buffer or an open file, with a number behind it."""
 
@@ -53,6 +56,8 @@ class SavedFiles:
         self._meeting = Path(request.meeting) if len(request.together) > 1 else None
         self._patience_s = request.patience_s
         self._rank = request.rank
+        self._awaited = request.awaited
+        self._counted, self._calls_of_all = 0, 0
         self._values: dict[str, Any] = {}
         self._bytes: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -85,6 +90,8 @@ class SavedFiles:
         if isinstance(file, (str, os.PathLike)) and not Path(key).parent.is_dir():
             raise FileNotFoundError(f"Parent directory {Path(file).parent} does not exist.")
         self._values[key], self._bytes[key] = kept, nbytes
+        if isinstance(file, (str, os.PathLike)):
+            self._recorder.record.saved.setdefault(key, self._calls())
         if self._meeting is not None and isinstance(file, (str, os.PathLike)):
             with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError, RuntimeError), _apart():
                 unfinished = self._shared(key).with_suffix(f".{self._rank}")
@@ -96,8 +103,27 @@ class SavedFiles:
     def _shared(self, key: str) -> Path:
         return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
+    def _calls(self) -> int:
+        """How many calls of the group of all ranks there were, by which ranks that are run apart are compared."""
+        record = self._recorder.record
+        for one in record.collectives[self._counted :]:
+            group = record.groups.get(one.group)
+            self._calls_of_all += group is not None and len(group.ranks) == record.world
+        self._counted = len(record.collectives)
+        return self._calls_of_all
+
+    def _missed(self, key: str) -> None:
+        """No file was found."""
+        sought = self._recorder.record.sought
+        if key in sought or len(sought) < _MOST_SOUGHT:
+            sought[key] = self._calls()
+
     def _found(self, key: str, *, wait: bool = False) -> bool:
         """Whether this rank or one rehearsed with it saved a file; it may be about to."""
+        if key in self._awaited and key not in self._values:
+            wait = self._calls() > self._awaited[key]
+            if not wait:
+                return False
         until = time.monotonic() + (min(self._patience_s, MOST_WAIT_S) if wait else 0.0)
         while key not in self._values and self._meeting is not None:
             shared = self._shared(key)
@@ -115,7 +141,9 @@ class SavedFiles:
         key = None
         if isinstance(file, (str, os.PathLike)):
             key = _key(file)
-            self._found(key, wait=not _is_file(Path(key)))
+            is_there = _is_file(Path(key))
+            if not self._found(key, wait=not is_there) and not is_there:
+                self._missed(key)
         elif hasattr(file, "read"):
             at = file.tell()
             head = file.read(len(_TOKEN) + 20)
@@ -143,7 +171,12 @@ class SavedFiles:
 
         def also(function: Callable[..., Any], answer: Callable[[str], Any]) -> Callable[..., Any]:
             def asked(path: Any, *args: Any, **kwargs: Any) -> Any:
-                return answer(_key(path)) if known(path) else function(path, *args, **kwargs)
+                if known(path):
+                    return answer(_key(path))
+                found = function(path, *args, **kwargs)
+                if found is False and isinstance(path, (str, os.PathLike)):
+                    self._missed(_key(path))
+                return found
 
             return asked
 
@@ -195,7 +228,11 @@ class SavedFiles:
 
         def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
-            if mode not in ("rb", "br") or isinstance(file, int) or not known(file):
+            if mode not in ("rb", "br") or isinstance(file, int):
+                return opened(file, mode, *args, **kwargs)
+            if not known(file):
+                if isinstance(file, (str, os.PathLike)) and not _is_file(Path(_key(file))):
+                    self._missed(_key(file))
                 return opened(file, mode, *args, **kwargs)
             number = str(next(self._numbers))
             saved[number] = saved[_key(file)]
