@@ -122,7 +122,7 @@ RUNS = "global_batch,epochs\n" + "".join(
 )
 
 
-DECODER = "llama3:8b --cluster dgx-h100:1 --devices 8 --batch 64 --forbid pp,tp"
+DECODER = "llama3:8b --cluster dgx-h100:1 --devices 8 --batch 64 --forbid pp,tp --software fsdp"
 PLANNED = {"explain": "alexnet --cluster dgx1-v100 --devices 2 --batch 256"}
 """What `plan.json` of a page is a plan for, where it is not a decoder."""
 
