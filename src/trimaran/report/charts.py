@@ -591,7 +591,10 @@ def _lying(
                 drawing.box(place(at), y, wide - gap, _BAR, colour=parts[n][1], says=says)
             at += bar.parts[n]
         if bar.note:
-            drawing.text(place(at) + 6, y + 13.5, bar.note, size=_FONT, colour=INK)
+            behind = place(at) + 6
+            if limit and behind - 4 < place(limit.at) < behind + len(bar.note) * _LETTER + 2:
+                behind = place(limit.at) + 6
+            drawing.text(behind, y + 13.5, bar.note, size=_FONT, colour=INK)
     if limit:
         drawing.line(
             [(place(limit.at), top - 4), (place(limit.at), bottom)], colour=limit.colour, width=1.6, dashed=True

@@ -1646,6 +1646,8 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     if max(chosen.peaks, default=0):
         facts.append(("peak memory", format_bytes(max(chosen.peaks))))
     facts.append(("global batch", f"{found.global_batch_size:,}"))
+    if chosen.time_to_accuracy_s is not None:
+        facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
     command = _plan_command(found)
     absent: list[Absent] = []
     by_file = f"{command} --output plan.json; trimaran report plan.json"
@@ -1841,7 +1843,7 @@ def _planned_memory(found: _PlanDocument) -> Section | None:
         "Memory at the peak by stage and purpose",
         [
             Bar(
-                name=f"stage {one.stage}" if len(stages) <= 20 else str(one.stage),
+                name=_stage_name(one, len(stages)),
                 parts=[count / 2**30 for count in (one.state_bytes, one.activation_bytes, one.buffer_bytes)],
                 note=f"{one.peak_bytes / 2**30:,.3g}",
             )
@@ -1853,10 +1855,15 @@ def _planned_memory(found: _PlanDocument) -> Section | None:
         names="stage",
     )
     table = DataTable(
-        columns=("stage", *(f"{name} [GiB]" for name, _ in _MEMORY_PARTS), "peak [GiB]", "of a device"),
+        columns=(
+            "stage" if len(stages) > 1 else "",
+            *(f"{name} [GiB]" for name, _ in _MEMORY_PARTS),
+            "peak [GiB]",
+            "of a device",
+        ),
         rows=[
             (
-                str(one.stage),
+                str(one.stage) if len(stages) > 1 else "each rank",
                 *(f"{count / 2**30:,.4g}" for count in (one.state_bytes, one.activation_bytes, one.buffer_bytes)),
                 f"{one.peak_bytes / 2**30:,.4g}",
                 f"{one.peak_bytes / room:.1%}" if room else "–",
@@ -1873,6 +1880,12 @@ def _planned_memory(found: _PlanDocument) -> Section | None:
         )
     content = [Chart(svg=svg, table=table, caption=caption)]
     return Section(id="memory", title="Memory by purpose", content=content)
+
+
+def _stage_name(one: _PlannedStage, count: int) -> str:
+    if count == 1:
+        return "each rank"
+    return f"stage {one.stage}" if count <= 20 else str(one.stage)
 
 
 def _planned_peaks(peaks: Sequence[int]) -> Section | None:
