@@ -90,6 +90,15 @@ ROWS = {
         batch=32,
         ranks="0,4",
     ),
+    "llama2 70b pp4 x10 tp4": Row(
+        "llama2:70b",
+        "dgx-h100:128",
+        {"dp": 64, "pp": 4, "tp": 4, "chunks": 10, "zero": 1, "microbatch": 1, "sequence_parallel": True}
+        | {"recompute": "none"},
+        ("pytorch",),
+        batch=1024,
+        ranks="0,256,512,768",
+    ),
     "gpt2 1.5b dp8": Row(
         "gpt2:1.5b",
         "dgx-h100:1",
@@ -145,16 +154,18 @@ def measure(row: Row, target: str) -> dict[str, Any]:
     """One plan, exported to one target and rehearsed."""
     from trimaran.base.errors import TrimaranError
     from trimaran.cli.plan import rehearse_plan
+    from trimaran.features.export import SOFTWARE
     from trimaran.planner.pins import Pins
     from trimaran.planning.plan import make_plan
     from trimaran.planning.requests import PlanRequest, parse_software
 
     pins = Pins(**{name: value for name, value in row.pins.items() if value is not None})
-    request = PlanRequest(cluster=row.cluster, software=parse_software("fsdp:2025"), pins=pins, batch=row.batch)
-    planned = make_plan(row.job, request)
-    head = {"strategy": planned.chosen.name, "batch": planned.global_batch_size, "cluster": row.cluster}
+    request = PlanRequest(cluster=row.cluster, software=parse_software(SOFTWARE[target]), pins=pins, batch=row.batch)
+    head: dict[str, Any] = {"software": SOFTWARE[target], "cluster": row.cluster}
     started_s = time.monotonic()
     try:
+        planned = make_plan(row.job, request)
+        head |= {"strategy": planned.chosen.name, "batch": planned.global_batch_size}
         found = rehearse_plan(planned, target, ranks=row.ranks)
     except TrimaranError as error:
         return head | {"refused": str(error)}

@@ -138,7 +138,7 @@ def test_the_verdict_comes_first_and_fits_the_terminal(tmp_path: Path) -> None:
     done = trimaran("check", "own.py:make", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "own.py:make: 2 of 11 kinds of plans train it exactly"
+    assert lines[0] == "own.py:make: 2 of 11 kinds of plans train it exactly."
     assert max(map(len, lines)) <= 80
     assert "Next: trimaran plan own.py:make" in lines
     told = " ".join(done.stdout.split())

@@ -16,7 +16,7 @@ def test_a_plan_is_exported(tmp_path: Path) -> None:
     file = tmp_path / "accelerate.yaml"
     done = trimaran("export", plan, "--to", "accelerate", "-o", str(file), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"accelerate launch --config_file {file}" in done.stdout
+    assert f"accelerate launch --config_file {file}" in " ".join(done.stdout.replace("\\\n", "").split())
     assert "num_processes: 1" in file.read_text()
 
     done = trimaran("export", plan, "--to", "megatron", "--json", cwd=tmp_path)

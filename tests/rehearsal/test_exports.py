@@ -1,8 +1,9 @@
 """Exports of plans, rehearsed as their targets start them: the shards are those that the plan says."""
 
+import ast
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ from tests.raising import raises
 from typer.testing import CliRunner
 
 from trimaran.cli import app
+from trimaran.cli.plan import for_target
+from trimaran.features.export import launching
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, Stage
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.features.rehearse.ask import answer, ask
+from trimaran.machine.catalog import find_device
+from trimaran.planner.analytical.search import program_of
 from trimaran.planning.rehearsed import PlanRehearsed, compare_with_plan
+from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.planning.results import Planned
 from trimaran.pricing.analytical.decoders import shape_of_configuration
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
@@ -213,10 +219,46 @@ def test_a_plan_without_room_is_shown_with_a_neighbour_that_fits(
     assert "zero3" in asked[1]
 
 
+@pytest.mark.parametrize(("target", "chunks"), [("pytorch", 1), ("torchtitan", 8)])
+def test_a_plan_that_is_rehearsed_is_of_what_runs_it(target: str, chunks: int) -> None:
+    asked = for_target("llama3:8b", PlanRequest(cluster="dgx-h100:1"), target)
+    assert asked.software is not None
+    device = find_device("h100")
+    told = program_of(device, "bf16", asked.software)
+    assert told.eager is not None
+    assert (told.framework, told.eager.loss_chunks) == ("fsdp", chunks)
+    megatron = PlanRequest(cluster="dgx-h100:1", software=parse_software("megatron:2025"))
+    assert for_target("llama3:8b", megatron, target) is megatron
+
+
+def test_a_schedule_of_torch_takes_the_microbatches_of_torchtitan() -> None:
+    """The step of torch 2.13 splits a batch; the script hands on what is split already."""
+    script = Path(launching.__file__).parent / "scripts" / "torchtitan_run.py.jinja"
+    tree = ast.parse(script.read_text().replace("{{ steps }}", "1"))
+    wanted: list[ast.stmt] = [
+        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "taking_parts"
+    ]
+    names: dict[str, Any] = {"Any": Any, "Callable": Callable}
+    exec(compile(ast.Module(body=wanted, type_ignores=[]), "run", "exec"), names)  # noqa: S102
+
+    class Schedule:
+        def _split_inputs(self, args: Any, named: Any) -> Any:
+            raise AssertionError("split again")
+
+        def step(self, *args: Any, target: Any = None, **named: Any) -> Any:
+            return self._split_inputs(args, named), target
+
+    Schedule.step = names["taking_parts"](Schedule.step)  # type: ignore[method-assign]
+    inputs, targets = Schedule().step(arg_mbs=[(1,), (2,)], kwarg_mbs=[{}, {}], target_mbs=[3, 4])
+    assert (inputs, targets) == (([(1,), (2,)], [{}, {}]), [3, 4])
+    inputs, targets = Schedule().step(arg_mbs=None, kwarg_mbs=[{}, {}], target_mbs=None)
+    assert (inputs, targets) == (([(), ()], [{}, {}]), None)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--rehearse", "--to", "megatron"), "export.no-rehearsal", "Megatron Core does not have"),
+        (("--rehearse", "--to", "megatron"), "export.no-rehearsal", "in the repository of Megatron-LM"),
         (("--rehearse", "--to", "nemo"), "export.no-rehearsal", "choose one of"),
         (("--to", "pytorch"), "plan.to-without-rehearse", "add --rehearse"),
     ],

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from tests.rehearsal.test_launch import ROOT, WORKER
 
+import trimaran
 from trimaran.features.rehearse import runs
 from trimaran.features.rehearse.runs import Question, Rehearsed, rehearse_ranks
 from trimaran.features.rehearse.target import find_target
 from trimaran.rehearsal.launch import RankRun
+from trimaran.rehearsal.record import Record
 
 STAGES = """
     import os, pathlib
@@ -100,3 +102,57 @@ def test_the_limit_goes_to_every_rank(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(InterruptedError):
         rehearse_ranks(Question(script=str(tmp_path / "train.py"), target=target, limit_s=7.0))
     assert asked == [7.0, 7.0]
+
+
+BEST = """
+    import os
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    best = Path(__file__).with_name("best.pt")
+    print("resumed" if best.exists() else "begun")
+    model = DistributedDataParallel(torch.nn.Linear(64, 10).cuda())
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        torch.save(model.state_dict(), best)
+    dist.barrier()
+    if best.exists():
+        model.load_state_dict(torch.load(best, map_location="cuda"))
+        correct = torch.zeros(1, device="cuda")
+        dist.all_reduce(correct)
+        print("evaluated the best")
+    dist.destroy_process_group()
+"""
+"""Rank 0 keeps the best weights in a file, and all ranks load it for the last evaluation; they resume where it is."""
+
+
+def test_a_file_that_rank_0_saves_is_found_by_the_others_after_the_barrier_and_not_before(tmp_path: Path) -> None:
+    """Alone, ranks would not find it, leave out a collective, and be said to disagree."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(BEST))
+    answer = trimaran.rehearse(script, world=8, cluster="dgx-h100", ranks="0,3")
+    assert answer.verdict == "fits", answer
+    assert not (tmp_path / "best.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("saved", "sought", "expected"),
+    [({"a": 3}, {"a": 4}, {"a": 3}), ({"a": 3}, {"a": 3}, {}), ({"a": 3}, {"b": 9}, {}), ({}, {"a": 1}, {})],
+)
+def test_a_file_is_shared_where_a_call_of_all_ranks_lies_between(
+    saved: dict[str, int], sought: dict[str, int], expected: dict[str, int]
+) -> None:
+    records = [
+        Record(rank=rank, world=2, per_node=2, device="h100", memory_bytes=0, script=[], saved=kept, sought=missed)
+        for rank, (kept, missed) in enumerate([(saved, {}), ({}, sought)])
+    ]
+    assert runs.shared_files(records) == expected

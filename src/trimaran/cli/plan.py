@@ -77,7 +77,10 @@ def plan(
 
             raise InputError("--to says what is rehearsed: add --rehearse", code="plan.to-without-rehearse")
         found: list[PlanRehearsed] = []
-        check = rehearsal_by(job, request, to or "pytorch", found) if rehearse else None
+        check = None
+        if rehearse:
+            check = rehearsal_by(job, request, to or "pytorch", found)
+            request = for_target(job, request, to or "pytorch")
         planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json, check=check)
         if found:
             from trimaran.report.rehearsal import EXIT_CODES
@@ -160,6 +163,26 @@ def rehearsal_by(
         return found[0]
 
     return rehearse
+
+
+def for_target(job: str, request: "PlanRequest", target: str) -> "PlanRequest":
+    """A request whose plans have memory and time of what will run them, unless it says other software.
+
+    Args:
+        job: reference of it
+        request: for what plan
+        target: runtime that the plan is exported to
+    """
+    from dataclasses import replace
+
+    from trimaran.features.export import SOFTWARE
+    from trimaran.planning.analytical import shape_of
+    from trimaran.planning.requests import parse_software
+
+    if request.software is not None or shape_of(job, request) is None:
+        return request
+    software = parse_software(SOFTWARE[target])
+    return replace(request, software=replace(software, source=f"what runs an export to {target}"))
 
 
 def rehearse_plan(

@@ -25,7 +25,7 @@ from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
-from trimaran.program.strategy import Degrees, Strategy, check_planned
+from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Strategy, check_planned
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Program
 
@@ -139,6 +139,9 @@ class Premises:
         precision: of products, where the analytical model planned
         layers: of the network, where the analytical model planned
         sequence_length: tokens of a sample, where the analytical model planned
+        framework: whose memory and time it has, where the analytical model planned; empty: the file does not say
+        gradients: their type, by which it fits; empty: as the framework keeps them
+        optimizer_state: what the optimizer keeps, by which it fits; empty: likewise
     """
 
     graph_digest: str
@@ -151,6 +154,9 @@ class Premises:
     precision: str = ""
     layers: int | None = None
     sequence_length: int | None = None
+    framework: str = ""
+    gradients: GradientType | Literal[""] = ""
+    optimizer_state: OptimizerState | Literal[""] = ""
 
     @property
     def rate_limit(self) -> Link | None:

@@ -23,6 +23,7 @@ Source:
 
 import re
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -477,6 +478,10 @@ class _Pool:
 # The allocator
 
 
+class NoRoom(Exception):
+    """There is no room, and it is not granted."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Short:
     """The first block that the device had no room for.
@@ -535,6 +540,7 @@ class Allocator:
         "_syncs",
         "_taken",
         "failures",
+        "may_refuse",
         "memory_bytes",
         "retries",
         "settings",
@@ -545,6 +551,7 @@ class Allocator:
         self.memory_bytes = memory_bytes
         self.settings = settings
         self.short: Short | None = None
+        self.may_refuse: Callable[[], bool] = bool  # asked where there is no room: whether the script catches that
         self.retries = 0
         self.failures = 0
         self._limit: float = float("inf") if memory_bytes is None else memory_bytes
@@ -579,6 +586,9 @@ class Allocator:
 
         Returns:
             Whether there is room; it is granted in any case.
+
+        Raises:
+            NoRoom: there is none, and `may_refuse` says so; nothing is allocated
         """
         if nbytes <= 0:
             self._taken[block] = None
@@ -859,6 +869,8 @@ class Allocator:
             found = self._segment(pool, size, asked, stream)
         if found is None:
             self.failures += 1
+            if self.may_refuse():
+                raise NoRoom
             if self.short is None:
                 self.short = Short(
                     block=block,

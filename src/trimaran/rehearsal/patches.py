@@ -5,6 +5,7 @@ kernel that the target would take, values that scripts ask of tensors, parts of 
 function here with its reason.
 """
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -27,8 +28,8 @@ from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.saved import SavedFiles
-from trimaran.rehearsal.tensors import RehearsalMode, is_pinned, pin, without_data
-from trimaran.rehearsal.values import Values, is_small, set_twin
+from trimaran.rehearsal.tensors import FAKE, RehearsalMode, is_pinned, pin, without_data
+from trimaran.rehearsal.values import Values, is_small, set_twin, twin_of
 
 
 class Patches:
@@ -62,6 +63,7 @@ class Patches:
         self._enough = enough
         self._most_steps = most_steps
         self.active = False  # whether the script runs
+        self._library: torch.library.Library  # held: what it registered goes with it
 
     def install(self) -> None:
         """Replace all of it."""
@@ -79,8 +81,12 @@ class Patches:
         self._files.install()
         self._checks_of_ddp()
         self._synchronised_norms()
+        self._nested()
         self._profilers()
         when_imported("torch.distributed.tensor._sharding_prop", self._long_lists)
+        # A stage whose parameters are without data would be left on the host, as one of torch.export's is.
+        when_imported("torch.distributed.pipelining.stage", lambda stage: replace(stage, FakeTensor=_Never))
+        when_imported("torch.distributed.fsdp._optim_utils", self._optimizers_of_others)
         torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -89,6 +95,14 @@ class Patches:
     def _values_of_tensors(self) -> None:
         """What a script reads from a tensor outside of operators."""
         values, numpy = self._values, torch.Tensor.numpy
+
+        def item(tensor: torch.Tensor) -> Any:
+            """Where torch asks below its modes, as `torch.tensor([loss, accuracy])` does."""
+            self._recorder.synchronize(self._recorder.stream)
+            return values.of(tensor, "item").item()
+
+        self._library = torch.library.Library("aten", "IMPL")
+        self._library.impl("_local_scalar_dense", item, "CUDA", allow_override=True)
 
         def text(tensor: FakeTensor, form: str) -> str:
             if tensor.dim() == 0:
@@ -177,10 +191,13 @@ class Patches:
             return module
 
         def set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+            if isinstance(tensor, FakeTensor) and type(value) in (torch.Tensor, nn.Parameter):
+                value = _with_value(value)  # a copy on the host, as FSDP puts where it offloads
             if isinstance(value, FakeTensor):
                 if isinstance(tensor, FakeTensor):
                     data.__set__(tensor, value)
                     tensor.fake_device = value.fake_device
+                    set_twin(tensor, twin_of(value))
                     if value.device.type == "cuda":
                         is_parameter = isinstance(tensor, nn.Parameter) or tensor.requires_grad
                         recorder.take(value, "parameter" if is_parameter else None)
@@ -192,11 +209,29 @@ class Patches:
                     return
             data.__set__(tensor, value)
 
+        of_storage: Any = torch.UntypedStorage.data_ptr
+        places: dict[tuple[int, int], int] = {}
+        free = 2**44
+
+        def address(storage: torch.UntypedStorage) -> int:
+            """Of one without data: a range for itself. By it scripts find parameters, and which share memory."""
+            nonlocal free
+            if storage.device.type != "meta":
+                return int(of_storage(storage))
+            nbytes = storage.nbytes()
+            if not nbytes:
+                return 0
+            key = (storage._cdata, nbytes)
+            if key not in places:
+                places[key] = free
+                free += -(-nbytes // 512) * 512
+            return places[key]
+
         def data_ptr(tensor: torch.Tensor) -> int:
             if not isinstance(tensor, FakeTensor):
                 return int(pointer(tensor))
-            # Scripts find parameters again by it, as accelerate does.
-            return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
+            base = address(tensor.untyped_storage())
+            return base + int(tensor.storage_offset()) * tensor.element_size() if base and tensor.numel() else 0
 
         def make_parameter(cls: Any, value: Any = None, requires_grad: bool = True) -> Any:
             if type(value) is torch.Tensor and value.device.type == "cpu" and cls is nn.Parameter and self._here():
@@ -208,15 +243,13 @@ class Patches:
 
         def register_buffer(module: nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
-                real = tensor.detach()
-                tensor = without_data(real)
-                if is_small(real):
-                    set_twin(tensor, real)
+                tensor = _with_value(tensor.detach())
             register(module, name, tensor, persistent)
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
+        replace(torch.UntypedStorage, data_ptr=address)
 
     def _here(self) -> bool:
         """Whether the script itself runs, and no fake mode that it made."""
@@ -240,6 +273,8 @@ class Patches:
             enable_gqa: bool = False,
         ) -> Any:
             local = getattr(query, "_local_tensor", query)
+            if local.device.type == "cuda" and query.is_nested:
+                return _attend_ragged(query, key, value, dropout_p, is_causal, scale)
             if local.device.type != "cuda":
                 return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
             half = local.dtype in (torch.bfloat16, torch.float16)
@@ -472,6 +507,62 @@ class Patches:
 
         replace(SyncBatchNorm, forward=staticmethod(with_all))
 
+    def _nested(self) -> None:
+        """Rows of different lengths are told apart by a number, which torch's fake mode would make a symbol."""
+        numbers = itertools.count(2**40)
+        symbolic = FakeTensorMode.create_symbolic_nested_int
+
+        def create(mode: FakeTensorMode, *, nt_tensor_id: int | None = None) -> Any:
+            if mode is not FAKE:
+                return symbolic(mode, nt_tensor_id=nt_tensor_id)
+            return torch._C._get_nested_int(next(numbers) if nt_tensor_id is None else nt_tensor_id, 1)
+
+        replace(FakeTensorMode, create_symbolic_nested_int=create)
+
+        def number(tensor: torch.Tensor) -> Any:
+            """Of a real tensor of lengths, whose copy on the device takes it along."""
+            from torch.nested._internal.nested_tensor import _tensor_symint_registry
+
+            return _tensor_symint_registry.get(tensor)
+
+        replace(torch.Tensor, nested_int_memo=property(number))
+        encode, recorder = nn.TransformerEncoder.forward, self._recorder
+
+        def padded(encoder: nn.TransformerEncoder, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if src.device.type == "cuda" and encoder.enable_nested_tensor and not encoder.training:
+                encoder.enable_nested_tensor = encoder.use_nested_tensor = False
+                recorder.note("nn.TransformerEncoder: evaluated with its padding, not with nested tensors")
+            return encode(encoder, src, *args, **kwargs)
+
+        replace(nn.TransformerEncoder, forward=padded)
+
+    @staticmethod
+    def _optimizers_of_others(module: Any) -> None:
+        """With `use_orig_params` an FSDP rank has state of the parameters that it holds a part of.
+
+        It is told of the rest by others, which are taken to have what this one has.
+        """
+        keys_of, infos_of = module._map_param_key_to_optim_keys, module._allgather_state_info
+
+        def keys(state: Any, group: Any, params: Any, names: Any, managed: Any, merge_keys: bool = False) -> Any:
+            found, places = keys_of(state, group, params, names, managed, merge_keys)
+            if merge_keys and found:
+                every = [tuple(names[param]) for param in params.values() if param.requires_grad]
+                others = {module._OptimStateKey(name, True) for name in every if name[0] in managed}
+                found = sorted(set(found) | others)
+            return found, places
+
+        def infos(fsdp_state: Any, states: Any) -> Any:
+            gathered = infos_of(fsdp_state, states)
+            own = fsdp_state.process_group.rank()
+            like = next((info for info in gathered[own].values() if info.tensors), None)
+            if like is not None:
+                filled = {name: info if info.tensors else like for name, info in gathered[own].items()}
+                gathered = [one if rank == own else filled for rank, one in enumerate(gathered)]
+            return gathered
+
+        replace(module, _map_param_key_to_optim_keys=keys, _allgather_state_info=infos)
+
     @staticmethod
     def _long_lists(module: Any) -> None:
         """DTensor looks through all tensors of an optimizer's list again for each of them: once is enough.
@@ -505,3 +596,27 @@ class Patches:
             self._recorder.note("torch.profiler: of the host only")
 
         replace(profiler.profile, __init__=of_the_host)
+
+
+def _attend_ragged(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+    """Attention of rows of different lengths, which lie one after another."""
+    parts = [part.transpose(1, 2) for part in (query, key, value)]
+    offsets, others = parts[0].offsets(), parts[1].offsets()
+    most, most_of_others = int(offsets.diff().max()), int(others.diff().max())
+    out = torch.ops.aten._flash_attention_forward(
+        *(part.values() for part in parts), offsets.int(), others.int(), most, most_of_others, dropout_p, is_causal,
+        False, scale=scale,
+    )[0]  # fmt: skip
+    return torch.nested.nested_tensor_from_jagged(out, offsets).transpose(1, 2)
+
+
+class _Never:
+    """What nothing is an instance of."""
+
+
+def _with_value(tensor: torch.Tensor) -> FakeTensor:
+    """A tensor without data that has the value of a real one, where that is small."""
+    made = without_data(tensor)
+    if is_small(tensor):
+        set_twin(made, tensor)
+    return made

@@ -325,6 +325,8 @@ class Record(msgspec.Struct):
         host_bytes: highest resident size of its process [bytes]
         notes: what was taken instead of what the script asked for, such as eager for compiled
         allocator: settings as in PYTORCH_CUDA_ALLOC_CONF, as they were when the first block was taken
+        saved: paths of saved files, and after how many calls of the group of all ranks each was saved first
+        sought: paths where no file was found, and after how many of these calls each was looked for last
     """
 
     rank: int
@@ -348,6 +350,8 @@ class Record(msgspec.Struct):
     host_bytes: int = 0
     notes: list[str] = msgspec.field(default_factory=list)
     allocator: str = ""
+    saved: dict[str, int] = msgspec.field(default_factory=dict)
+    sought: dict[str, int] = msgspec.field(default_factory=dict)
     version: int = VERSION
 
 

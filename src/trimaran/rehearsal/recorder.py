@@ -10,11 +10,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from trimaran.rehearsal.allocator import Allocator, Settings
+from trimaran.rehearsal.allocator import Allocator, NoRoom, Settings
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
@@ -209,13 +209,30 @@ class Recorder:
             self._configure()
         self._bytes[block] = nbytes
         events = self.record.events
-        events.append(Take(block, nbytes, stream, purpose, lines, module, part))
-        if nbytes and not self._ask(self.pool.take, block, nbytes, stream) and self.record.shortage is None:
+        taken = Take(block, nbytes, stream, purpose, lines, module, part)
+        events.append(taken)
+        try:
+            has_room = not nbytes or self._ask(self.pool.take, block, nbytes, stream)
+        except NoRoom:
+            events.remove(taken)
+            self._refuse(block, nbytes)
+        if not has_room and self.record.shortage is None:
             short = self.pool.short
             if short is not None:
                 self.record.shortage = Shortage(
                     len(events) - 1, nbytes, short.allocated, short.reserved, lines, module, part
                 )
+
+    def _refuse(self, block: int, nbytes: int) -> NoReturn:
+        """The script catches that memory runs out: it gets the error that it waits for, and no memory."""
+        del self._bytes[block]
+        self._blocks = {key: other for key, other in self._blocks.items() if other != block}
+        self.empty_cache()
+        self.note("out of memory where the script catches it: it was told so, and went on")
+        raise torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {nbytes / 2**30:.2f} GiB. "
+            f"{self.pool.allocated / 2**30:.2f} GiB is allocated by PyTorch."
+        )
 
     def _gone(self, key: int) -> None:
         block = self._blocks.pop(key, None)

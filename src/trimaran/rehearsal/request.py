@@ -44,6 +44,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         stand_ins: of ranks that send objects to this one and are not rehearsed, the sender and the receiver among those
             that are, whose objects are taken
         like: of ranks that are not rehearsed, the rehearsed one that stands for it
+        awaited: paths that other ranks save, and after how many calls of the group of all ranks: who looks for one
+            after more of them finds it
     """
 
     script: str
@@ -64,3 +66,4 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 120.0
     stand_ins: dict[int, tuple[int, int]] = {}
     like: dict[int, int] = {}
+    awaited: dict[str, int] = {}

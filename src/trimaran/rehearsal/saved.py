@@ -6,13 +6,17 @@ on a disk: apart from the device's memory, with their values where these are kno
 side find what the others saved in the folder where they meet.
 """
 
+import builtins
 import contextlib
 import copyreg
+import fnmatch
+import glob
 import hashlib
 import io
 import itertools
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.recorder import Recorder, nbytes_of
@@ -31,6 +35,9 @@ from trimaran.rehearsal.values import set_twin, twin_of
 
 MOST_WAIT_S = 20.0
 """For another rank to save what this one loads [s]."""
+
+_MOST_SOUGHT = 10_000
+"""Paths of which it is noted that no file was found."""
 
 _TOKEN = b"trimaran rehearsal "
 """What is written into a buffer or an open file, with a number behind it."""
@@ -49,6 +56,8 @@ class SavedFiles:
         self._meeting = Path(request.meeting) if len(request.together) > 1 else None
         self._patience_s = request.patience_s
         self._rank = request.rank
+        self._awaited = request.awaited
+        self._counted, self._calls_of_all = 0, 0
         self._values: dict[str, Any] = {}
         self._bytes: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -81,6 +90,8 @@ class SavedFiles:
         if isinstance(file, (str, os.PathLike)) and not Path(key).parent.is_dir():
             raise FileNotFoundError(f"Parent directory {Path(file).parent} does not exist.")
         self._values[key], self._bytes[key] = kept, nbytes
+        if isinstance(file, (str, os.PathLike)):
+            self._recorder.record.saved.setdefault(key, self._calls())
         if self._meeting is not None and isinstance(file, (str, os.PathLike)):
             with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError, RuntimeError), _apart():
                 unfinished = self._shared(key).with_suffix(f".{self._rank}")
@@ -92,8 +103,27 @@ class SavedFiles:
     def _shared(self, key: str) -> Path:
         return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
+    def _calls(self) -> int:
+        """How many calls of the group of all ranks there were, by which ranks that are run apart are compared."""
+        record = self._recorder.record
+        for one in record.collectives[self._counted :]:
+            group = record.groups.get(one.group)
+            self._calls_of_all += group is not None and len(group.ranks) == record.world
+        self._counted = len(record.collectives)
+        return self._calls_of_all
+
+    def _missed(self, key: str) -> None:
+        """No file was found."""
+        sought = self._recorder.record.sought
+        if key in sought or len(sought) < _MOST_SOUGHT:
+            sought[key] = self._calls()
+
     def _found(self, key: str, *, wait: bool = False) -> bool:
         """Whether this rank or one rehearsed with it saved a file; it may be about to."""
+        if key in self._awaited and key not in self._values:
+            wait = self._calls() > self._awaited[key]
+            if not wait:
+                return False
         until = time.monotonic() + (min(self._patience_s, MOST_WAIT_S) if wait else 0.0)
         while key not in self._values and self._meeting is not None:
             shared = self._shared(key)
@@ -111,7 +141,9 @@ class SavedFiles:
         key = None
         if isinstance(file, (str, os.PathLike)):
             key = _key(file)
-            self._found(key, wait=not _is_file(Path(key)))
+            is_there = _is_file(Path(key))
+            if not self._found(key, wait=not is_there) and not is_there:
+                self._missed(key)
         elif hasattr(file, "read"):
             at = file.tell()
             head = file.read(len(_TOKEN) + 20)
@@ -139,12 +171,18 @@ class SavedFiles:
 
         def also(function: Callable[..., Any], answer: Callable[[str], Any]) -> Callable[..., Any]:
             def asked(path: Any, *args: Any, **kwargs: Any) -> Any:
-                return answer(_key(path)) if known(path) else function(path, *args, **kwargs)
+                if known(path):
+                    return answer(_key(path))
+                found = function(path, *args, **kwargs)
+                if found is False and isinstance(path, (str, os.PathLike)):
+                    self._missed(_key(path))
+                return found
 
             return asked
 
         def forgotten(key: str) -> None:
-            del saved[key], nbytes[key]
+            saved.pop(key, None)
+            nbytes.pop(key, None)
 
         def moving(function: Callable[..., Any]) -> Callable[..., Any]:
             def move(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,6 +194,64 @@ class SavedFiles:
 
             return move
 
+        def copying(function: Callable[..., Any]) -> Callable[..., Any]:
+            def copy(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+                if not known(source):
+                    return function(source, target, *args, **kwargs)
+                new = _key(target)
+                if Path(new).is_dir():
+                    new = str(Path(new) / Path(_key(source)).name)
+                saved[new], nbytes[new] = saved[_key(source)], nbytes[_key(source)]
+                return target
+
+            return copy
+
+        def inside(folder: Any) -> list[str]:
+            """Names of saved files in a folder."""
+            at = _key(folder or ".")
+            return [os.path.basename(key) for key in saved if os.path.dirname(key) == at]  # noqa: PTH119, PTH120 - Path is replaced here
+
+        listed, names_of, matches = os.listdir, glob._iterdir, Path.glob  # type: ignore[attr-defined]
+        opened, remove_tree = builtins.open, shutil.rmtree
+
+        def listdir(path: Any = ".") -> list[Any]:
+            found = listed(path)
+            return found if isinstance(path, (bytes, int)) else list(dict.fromkeys([*found, *inside(path)]))
+
+        def iterdir(folder: Any, dir_fd: Any, dironly: bool) -> Iterator[Any]:
+            more = [] if dironly or isinstance(folder, bytes) else inside(folder)
+            yield from dict.fromkeys([*names_of(folder, dir_fd, dironly), *more])
+
+        def matching(path: Path, pattern: str, *args: Any, **kwargs: Any) -> Iterator[Path]:
+            more = [path / name for name in inside(path) if fnmatch.fnmatch(name, pattern)]
+            yield from dict.fromkeys([*matches(path, pattern, *args, **kwargs), *more])
+
+        def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
+            if mode not in ("rb", "br") or isinstance(file, int):
+                return opened(file, mode, *args, **kwargs)
+            if not known(file):
+                if isinstance(file, (str, os.PathLike)) and not _is_file(Path(_key(file))):
+                    self._missed(_key(file))
+                return opened(file, mode, *args, **kwargs)
+            number = str(next(self._numbers))
+            saved[number] = saved[_key(file)]
+            return io.BytesIO(_TOKEN + number.encode().ljust(20))
+
+        def rmtree(path: Any, *args: Any, **kwargs: Any) -> None:
+            for key in [key for key in saved if key.startswith(_key(path) + os.sep)]:
+                forgotten(key)
+            remove_tree(path, *args, **kwargs)
+
+        replace(os, listdir=listdir)
+        replace(glob, _iterdir=iterdir)
+        replace(Path, glob=matching)
+        for module in (builtins, io):
+            replace(module, open=open_saved)
+        replace(shutil, rmtree=rmtree, move=moving(shutil.move))
+        for name in ("copyfile", "copy", "copy2"):
+            replace(shutil, **{name: copying(getattr(shutil, name))})
+        replace(os.path, getmtime=also(os.path.getmtime, lambda _: time.time()))
         for name in ("exists", "isfile", "lexists"):
             replace(os.path, **{name: also(getattr(os.path, name), lambda _: True)})
         replace(os.path, getsize=also(os.path.getsize, lambda key: nbytes[key]))
@@ -203,6 +299,15 @@ class SavedFiles:
         Plans of ranks that are not rehearsed are not known, so that all pieces together fill a tensor is not asked.
         """
         when_imported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
+
+        def stage(stager: Any, state_dict: Any, non_blocking: bool = False) -> Any:
+            """An asynchronous save copies to the host first: tensors without data stay as they are."""
+            return tree_map(lambda one: one, state_dict)
+
+        when_imported(
+            "torch.distributed.checkpoint._state_dict_stager",
+            lambda module: replace(module.StateDictStager, stage=stage),
+        )
 
     def _checkpoints_on_disk(self, storage: Any) -> None:
         from torch.distributed.checkpoint import default_planner

@@ -6,6 +6,7 @@ fake mode, which tells shapes, types and devices; the recorder notes blocks and 
 """
 
 import math
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,7 +66,40 @@ _SAID = (bool, int, float, str)
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
-FAKE = FakeTensorMode(allow_non_fake_inputs=True, static_shapes=True)
+
+class _ModeOfThreads(FakeTensorMode):
+    """torch's mode belongs to one thread. A script has others: they save, load and fetch while it trains."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._inside = threading.local()
+        super().__init__(allow_non_fake_inputs=True, static_shapes=True)
+
+    @property
+    def in_kernel_invocation(self) -> bool:
+        """Whether this thread is in a kernel, where tensors say that they are on the device "meta"."""
+        return getattr(self._inside, "kernel", False)
+
+    @in_kernel_invocation.setter
+    def in_kernel_invocation(self, value: bool) -> None:
+        self._inside.kernel = value
+
+    def __deepcopy__(self, _: Any) -> "_ModeOfThreads":
+        """Tensors that are copied, as a model's for a moving average, stay of the one mode."""
+        return self
+
+    def __enter__(self) -> Any:
+        self._lock.acquire()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            self._lock.release()
+
+
+FAKE = _ModeOfThreads()
 """The one mode of all tensors without data in this process."""
 
 
@@ -114,6 +148,11 @@ def _by_trial(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
             return value
         if id(value) in stands:
             return stands[id(value)]
+        if value.layout != torch.strided:
+            raise NotImplementedError(
+                f"a rehearsal does not know what {func} makes, which is of layout {value.layout}: "
+                "take sparse_coo or dense tensors"
+            )
         with FAKE:
             return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=device)
 
@@ -191,6 +230,8 @@ class RehearsalMode(TorchDispatchMode):
                 index = self._device.index_of(device)
                 if device.index is None:
                     kwargs = {**kwargs, "device": torch.device("cuda", index)}
+        elif not simulated:  # operators that are put together from others may name it by place
+            simulated = any(isinstance(value, torch.device) and value.type == "cuda" for value in args)
         if simulated and self._decomposes(func):
             with self:
                 made = func.decompose(*args, **kwargs)
@@ -249,6 +290,9 @@ class RehearsalMode(TorchDispatchMode):
         if func is _aten._to_copy.default:
             target = kwargs.get("device")
             source = args[0]
+            if target is not None and source.layout == torch.sparse_coo:
+                with self:
+                    return _sparse_copy(source, torch.device(target), kwargs.get("dtype"))
             if target is not None and torch.device(target).type == "cpu" and source.device.type == "cuda":
                 if not kwargs.get("non_blocking"):
                     self._waits(source)
@@ -256,8 +300,15 @@ class RehearsalMode(TorchDispatchMode):
                     value = self._values.of(source, "cpu")
                     with _disable_current_modes():
                         return value.to(dtype=kwargs.get("dtype") or source.dtype).clone()
+        if func is _aten._coalesce.default:
+            self._recorder.invent("distinct values", "coalesce", "all")
+            with self:
+                return _sparse_copy(args[0], args[0].device, None)._coalesced_(True)
         try:
-            out = None if _writes_lists(func) else fake(func, args, kwargs)
+            if func is _aten._pack_padded_sequence.default:
+                out = self._packed(*args)
+            else:
+                out = None if _writes_lists(func) else fake(func, args, kwargs)
         except (DynamicOutputShapeException, DataDependentOutputException):
             out = self._with_unknown_shape(func, args, kwargs)
         if type(out) is torch.Tensor and func is _aten.detach.default:
@@ -306,8 +357,6 @@ class RehearsalMode(TorchDispatchMode):
         made = self._values.computed(func, args, kwargs)
         if made is not None:
             return tree_map(lambda value: self._real(value, source), made)
-        if func is _aten._pack_padded_sequence.default:
-            return self._packed(*args)
         if func is _aten.nonzero.default:
             return self._made((self._true(source, "nonzero"), source.dim()), torch.int64, source)
         if func is _aten.masked_select.default:
@@ -375,6 +424,17 @@ class RehearsalMode(TorchDispatchMode):
         out: torch.Tensor = fake(_aten.empty.memory_format, (list(shape),), {"dtype": dtype, "device": like.device})
         set_twin(out, twin)
         return out
+
+
+def _sparse_copy(source: torch.Tensor, device: torch.device, dtype: torch.dtype | None) -> torch.Tensor:
+    """A sparse tensor on another device: its parts are copied, each a tensor like any other."""
+    return torch.sparse_coo_tensor(
+        source._indices().to(device),
+        source._values().to(device, dtype),
+        source.shape,
+        is_coalesced=source.is_coalesced(),
+        check_invariants=False,
+    )
 
 
 _list_writers: dict[Any, bool] = {}

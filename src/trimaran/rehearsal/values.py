@@ -92,6 +92,8 @@ class Values:
 
     def of(self, tensor: torch.Tensor, asked: str) -> torch.Tensor:
         """The value of a tensor, as a real tensor of its shape and type on the host."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
         twin = twin_of(tensor)
         if twin is not None:
             return twin
@@ -222,6 +224,8 @@ class Values:
             made = self._with_twins(func, (blank, *args[1:]), kwargs)
         else:
             made = self._with_twins(func, args, kwargs)
+            if made is _UNKNOWN:
+                made = _whatever_the_other_is(packet.__name__.rstrip("_"), args, out)
         if isinstance(made, torch.Tensor):
             set_twin(out, made)
         elif func._schema.is_mutable:
@@ -360,6 +364,27 @@ class Values:
 _UNKNOWN = object()
 
 
+def _whatever_the_other_is(name: str, args: Any, out: torch.Tensor) -> Any:
+    """Of two numbers one decides: nothing and anything is nothing, true or anything is true; `_UNKNOWN`: it does not.
+
+    A loop that generates ends so, where its length is reached and whether a sequence has ended is not known.
+    """
+    if out.is_floating_point() or out.is_complex() or len(args) < 2:
+        return _UNKNOWN
+    both = name in ("logical_and", "bitwise_and", "__and__", "__iand__", "mul")
+    either = name in ("logical_or", "bitwise_or", "__or__", "__ior__") and out.dtype == torch.bool
+    for arg in args[:2]:
+        value = twin_of(arg) if isinstance(arg, FakeTensor) else arg
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or not value.numel():
+            continue
+        with _disable_current_modes():
+            if both and not bool(value.any()):
+                return torch.zeros(tuple(out.shape), dtype=out.dtype)
+            if either and bool(value.all()):
+                return torch.ones(tuple(out.shape), dtype=out.dtype)
+    return _UNKNOWN
+
+
 def twin_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The real tensor with the value of one without data; None: not known."""
     twin: torch.Tensor | None = getattr(tensor, "_trimaran_twin", None)
@@ -369,9 +394,10 @@ def twin_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def set_twin(tensor: torch.Tensor, twin: torch.Tensor | None) -> None:
-    """Keep the value of a tensor without data."""
+    """Keep the value of a tensor without data. None is kept of sparse ones, which have no storage."""
     if isinstance(tensor, FakeTensor):
-        tensor._trimaran_twin = twin  # type: ignore[attr-defined]
+        kept = twin if twin is not None and twin.layout == torch.strided else None
+        tensor._trimaran_twin = kept  # type: ignore[attr-defined]
 
 
 def forget(tensor: torch.Tensor) -> None:

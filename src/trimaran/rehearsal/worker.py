@@ -74,7 +74,7 @@ class Rank:
         os.environ.update(environment(request))
         import torch
 
-        from trimaran.rehearsal.device import absent, cuda, guard, kernels
+        from trimaran.rehearsal.device import absent, cuda, guard, handlers, kernels
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
@@ -89,6 +89,7 @@ class Rank:
         folder = str(Path.cwd() if request.is_module else Path(request.script).absolute().parent)
         self._lines = Lines(self.record, folder)
         self._recorder = Recorder(self.record, self._lines, Allocator(request.gpu.memory_bytes))
+        self._recorder.pool.may_refuse = handlers.shortage_is_caught
         self._recorder.capability = request.gpu.capability
         device = cuda.install(self._recorder, request)
         absent.install(self._recorder)

@@ -35,6 +35,7 @@ from trimaran.machine.catalog import match_device
 from trimaran.pricing.analytical.fit import bookkeeping_of, with_buffers, workspace_bytes
 from trimaran.pricing.analytical.memory import (
     Bookkeeping,
+    Eager,
     RankMemory,
     largest_rank,
     layer_activations,
@@ -710,8 +711,10 @@ def sharded_figure(row: Row) -> float | None:
     device, degrees = machine_of(run).node.device, run.degrees
     if "torchtitan" in fields.get("framework", "").lower() and degrees.recomputed == {"attention"}:
         degrees = replace(degrees, recomputed=frozenset({"second_products"}))
-    fsdp = run.program.framework == "fsdp" or (not run.program.framework and degrees.zero == 3)
-    keeping = bookkeeping_of(run.program.precision, device, attention=run.program.attention, fsdp=fsdp)
+    eager = run.program.eager
+    if not run.program.framework and degrees.zero == 3:
+        eager = Eager()
+    keeping = bookkeeping_of(run.program.precision, device, attention=run.program.attention, eager=eager)
     memory = largest_rank(run.shape, degrees, bookkeeping=keeping)
     told, usual = fields.get("metric", "").lower(), with_buffers(memory, degrees, usual=True)
     if "reserved" in told:

@@ -67,7 +67,9 @@ def main():
         post_process=parallel_state.is_pipeline_last_stage(),
     ).cuda()
     model = DistributedDataParallel(
-        config, DistributedDataParallelConfig(grad_reduce_in_fp32=False, overlap_grad_reduce=False), Float16Module(config, model)
+        config,
+        DistributedDataParallelConfig(grad_reduce_in_fp32=False, overlap_grad_reduce=False),
+        Float16Module(config, model),
     )
     config.finalize_model_grads_func = finalize_model_grads
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)

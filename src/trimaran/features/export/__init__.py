@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
-from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
+from trimaran.features.export.launching import SOFTWARE, Launch, check_network, check_target, launch_of
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Exported, Recipe, recipe_of_degrees, recipe_of_plan
@@ -14,7 +14,17 @@ from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
 from trimaran.program import Plan, check_plan, read_plan
 
-__all__ = ["Exported", "Launch", "Target", "check_network", "export_plan", "launch_plan", "recipe_of", "write_export"]
+__all__ = [
+    "SOFTWARE",
+    "Exported",
+    "Launch",
+    "Target",
+    "check_network",
+    "export_plan",
+    "launch_plan",
+    "recipe_of",
+    "write_export",
+]
 
 Target = Literal["torchtitan", "megatron", "accelerate", "pytorch"]
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import NODE, SETTINGS, Exported, Recipe, lost_order
+from trimaran.features.export.recipe import NODE, SETTINGS, Exported, Recipe, lost_account, lost_order
 
 RELEASE = "1.15"
 
@@ -85,6 +85,11 @@ def scatters_each_time(recipe: Recipe) -> bool:
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
+    yield from lost_account(recipe, "accelerate")
+    if recipe.gradients == "bf16":
+        yield "gradients in bf16: by the script, such as a mixed precision policy; with the file alone they are in fp32"
+    if recipe.optimizer_state not in (None, "fp32"):
+        yield f"states of the optimizer in {recipe.optimizer_state}: by the script, which makes the optimizer"
     if recipe.dp * recipe.tp * recipe.cp > NODE:
         yield f"machines of {NODE} ranks: write the first one's address for HOST, on each its number as machine_rank"
     if recipe.pp > 1:

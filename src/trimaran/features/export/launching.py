@@ -27,8 +27,19 @@ from trimaran.features.export.torchtitan import knows_network
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 _NEEDS = {"pytorch": (), "torchtitan": ("torchtitan",), "accelerate": ("accelerate", "transformers")}
+SOFTWARE: Mapping[str, str] = {"pytorch": "fsdp:2026", "torchtitan": "torchtitan:2026", "accelerate": "accelerate:2026"}
+"""What `--software` calls what runs an export, with the year of the releases that exports are for."""
+
 _RATE = 3e-4
 _RUN, _TRAIN = "trimaran_run.py", "train.py"
+
+
+_MEGATRON = (
+    "its file has arguments for pretrain_gpt.py, which is in the repository of Megatron-LM and in no package. With a "
+    "clone of it, export the plan (trimaran export plan.json --to megatron) and rehearse that script: trimaran "
+    "rehearse --cluster CLUSTER --world RANKS -- pretrain_gpt.py, with the exported arguments, those of the model, "
+    "--mock-data, --tokenizer-type NullTokenizer and --transformer-impl local, as Transformer Engine needs a GPU"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +71,7 @@ def check_target(target: str) -> None:
         InputError: it is none, has no script, or is not installed
     """
     if target not in _NEEDS:
-        why = "its file has arguments for a script that Megatron Core does not have" if target == "megatron" else "none"
+        why = _MEGATRON if target == "megatron" else "none"
         raise _refused(f'an export to "{target}"', target, [f"{why}; choose one of {', '.join(_NEEDS)} (--to)"])
     missing = [name for name in _NEEDS[target] if importlib.util.find_spec(name) is None]
     if missing:

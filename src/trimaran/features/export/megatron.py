@@ -75,6 +75,8 @@ def _data_parallel(recipe: Recipe) -> dict[str, object]:
         section["data_parallel_sharding_strategy"] = "optim_grads" if recipe.zero == 2 else "optim_grads_params"
     if recipe.bucket_bytes is not None and recipe.dp > 1:
         section["bucket_size"] = max(1, recipe.bucket_bytes // _GRADIENT_BYTES)
+    if recipe.gradients == "bf16":
+        section["grad_reduce_in_fp32"] = False
     return section
 
 
@@ -115,6 +117,11 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     for number, stage in enumerate(recipe.stages if recipe.pp > 1 else ()):
         if stage.split:
             yield f"stage {number}: its boundary splits {', '.join(stage.split)}; Megatron splits between layers"
+    if recipe.optimizer_state not in (None, "fp32"):
+        yield (
+            f"states of the optimizer in {recipe.optimizer_state}, by which it fits: --use-precision-aware-optimizer "
+            "with its types, as the release has them"
+        )
     if recipe.compiled:
         yield "torch.compile of segments: Megatron fuses by its own switches"
     if recipe.zero >= 2 and recipe.pp > 1:
@@ -135,6 +142,9 @@ def _text(recipe: Recipe) -> str:
             if "pipeline_model_parallel_layout" in values:
                 continue
             option = "--num-virtual-stages-per-pipeline-rank"
+        if name == "grad_reduce_in_fp32":
+            # In bf16 the arguments ask for fp32 unless told otherwise.
+            option, value = "--grad-reduce-in-bf16", True
         if value is False:
             continue
         lines.append(option if value is True else f"{option} {shlex.quote(str(value))}")

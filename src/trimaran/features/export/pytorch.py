@@ -24,7 +24,7 @@ from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, Source, torchrun_ranks
+from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, Source, lost_account, torchrun_ranks
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 RELEASE = "2.13"
@@ -102,10 +102,13 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
         yield f"recomputation of {', '.join(sorted(recipe.recomputed))}: the script recomputes layers or attention"
     if recipe.offload:
         yield "the optimizer's state in the memory of the host: the script updates on the device"
-    kept = {"gradients": recipe.gradients, "states of the optimizer": recipe.optimizer_state}
-    for name, said in kept.items():
-        if said not in (None, "fp32"):
-            yield f"{name} in {said}: the script keeps them in fp32"
+    if recipe.gradients == "bf16" and (recipe.shape is None or recipe.precision != "bf16"):
+        yield "gradients in bf16: the script keeps them in fp32 (--gradients fp32)"
+    if recipe.optimizer_state not in (None, "fp32"):
+        yield (
+            f"states of the optimizer in {recipe.optimizer_state}: the script keeps them in fp32 "
+            "(--optimizer-state fp32)"
+        )
     if recipe.pp > 1:
         yield from _reasons_of_pipeline(recipe)
     if recipe.global_batch_size != recipe.dp * recipe.microbatch * recipe.microbatches:
@@ -189,6 +192,7 @@ def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
 
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
+    yield from lost_account(recipe, "fsdp")
     if recipe.shape is not None:
         if recipe.shape.hidden_dropout or recipe.shape.attention_dropout:
             yield "dropout: the script has none"
@@ -221,6 +225,7 @@ def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str
         "settings": SETTINGS,
         "lost": lost,
         "bf16": recipe.precision == "bf16",
+        "exchanged": "bfloat16" if recipe.gradients == "bf16" else "float32",
         "zero": recipe.zero,
         "dp": recipe.dp,
         "pp": recipe.pp,

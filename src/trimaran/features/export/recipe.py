@@ -98,6 +98,7 @@ class Recipe(Degrees):
         beyond: what was decided that no recipe can say, each with what it costs to leave it out
         shape: of the network, where the analytical model planned it and its name or configuration says one
         source: of the job, where it was captured
+        planned_for: framework whose memory and time the plan has; empty: not known, or that of the job
     """
 
     job: str
@@ -113,6 +114,7 @@ class Recipe(Degrees):
     beyond: tuple[str, ...] = ()
     shape: TransformerShape | None = None
     source: Source | None = None
+    planned_for: str = ""
 
     def has_order(self, *order: Axis) -> bool:
         """Whether ranks have the devices in this order, as far as degrees are above 1."""
@@ -131,6 +133,20 @@ def lost_order(recipe: Recipe) -> Iterator[str]:
     if not recipe.has_order():
         order, usual = (",".join(axes) for axes in (recipe.rank_order, RANK_ORDER))
         yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
+
+
+def lost_account(recipe: Recipe, framework: str) -> Iterator[str]:
+    """What is said to a runtime of PyTorch's modules of a plan whose memory and time are those of other software.
+
+    Args:
+        recipe: of a plan
+        framework: as `--software` names the runtime
+    """
+    if recipe.planned_for not in ("", "fsdp"):
+        yield (
+            f"memory and time: the plan's are those of {recipe.planned_for}, and this keeps more and launches more "
+            f"kernels: plan with --software {framework}, or see whether it fits by --rehearse"
+        )
 
 
 NODE = 8
@@ -380,6 +396,9 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
     elif strategy.recomputed & _SELECTIVE:
         recompute = "selective"
     fields = {field.name: getattr(strategy, field.name) for field in dataclasses.fields(Degrees)}
+    # What makes it fit is part of the plan, whoever chose it.
+    fields["gradients"] = strategy.gradients or premises.gradients or None
+    fields["optimizer_state"] = strategy.optimizer_state or premises.optimizer_state or None
     if strategy.schedule not in _PRICED_ALONE:
         fields["schedule"] = "interleaved" if strategy.chunks > 1 else "1f1b"
     return Recipe(
@@ -392,6 +411,7 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         recompute=recompute,
         beyond=tuple(_beyond_of_degrees(strategy, precision)),
         shape=_shape(plan),
+        planned_for=premises.framework,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_order, torchrun_ranks
+from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_account, lost_order, torchrun_ranks
 from trimaran.networks.names import parse_network
 
 RELEASE = "0.3"
@@ -143,10 +143,20 @@ def _compile(recipe: Recipe) -> dict[str, object]:
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
+    yield from lost_account(recipe, "torchtitan")
     if recipe.precision in ("fp16", "fp64"):
         yield f"precision {recipe.precision}: torchtitan trains in float32 and bfloat16; the file says float32"
     if recipe.zero == 1:
         yield "ZeRO-1: torchtitan shards all (FSDP2) or nothing; the file says replicas, with whole optimizer states"
+    if recipe.pp > 1:
+        yield (
+            f"the release of torch: a pipeline of torchtitan {RELEASE} hands microbatches to torch's schedules, which "
+            'torch 2.13 refuses ("Expecting ... arg_mbs"); take a later one'
+        )
+    if recipe.gradients == "bf16":
+        yield "gradients in bf16: torchtitan keeps and exchanges them in fp32, and may need more memory than the plan"
+    if recipe.optimizer_state not in (None, "fp32"):
+        yield f"states of the optimizer in {recipe.optimizer_state}: the file has AdamW's in fp32"
     if recipe.pp > 1 and recipe.schedule == "zero-bubble":
         yield (
             "zero-bubble with one segment a stage: torch's zero-bubble schedules want two or more; the file says 1F1B, "

@@ -193,9 +193,10 @@ def rehearse_ranks(
             runs += run_ranks(asked, folder=folder, progress=progress, worker=worker)
             rest = []
         needed = max((run.record.host_bytes for run in runs), default=0) * len(chosen)
-        if not together and values_differ([run.record for run in runs]):
+        alone = [run.record for run in runs]
+        if not together and (reasons := [why for why in (_of_values(alone), _of_files(alone)) if why]):
             together = needed < free_memory_bytes()
-            notes = () if together else (_values_note(chosen, needed),)
+            notes = () if together else (_alone_note(reasons, chosen, needed),)
         if together:
             patience_s = _PATIENCE_S * max(1.0, len(chosen) / allowed_cores())
             like = represent(world, axes, chosen)
@@ -204,6 +205,7 @@ def rehearse_ranks(
                     _request(question, folder, rank, chosen, "all", patience_s),
                     stand_ins=stand_ins(rank, axes, chosen),
                     like=like,
+                    awaited=shared_files(alone),
                 )
                 for rank in chosen
             ]
@@ -293,10 +295,35 @@ def _parted(calls: Sequence[tuple[int, Collective]]) -> bool:
     return len(values) > 1 and "" not in values
 
 
-def _values_note(ranks: Sequence[int], needed: int) -> str:
+def shared_files(records: Sequence[Record]) -> dict[str, int]:
+    """Files that a rank saved and another one looked for after it.
+
+    Args:
+        records: of ranks
+
+    Returns:
+        Their paths, and after how many calls of the group of all ranks each was saved.
+    """
+    saved: dict[str, int] = {}
+    for record in records:
+        for path, calls in record.saved.items():
+            saved[path] = min(calls, saved.get(path, calls))
+    sought = {path for record in records for path, calls in record.sought.items() if calls > saved.get(path, calls)}
+    return {path: saved[path] for path in sorted(sought)}
+
+
+def _of_values(records: Sequence[Record]) -> str:
+    return "ranks give different values to collectives" if values_differ(records) else ""
+
+
+def _of_files(records: Sequence[Record]) -> str:
+    return "ranks look for files that others save" if shared_files(records) else ""
+
+
+def _alone_note(reasons: Sequence[str], ranks: Sequence[int], needed: int) -> str:
     return (
-        f"ranks give different values to collectives; to exchange them the {len(ranks)} rehearsed ranks would run at "
-        f"once, in {format_bytes(needed)} here, so each took its own values for those of all: name fewer (--ranks)"
+        f"{' and '.join(reasons)}; to exchange them the {len(ranks)} rehearsed ranks would run at once, in "
+        f"{format_bytes(needed)} here, so each was as if it were alone: name fewer (--ranks)"
     )
 
 

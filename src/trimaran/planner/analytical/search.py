@@ -111,7 +111,7 @@ def transformer_problem(
         devices=count,
         batch=batch,
         program=program,
-        bookkeeping=bookkeeping_of(precision, device, attention=program.attention, fsdp=program.framework == "fsdp"),
+        bookkeeping=bookkeeping_of(precision, device, attention=program.attention, eager=program.eager),
         pins=pins,
         memory_bytes=room,
         reserve=reserve,

@@ -29,7 +29,14 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.base.units import format_bytes
 from trimaran.machine.types import Device
-from trimaran.pricing.analytical.memory import AttentionKernel, Bookkeeping, RankMemory, ends_and_middle, restated
+from trimaran.pricing.analytical.memory import (
+    AttentionKernel,
+    Bookkeeping,
+    Eager,
+    RankMemory,
+    ends_and_middle,
+    restated,
+)
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Recomputed
 
@@ -68,20 +75,20 @@ def workspace_bytes(*, before_hopper: bool, fixed: bool = False, engine: bool = 
 
 
 def bookkeeping_of(
-    precision: Precision, device: Device, *, attention: AttentionKernel = "fused", fsdp: bool = False
+    precision: Precision, device: Device, *, attention: AttentionKernel = "fused", eager: Eager | None = None
 ) -> Bookkeeping:
     """What Megatron keeps in a precision, or PyTorch's FSDP.
 
     In 32 bits a parameter, its gradient and two moments have 4 bytes each. In 8 bits the parameter stays in bf16, and
     products keep a copy of it and the transposed copy for the backward, and their inputs in 8 bits; scales and maxima
     of tensors are a few bytes. FSDP shards parameters in 32 bits, which need no copy, and gathers them in 16; the loss
-    of PyTorch has logits in 16 bits, in 32, their logarithms and their gradients.
+    of PyTorch has logarithms of logits, their gradients and those of the logits at once, in 32 bits each.
 
     Args:
         precision: of products
         device: of a rank
         attention: kind of kernel
-        fsdp: by PyTorch's FSDP, with its policy of mixed precision
+        eager: by modules of PyTorch under FSDP, with its policy of mixed precision; None: by Megatron's
 
     Source:
         NVIDIA/Megatron-LM, docs, "distributed optimizer": 18 bytes a parameter with fp32 gradients, 16 in fp32;
@@ -106,12 +113,21 @@ def bookkeeping_of(
             weight_bytes=4,
             optimizer_bytes=8,
             has_copy=False,
-            logit_bytes=8,
+            logit_bytes=8 if eager is None else 12,
             element_bytes=4,
             product_input_bytes=4,
+            eager=eager,
         )
-    if fsdp:
-        sharded = replace(usual, weight_bytes=4, optimizer_bytes=8, has_copy=False, gathered_bytes=2, logit_bytes=14)
+    if eager is not None:
+        sharded = replace(
+            usual,
+            weight_bytes=4,
+            optimizer_bytes=8,
+            has_copy=False,
+            gathered_bytes=2,
+            logit_bytes=12,
+            eager=eager,
+        )
         return replace(sharded, product_input_bytes=1) if precision == "fp8" else sharded
     if precision == "fp8":
         return replace(usual, weight_bytes=4, gathered_bytes=2, product_input_bytes=1)

@@ -9,7 +9,8 @@
     workspace    memory of the libraries of products
 
 The peak of a rank is the larger of two moments: the loss of the last stage, with logits and all activations; the
-backward of a layer, with the activations of the others. What is not of the network is in `fit.py`: fragments of an
+backward of a layer, with the activations of the others. PyTorch's FSDP2 gathers and frees more on the way, so its peak
+is the largest of four moments of a step (`_fsdp_memory`). What is not of the network is in `fit.py`: fragments of an
 allocator, buffers of a collective library; memory of a framework before training starts is the device's context.
 
 Source:
@@ -31,7 +32,14 @@ The terms are counted apart here, so that grouped heads, gates, experts and fuse
     dropout        mask h, after attention and after the feed-forward network
 
 A window of attention changes none of it: keys and values of all tokens are kept, and so are the probabilities of an
-unfused kernel, which masks those outside the window. A module that predicts a further token keeps what a layer does,
+unfused kernel, which masks those outside the window. PyTorch's modules, one operation at a time (`Eager`):
+
+    norms          RMSNorm of transformers: input in 32 bits, 4h, and the normalized one, 2h, in place of 2h
+    attention      rotation keeps neither its input nor a second copy of attention's output: 2 (q + 2k) and 2q
+    feed-forward   gated 6f: the result of SiLU is an input of a product, too
+    tensors        products keep their gathered inputs, not the part that was sent: outputs of norms are not divided
+
+A module that predicts a further token keeps what a layer does,
 and inputs and outputs of its two norms, 8h; its logits are a head's.
 
 Source:
@@ -50,6 +58,7 @@ from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_layers,
+    alike_on_stage,
     embedding_elements,
     key_size,
     largest_layer,
@@ -76,6 +85,23 @@ _STATISTIC = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Eager:
+    """What modules of PyTorch keep, one operation a kernel, with state that FSDP2 shards.
+
+    Attributes:
+        gates: the result of a gate's activation function is kept (a compiler computes it again)
+        wide_norms: norms without centring compute in 32 bits, each operation a kernel, as those of transformers do
+        loss_chunks: parts of a microbatch whose head, loss and backward run one after another
+        sums_in_place: replicas that shard nothing add gradients of microbatches in the buffers that they exchange
+    """
+
+    gates: bool = True
+    wide_norms: bool = False
+    loss_chunks: int = 1
+    sums_in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerActivations:
     """Activation memory of one layer for one microbatch.
 
@@ -98,6 +124,7 @@ def layer_activations(
     element_bytes: int = 2,
     product_input_bytes: int = 2,
     layer: int = 0,
+    eager: Eager | None = None,
 ) -> LayerActivations:
     """Activation memory of a layer for one microbatch.
 
@@ -108,6 +135,7 @@ def layer_activations(
         element_bytes: of an element [bytes]
         product_input_bytes: of an element that a product keeps as its input: 1 where it computes in 8 bits [bytes]
         layer: which one, from the first of the stack: the first ones may have no experts
+        eager: by modules of PyTorch; None: by Megatron's kernels
 
     Returns:
         Its activations.
@@ -139,13 +167,19 @@ def layer_activations(
     stream = tokens * shape.hidden // shared
     # Two norms before sub-layers, or two after them, have an output each that a product or the stream keeps.
     outputs = min(2, shape.norms)
-    norms = outputs * stream * product_input_bytes + 2 * shape.norms * tokens * _STATISTIC // shared
+    # DTensor keeps what a product reads: the whole sequence, gathered.
+    read = tokens * shape.hidden if eager else stream
+    norms = outputs * read * product_input_bytes + 2 * shape.norms * tokens * _STATISTIC // shared
     masks = 2 * stream if shape.hidden_dropout else 0
-    core = _attention_core(shape, degrees, attention, element_bytes)
-    made, up = _attention_inputs(shape, degrees, element_bytes)
+    core = _attention_core(shape, degrees, attention, element_bytes, copies=1 if eager else 2)
+    made, up = _attention_inputs(shape, degrees, element_bytes, keeps_unrotated=eager is None)
     before, after = _feed_forward(shape, degrees, layer, element_bytes)
+    inner = after
+    if eager and eager.gates and shape.gated and not shape.has_experts(layer):
+        before += inner
     after = after * product_input_bytes // element_bytes
-    inputs = ((1 if shape.parallel else 2) + max(0, shape.norms - 2)) * stream * element_bytes
+    each = element_bytes + 4 if eager and eager.wide_norms and not shape.centred_norm else element_bytes
+    inputs = ((1 if shape.parallel else 2) + max(0, shape.norms - 2)) * stream * each
     whole = inputs + norms + masks + core + made + before + after
     again = degrees.recomputed
     if "layers" in again:
@@ -159,7 +193,8 @@ def layer_activations(
         kept -= up if "up_projections" in again else 0
         kept -= after if {"activations", "feed_forward"} & again else 0
         kept -= before if "feed_forward" in again else 0
-    grows = before + after + 2 * stream * element_bytes
+    # Eager: gradients of both factors of the gate, and of the stream before and after the network.
+    grows = 2 * inner + 2 * read * element_bytes if eager else before + after + 2 * stream * element_bytes
     # Queries, keys and values of all tokens, for the heads of this rank, as they are received.
     grows = max(grows, made) if degrees.ulysses else grows
     scores = tokens * shape.heads // degrees.tp * shape.sequence * 2 * element_bytes if attention == "unfused" else 0
@@ -215,16 +250,20 @@ def _attention_output(shape: TransformerShape, degrees: Degrees, element_bytes: 
     return tokens_of_rank(shape, degrees) * size * element_bytes
 
 
-def _attention_core(shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int) -> int:
+def _attention_core(
+    shape: TransformerShape, degrees: Degrees, attention: AttentionKernel, element_bytes: int, *, copies: int
+) -> int:
     tokens, heads = tokens_of_rank(shape, degrees), shape.heads // degrees.tp
     output = _attention_output(shape, degrees, element_bytes)
     if attention == "fused":
-        return 2 * output + tokens * heads * _STATISTIC
+        return copies * output + tokens * heads * _STATISTIC
     each = element_bytes + (1 + element_bytes if shape.attention_dropout else 0)
     return output + tokens * heads * shape.sequence * each
 
 
-def _attention_inputs(shape: TransformerShape, degrees: Degrees, element_bytes: int) -> tuple[int, int]:
+def _attention_inputs(
+    shape: TransformerShape, degrees: Degrees, element_bytes: int, *, keeps_unrotated: bool
+) -> tuple[int, int]:
     """Bytes of queries, keys, values and their inputs, and the part of them that up projections compute."""
     tokens, tensor = tokens_of_rank(shape, degrees), degrees.tp
     if shape.latent is not None:
@@ -237,7 +276,7 @@ def _attention_inputs(shape: TransformerShape, degrees: Degrees, element_bytes: 
         return up + down + rotated, up + rotated
     queries, keys = query_size(shape, tensor), key_size(shape, tensor)
     size = queries + 2 * keys
-    size += queries + keys if shape.rotary else 0
+    size += queries + keys if shape.rotary and keeps_unrotated else 0
     size += queries + keys if shape.query_key_norm else 0
     return size * element_bytes * tokens, 0
 
@@ -321,6 +360,7 @@ class Bookkeeping:
         attention: kind of kernel
         dense_mask: a mask of all pairs of tokens is kept for each microbatch in flight
         workspace_bytes: memory of libraries [bytes]
+        eager: by modules of PyTorch under FSDP2; None: by the kernels of Megatron, which divides the state itself
     """
 
     weight_bytes: int = 2
@@ -334,6 +374,7 @@ class Bookkeeping:
     attention: AttentionKernel = "fused"
     dense_mask: bool = False
     workspace_bytes: int = 0
+    eager: Eager | None = None
 
     def of(self, degrees: Degrees) -> "Bookkeeping":
         """The same with the types of gradients and of the optimizer's state that a strategy says.
@@ -420,8 +461,10 @@ def rank_memory(
     """
     _check(degrees, stage)
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
+    if keeping.eager is not None:
+        return _fsdp_memory(shape, degrees, stage, keeping.of(degrees), keeping.eager)
     weights, gradients, optimizer = _state_of_stage(shape, degrees, stage, keeping)
-    activations, transient = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
+    activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
     return RankMemory(
         stage=stage,
         weights=weights,
@@ -443,8 +486,10 @@ def restated(shape: TransformerShape, rank: RankMemory, degrees: Degrees, keepin
         keeping: of the training program
 
     Returns:
-        The same activations, with the new state.
+        The same activations, with the new state; under FSDP2, whose peak may then be at another moment, all of it.
     """
+    if keeping.eager is not None:
+        return rank_memory(shape, degrees, stage=rank.stage, bookkeeping=keeping)
     weights, gradients, optimizer = _state_of_stage(shape, degrees, rank.stage, keeping)
     return replace(rank, weights=weights, gradients=gradients, optimizer=optimizer)
 
@@ -550,9 +595,6 @@ def state_bytes(
 
     each = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
     weights = sharded(keeping.weight_bytes, 3) + (gathered * each if level == 3 else 0)
-    if level < 3 and keeping.gathered_bytes is not None and not keeping.has_copy:
-        # FSDP updates the shards, and what computes is whole from the forward to the end of the backward.
-        weights = sharded(keeping.weight_bytes, 1) + (dense + experts) * each
     optimizer = 0 if degrees.offload else sharded(keeping.optimizer_bytes, 1)
     return weights, sharded(keeping.gradient_bytes, 2), optimizer
 
@@ -563,17 +605,38 @@ _ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not i
 _WITHOUT_STATE = operator.attrgetter(*_ACTIVATION_FIELDS)
 
 
-@functools.lru_cache(maxsize=8192)
-def _kept_activations(
-    shape: TransformerShape, without_state: tuple[Any, ...], stage: int, keeping: Bookkeeping
-) -> tuple[int, int]:
-    degrees = Degrees(**dict(zip(_ACTIVATION_FIELDS, without_state, strict=True)))
-    return _peak_of_activations(shape, degrees, stage, keeping)
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """What a stage keeps of all passes in flight, and what it allocates besides [bytes].
+
+    Attributes:
+        kept: by the layers, and by the embedding
+        at_loss: by the norm in front of the head, and by heads but for their logits
+        logits: with their copies and gradients; 0 but on the last stage
+        backward: most that the backward of a layer adds to what is kept
+    """
+
+    kept: int
+    at_loss: int
+    logits: int
+    backward: int
 
 
 def _peak_of_activations(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
+    """Activations at the peak, and what comes and goes at it: at the loss, or in the backward of a layer."""
+    found = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
+    if found.logits and found.at_loss + found.logits >= found.backward:
+        return found.kept + found.at_loss, found.logits
+    return found.kept, found.backward
+
+
+@functools.lru_cache(maxsize=8192)
+def _kept_activations(
+    shape: TransformerShape, without_state: tuple[Any, ...], stage: int, keeping: Bookkeeping
+) -> _Activations:
+    degrees = Degrees(**dict(zip(_ACTIVATION_FIELDS, without_state, strict=True)))
     chunks, passes = alike_layers(shape, degrees, stage), passes_in_flight(degrees, stage)
     first, last = stage_ends(degrees, stage)
     predicted = shape.prediction_layers if last else 0
@@ -594,6 +657,7 @@ def _peak_of_activations(
             element_bytes=keeping.element_bytes,
             product_input_bytes=keeping.product_input_bytes,
             layer=layer,
+            eager=keeping.eager,
         )
         for layer, again in {kind for counted in kinds for kind in counted}
     }
@@ -606,17 +670,141 @@ def _peak_of_activations(
     if first:
         kept += len(passes) * tokens * 8 * 3
         kept += len(passes) * stream // keeping.element_bytes if shape.hidden_dropout else 0
+    if keeping.eager is not None and degrees.pp > 1:
+        kept += _message_buffers(degrees, stage, len(passes)) * stream
     backward = max((layer.whole - layer.kept + layer.transient for layer in of_kind.values()), default=0)
     if not last:
-        return kept, backward
+        return _Activations(kept, 0, 0, backward)
     # The norm before the head: its input and its output, which the product with the vocabulary keeps. Each module that
     # predicts a further token has a head's pass, and all losses come before the first backward.
     heads = 1 + predicted
-    at_loss = heads * (2 * stream + (3 * stream if shape.head != "causal" else 0))
-    logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * keeping.logit_bytes
-    if at_loss + logits >= backward:
-        return kept + at_loss, logits
-    return kept, backward
+    read = stream if keeping.eager is None else tokens * shape.hidden * keeping.element_bytes
+    at_loss = heads * (stream + read + (3 * stream if shape.head != "causal" else 0))
+    each = keeping.logit_bytes
+    if keeping.eager is not None and keeping.eager.loss_chunks == 1 and degrees.tp > 1:
+        each = 4 * _PARALLEL_LOSS + keeping.element_bytes
+    logits = heads * tokens * vocabulary_rows(shape, degrees.tp) * each
+    if keeping.eager is not None and keeping.eager.loss_chunks > 1:
+        # The gradient of the head's input is put together in 32 bits.
+        at_loss, logits = at_loss + 4 * tokens * shape.hidden, logits // keeping.eager.loss_chunks
+    return _Activations(kept, at_loss, logits, backward)
+
+
+_PARALLEL_LOSS = 4
+"""Tensors of all logits in 32 bits at once in the backward of `loss_parallel`, besides the logits that DTensor holds:
+logarithms, the gradient of the chosen ones, exponentials, their sum.
+
+Source:
+    pytorch/pytorch, torch/distributed/tensor/parallel/loss.py, `_nll_loss_and_log_softmax_backward`.
+"""
+
+
+def _message_buffers(degrees: Degrees, stage: int, in_flight: int) -> int:
+    """Streams that a stage of torch's pipelines holds, but for those that its layers keep as their input.
+
+    There is one for each message of a step, from its first on, and passes in flight hold the one that they sent.
+
+    Source:
+        pytorch/pytorch, torch/distributed/pipelining/stage.py: `args_recv_info`, `grad_recv_info`, `fwd_cache`.
+    """
+    messages = degrees.microbatches * degrees.chunks
+    first, last = stage_ends(degrees, stage)
+    forwards = messages - (degrees.microbatches if first else 0)
+    backwards = messages - (degrees.microbatches if last else 0)
+    return max(0, forwards - in_flight) + backwards + in_flight
+
+
+_ACTIVE_CHUNKS = 3
+"""Of a stage that torch's interleaved schedules gather at once (`max_active_stages` of `_add_unshard_reshard`)."""
+
+
+def _fsdp_memory(
+    shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping, eager: Eager
+) -> RankMemory:
+    """Memory of a rank of a stage under FSDP2: the largest of four moments, and what its own streams hold.
+
+        loss        all activations, logits                        gathered: a tied table; the head of a loss in chunks
+        head        all activations, gradients of logits           the head, its gradient
+        layer       all activations, its own as it grows           it, its gradient; what the head scatters is in flight
+        embedding   of one stage none                              it, its gradient; what a layer scatters is in flight
+
+    A unit is a layer, the embedding, or the head. With parameters that are not sharded all units are gathered from the
+    forward on; interleaved, those of three chunks. Gradients are 16 bits until they are copied for the scatter, in the
+    exchanged type, or added to those of the microbatches before, where these are whole (in a pipeline, and of several
+    microbatches below ZeRO-2). A stage has had a backward of some chunks only while most passes are in flight.
+
+    Streams of FSDP2 keep what they once had: gradients that were scattered, and two units as they were received.
+
+    Source:
+        pytorch/pytorch 2.13, torch/distributed/fsdp/_fully_shard: `foreach_all_gather`, `foreach_reduce`,
+        `FSDPParamGroup.post_backward`, `wait_for_unshard`.
+    """
+    dense, experts = stage_elements(shape, degrees, stage)
+    held = dense + experts
+    first, last = stage_ends(degrees, stage)
+    found = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
+    element = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
+    # Gradients are exchanged in their own type, and kept in that of the parameters that are updated.
+    sharded = replace(degrees, zero=3 if degrees.zero else 0, gradients=None)
+    kept = replace(keeping, gradient_bytes=keeping.weight_bytes)
+    shards, gradients, optimizer = state_bytes(dense, sharded, kept, experts=experts)
+    layers = sum(number for _, number, _ in alike_on_stage(shape, degrees, stage))
+    layer = largest_layer(shape, degrees.tp) + experts // max(1, layers)
+    table = embedding_elements(shape, degrees.tp)
+    tied = shape.tied and first and last
+    head = table if last and not tied else 0
+    summed = degrees.pp > 1 or (degrees.zero < 2 and degrees.microbatches > 1)
+    summed = summed and not (eager.sums_in_place and degrees.zero == 0)
+    whole = _share_with_gradients(degrees, stage) * keeping.gradient_bytes * held if summed else 0
+    exchanged = 0 if summed else keeping.gradient_bytes
+    active = min(1.0, _ACTIVE_CHUNKS / degrees.chunks) if degrees.chunks > 1 else 1.0
+
+    def gathered(unit: int) -> float:
+        if degrees.zero < 3:
+            return element * active * held
+        return element * (unit + (table if tied else 0))
+
+    chunked = eager.loss_chunks > 1
+    read = 2 * tokens_of_rank(shape, degrees) * shape.hidden * keeping.element_bytes
+    of_logits = tokens_of_rank(shape, degrees) * vocabulary_rows(shape, degrees.tp) * keeping.element_bytes
+    of_logits //= eager.loss_chunks
+    # Gathered, gradients, activations, what comes and goes.
+    moments = [(gathered(layer), element * layer + exchanged * max(head, layer), found.kept, found.backward)]
+    if last:
+        before = exchanged * head if chunked else 0
+        moments.append((gathered(head if chunked else 0), before, found.kept + found.at_loss, found.logits))
+        both = max(element * head + of_logits, exchanged * head)
+        moments.append((gathered(head), both + before, found.kept + found.at_loss, read))
+    if first and degrees.pp == 1:
+        moments.append((gathered(table), element * table + exchanged * max(table, layer), 0, 0))
+    weights, grown, activations, transient = max(moments, key=sum)
+    return RankMemory(
+        stage=stage,
+        weights=shards + round(weights) + _received(degrees, round(element * active * held), element, layer, table),
+        gradients=gradients + round(whole + grown),
+        optimizer=optimizer,
+        activations=activations,
+        transient=transient,
+        workspace=keeping.workspace_bytes + overlap_bytes(shape, degrees),
+    )
+
+
+def _received(degrees: Degrees, active: int, element: int, layer: int, table: int) -> int:
+    """Units as they were received, and what this rank sent of them: of a chunk all at once, else two [bytes]."""
+    ranks = degrees.state_ranks if degrees.zero else 1
+    if ranks == 1:
+        return 0
+    both = active if degrees.chunks > 1 else element * (layer + max(layer, table))
+    return both + both // ranks
+
+
+def _share_with_gradients(degrees: Degrees, stage: int) -> float:
+    """Chunks of a stage that have had a backward when most passes are in flight for the last time [0..1]."""
+    if degrees.pp == 1:
+        return 1.0
+    passes = degrees.microbatches * degrees.chunks
+    done = passes - len(passes_in_flight(degrees, stage))
+    return min(1.0, math.ceil(done / (degrees.microbatch_group or degrees.pp)) / degrees.chunks)
 
 
 def _check(degrees: Degrees, stage: int) -> None:

@@ -10,19 +10,23 @@
     tokens      sent once to each node by Megatron since 2025 (DeepEP), else once to each of their experts
     recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all
     gradients   4 bytes where bfloat16 is summed up in Megatron, 2 of fp16 and in PyTorch's policies of one type
+    memory      what modules keep: those of PyTorch's own, of transformers under accelerate, of torchtitan
 
 Source:
     NVIDIA/Megatron-LM, release notes of core 0.2 to 0.5 and megatron/core/distributed (`overlap_grad_reduce`),
     megatron/training/arguments.py (`accumulate_allreduce_grads_in_fp32` is for bfloat16; `use_flash_attn` came in
     January 2023); pytorch/pytorch, torch/distributed/fsdp (`MixedPrecision`)
-    and torch/utils/checkpoint.py (`set_checkpoint_early_stop`); NVIDIA/TransformerEngine, user buffers.
+    and torch/utils/checkpoint.py (`set_checkpoint_early_stop`); NVIDIA/TransformerEngine, user buffers;
+    pytorch/torchtitan 0.3, torchtitan/components/loss.py (`ChunkedLossWrapper`); huggingface/transformers,
+    models/llama/modeling_llama.py (`LlamaRMSNorm`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.machine.types import Device
+from trimaran.pricing.analytical.memory import Eager
 from trimaran.pricing.analytical.step_time import Program
 
 FUSED_ATTENTION = 2023.0
@@ -36,6 +40,9 @@ TENSOR_OVERLAPPED = 2022.0
 
 ONCE_A_NODE = 2025.0
 """Since when Megatron sends a token once to each node that has some of its experts."""
+
+LOSS_IN_CHUNKS = 2026.0
+"""Since when torchtitan computes head and loss in parts of the sequence, eight of them."""
 
 _EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
 """Architectures without bfloat16, on which attention is two batched products."""
@@ -53,6 +60,8 @@ class Framework:
         sharded_overlaps: exchanges of gradients overlap the backward in every year
         gradient_bytes: of a gradient in bfloat16 that is exchanged [bytes]
         tuned: fused attention is the device maker's (Transformer Engine), not the one of PyTorch
+        eager: what its modules keep, where they are PyTorch's under FSDP2; None: as Megatron's
+        priced_as: the framework whose figures its steps have; "": its own
     """
 
     name: str
@@ -62,6 +71,8 @@ class Framework:
     sharded_overlaps: bool
     gradient_bytes: int
     tuned: bool
+    eager: Eager | None = None
+    priced_as: str = ""
 
 
 FRAMEWORKS = (
@@ -93,13 +104,25 @@ FRAMEWORKS = (
         tuned=False,
     ),
     Framework(
-        name="fsdp",
-        words=("fsdp", "torchtitan", "llm-foundry", "composer", "pytorch"),
+        name="torchtitan",
+        words=("torchtitan",),
         fused=False,
         tensor_overlaps=False,
         sharded_overlaps=True,
         gradient_bytes=2,
         tuned=False,
+        eager=Eager(loss_chunks=8),
+        priced_as="fsdp",
+    ),
+    Framework(
+        name="fsdp",
+        words=("fsdp", "llm-foundry", "composer", "pytorch"),
+        fused=False,
+        tensor_overlaps=False,
+        sharded_overlaps=True,
+        gradient_bytes=2,
+        tuned=False,
+        eager=Eager(),
     ),
     Framework(
         name="deepspeed",
@@ -118,6 +141,17 @@ FRAMEWORKS = (
         sharded_overlaps=False,
         gradient_bytes=4,
         tuned=True,
+    ),
+    Framework(
+        name="accelerate",
+        words=("accelerate",),
+        fused=False,
+        tensor_overlaps=False,
+        sharded_overlaps=True,
+        gradient_bytes=2,
+        tuned=False,
+        eager=Eager(wide_norms=True, sums_in_place=True),
+        priced_as="fsdp",
     ),
 )
 """In the order in which their words are looked for."""
@@ -194,8 +228,12 @@ def training_program(
     if found is None:
         raise not_priced(framework)
     early = device.architecture in _EARLY
+    name, eager = found.priced_as or found.name, found.eager
+    if eager is not None:
+        chunks = eager.loss_chunks if year >= LOSS_IN_CHUNKS else 1
+        eager = replace(eager, gates=not compiled, loss_chunks=chunks)
     return Program(
-        framework=found.name,
+        framework=name,
         precision=precision,
         attention="unfused" if early or year < FUSED_ATTENTION else "fused",
         fused=found.fused or compiled,
@@ -204,6 +242,7 @@ def training_program(
         gradient_bytes=2 if precision == "fp16" else found.gradient_bytes,
         year=year,
         tuned=found.tuned,
-        stops_early=found.name == "fsdp",
+        stops_early=name == "fsdp",
+        eager=eager,
         once_a_node=node_devices if found.tuned and year >= ONCE_A_NODE else 0,
     )

@@ -8,6 +8,8 @@
     update       about 30 bytes a parameter of this rank, read and written
     slowest      ranks wait for the slowest of them: the more there are, the longer
 
+Under DTensor the device also puts together what was exchanged along the sequence (`_joined_bytes`).
+
 Source:
     Narayanan et al., SC 2021, section 2, for the bubble `(P - 1) / (V m)`; Korthikanti et al., 2022, section 4, for the
     exchanges of a layer; Rajbhandari et al., SC 2020, for those of sharded states.
@@ -78,7 +80,7 @@ from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.lengths import Documents, slowest_replica
-from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel
+from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel, Eager
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
@@ -961,6 +963,7 @@ class Program:
         once_a_node: devices of a node to which tokens are sent once, however many of their experts it has (DeepSeek-AI,
             "DeepSeek-V3 Technical Report", 2024, section 3.2.2); 0: a copy for each expert
         stops_early: a forward that the backward repeats ends with the last tensor that it needs
+        eager: what modules of PyTorch keep; None: as Megatron's
         documents: of which sequences consist; None: of one document each, as long as the sequence
         sequence: that was asked for with documents, where the shape has the mean length of padded ones; 0: the shape's
     """
@@ -978,6 +981,7 @@ class Program:
     year: float = 2024.0
     tuned: bool = True
     stops_early: bool = False
+    eager: Eager | None = None
     once_a_node: int = 0
     documents: Documents | None = None
     sequence: int = 0
@@ -1688,9 +1692,31 @@ def _stage_seconds(
     )
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
+    if program.eager is not None and degrees.tp > 1 and degrees.sequence_parallel:
+        device_s += calls * _joined_bytes(shape, degrees, program) / device.sustained_bytes_per_s
     host_s = constants.host_seconds(work) + (calls * constants.call_s if degrees.tp > 1 else 0.0)
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))
+
+
+def _joined_bytes(shape: TransformerShape, degrees: Degrees, program: Program) -> float:
+    """What DTensor moves for each sum of the residual stream that is split along the sequence [bytes].
+
+    A collective joins what it exchanges along the batch. So what was gathered is put together along the sequence by a
+    copy, read and written, and so is what will be scattered.
+
+    Source:
+        pytorch/pytorch, torch/distributed/_functional_collectives.py, `all_gather_single`, `reduce_scatter_single`.
+
+    Example:
+        1,024 tokens of h = 512 in 16 bits, four times.
+
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> shape = gpt_shape(layers=1, hidden=512, heads=8)
+        >>> _joined_bytes(shape, Degrees(tp=2, sequence_parallel=True), Program()) == 4 * 2 * 1024 * 512
+        True
+    """
+    return 4.0 * tokens_of_rank(shape, degrees) * shape.hidden * program.element_bytes
 
 
 def _recomputed(shape: TransformerShape, degrees: Degrees, forward: PassWork, layer: int) -> PassWork:

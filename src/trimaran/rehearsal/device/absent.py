@@ -6,13 +6,12 @@ there only for a script that cannot do without it, since what is imported where 
 the cluster as well.
 """
 
-import dis
 import importlib
 import importlib.abc
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from trimaran.rehearsal.device.handlers import EVERYTHING, names_caught
 from trimaran.rehearsal.device.replaced import replace
 from trimaran.rehearsal.record import Kernel
 from trimaran.rehearsal.recorder import Recorder, form_of
@@ -30,7 +30,7 @@ TRITON_VERSION = "3.7.0"
 
 _OWN = str(Path(__file__).parents[1])
 
-_CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+_CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException", EVERYTHING}
 
 
 def install(recorder: Recorder) -> None:
@@ -337,31 +337,7 @@ def _absence_expected() -> bool:
         code = frame.f_code
         if code.co_filename == f"{_OWN}/worker.py":
             return False
-        if not code.co_filename.startswith(("<frozen", _OWN)) and _caught(code, frame.f_lasti):
+        if not code.co_filename.startswith(("<frozen", _OWN)) and names_caught(code, frame.f_lasti) & _CATCHING:
             return True
         frame = frame.f_back
-    return False
-
-
-def _caught(code: types.CodeType, at: int) -> bool:
-    """Whether an instruction lies in a `try` with a handler for a failed import, or in `suppress`."""
-    entries: Sequence[Any] = dis._parse_exception_table(code)  # type: ignore[attr-defined]
-    instructions: list[dis.Instruction] | None = None
-    for entry in entries:
-        if not entry.start <= at < entry.end:
-            continue
-        instructions = instructions or list(dis.get_instructions(code))
-        first = next(place for place, one in enumerate(instructions) if one.offset == entry.target)
-        names: set[str] = set()
-        for one in instructions[first : first + 12]:
-            if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-                names.add(str(one.argval))
-            if one.opname == "WITH_EXCEPT_START":
-                return True
-            if one.opname == "CHECK_EXC_MATCH" and names & _CATCHING:
-                return True
-            if one.opname == "RERAISE":
-                break
-        if instructions[first + 1].opname == "POP_TOP":  # `except:`
-            return True
     return False

@@ -230,6 +230,38 @@ class _OnDevice:
         _device.set(self.before)
 
 
+class _Runtime:
+    """`torch.cuda.cudart()`: whatever is called succeeds."""
+
+    cudaError = SimpleNamespace(success=0)  # noqa: N815  as it is called there
+
+    def cudaMemGetInfo(self, device: Any = None) -> tuple[int, int]:  # noqa: N802  as it is called there
+        """Free and total bytes."""
+        return torch.cuda.mem_get_info(device)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cuda"):
+            raise AttributeError(name)
+        return lambda *_, **__: 0
+
+
+class _Pool:
+    """`torch.cuda.MemPool`: what is taken in it comes from the one allocator."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        _recorder.note("torch.cuda.MemPool: one pool for all")
+        self.id = (0, 0)
+        self.allocator = None
+
+    def snapshot(self, *_: Any, **__: Any) -> list[Any]:
+        """Nothing is known of it alone."""
+        return []
+
+    def use_count(self) -> int:
+        """Of this object."""
+        return 1
+
+
 class _Marks:
     """`nvtx`, which draws nothing here."""
 
@@ -296,6 +328,17 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
 
     def nothing(*_: Any, **__: Any) -> None:
         return None
+
+    def reading(name: str) -> Any:
+        """What a driver would read off the device now."""
+
+        def read(_: Any = None) -> int:
+            recorder.invent("reading of the device", name, 0)
+            return 0
+
+        return read
+
+    runtime = _Runtime()
 
     def set_stream(stream: Stream) -> None:
         recorder.stream_stack[-1] = stream
@@ -369,17 +412,30 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "get_rng_state_all": lambda: [get_rng_state(index) for index in range(count)],
         "set_rng_state_all": set_rng_state_all,
         "is_current_stream_capturing": lambda: False,
-        "utilization": lambda _=None: 0,
+        "list_gpu_processes": lambda _=None: "",
+        "device_memory_used": lambda _=None: pool.reserved,
+        "host_memory_stats": lambda: defaultdict(int),
+        "reset_accumulated_host_memory_stats": nothing,
+        "reset_peak_host_memory_stats": nothing,
+        "cudart": lambda: runtime,
+        "check_error": nothing,
+        "_sleep": nothing,
+        "set_sync_debug_mode": nothing,
+        "get_sync_debug_mode": lambda: 0,
+        "MemPool": _Pool,
+        "use_mem_pool": lambda *_, **__: contextlib.nullcontext(),
         "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
         "can_device_access_peer": lambda *_: True,
         "_check_bf16_tensor_supported": lambda *_: gpu.capability >= (8, 0),
         "current_blas_handle": lambda: 0,
     }
     cuda = torch.cuda
+    for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate"):
+        answers[name] = reading(name)
     for name, answer in answers.items():
         answer = _apart(answer)
         setattr(cuda, name, answer)
-        for module in (cuda.memory, cuda.random, cuda.streams, cuda.graphs):
+        for module in (cuda.memory, cuda.random, cuda.streams, cuda.graphs, cuda.profiler):
             if hasattr(module, name):
                 setattr(module, name, answer)
     replace(cuda, default_generators=generators)

@@ -9,6 +9,7 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.features.export import export_plan
+from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, recipe_of_degrees
@@ -137,3 +138,35 @@ def test_what_a_plan_does_not_say_is_named() -> None:
 
 def test_products_in_float8_are_said_in_other_words() -> None:
     assert any("fp8" in line for line in recipe_of_degrees(plan_of(8, "float8")).beyond)
+
+
+def test_what_makes_a_plan_fit_is_exported_with_it() -> None:
+    """Types that nobody asked for, by which alone it fits, and whose memory and time it has."""
+    plain = plan_of(8, data=8, sharding="optimizer")
+    plan = dataclasses.replace(
+        plain, premises=dataclasses.replace(plain.premises, framework="megatron", gradients="bf16")
+    )
+    found = recipe_of_degrees(plan)
+    assert found.gradients == "bf16"
+    megatron = to_megatron(found)
+    assert megatron.sections["data_parallel"]["grad_reduce_in_fp32"] is False
+    assert "--grad-reduce-in-bf16" in megatron.text.splitlines()
+    assert not any("memory and time" in line for line in megatron.lost)
+    for exported in (to_torchtitan(found), to_accelerate(found)):
+        assert any("gradients in bf16" in line for line in exported.lost)
+        assert any("memory and time: the plan's are those of megatron" in line for line in exported.lost)
+    own = dataclasses.replace(plan, premises=dataclasses.replace(plan.premises, framework="fsdp"))
+    assert not any("memory and time" in line for line in to_torchtitan(recipe_of_degrees(own)).lost)
+
+
+@pytest.mark.parametrize(("gradients", "exchanged"), [("bf16", "bfloat16"), ("", "float32")])
+def test_a_script_exchanges_gradients_in_the_type_of_the_plan(gradients: Any, exchanged: str) -> None:
+    plain = plan_of(80, data=8, sharding="gradients")
+    plan = dataclasses.replace(plain, premises=dataclasses.replace(plain.premises, gradients=gradients))
+    batch = dataclasses.replace(recipe_of_degrees(plan), microbatch=8, microbatches=1)
+    assert f"reduce_dtype=torch.{exchanged})" in to_pytorch(batch).text
+
+
+def test_a_pipeline_of_torchtitan_asks_for_a_later_torch() -> None:
+    assert any("Expecting ... arg_mbs" in line for line in to_torchtitan(recipe(8, pipeline=2, microbatches=4)).lost)
+    assert not any("arg_mbs" in line for line in to_torchtitan(recipe(8, data=2)).lost)

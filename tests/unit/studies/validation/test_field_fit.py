@@ -11,7 +11,7 @@ from trimaran_studies.validation.measurement import Row
 def test_a_run_that_ran_is_not_said_not_to_fit(row: Row) -> None:
     run, machine = field_run(row)
     device, program = machine.node.device, run.program
-    keeping = bookkeeping_of(program.precision, device, attention=program.attention, fsdp=program.framework == "fsdp")
+    keeping = bookkeeping_of(program.precision, device, attention=program.attention, eager=program.eager)
     fit = judge_fit(run.shape, run.degrees, keeping=keeping, device_bytes=device.usable_bytes)
     assert fit.is_possible, fit.words
 

@@ -1,0 +1,151 @@
+"""What scripts of strangers do in passing, each once, in one rank: it ends well and gives what it gives on a GPU."""
+
+import pytest
+from tests.rehearsal.rehearsing import rehearse_rank
+
+SCRIPT = """
+import copy, glob, os, shutil, threading
+import torch, torch.nn as nn, torch.nn.functional as F
+
+torch.cuda.set_device(0)
+
+
+def numbers_of_the_device_in_a_list():
+    made = torch.tensor([torch.ones((), device="cuda") * 3, 2.0], device="cuda")
+    return made.tolist() == [3.0, 2.0]
+
+
+def rows_of_different_lengths():
+    rows = torch.nested.nested_tensor([torch.randn(n, 64) for n in (3, 5)], layout=torch.jagged).cuda()
+    rows = rows.unflatten(-1, (4, 16)).transpose(1, 2)
+    out = F.scaled_dot_product_attention(rows, rows, rows, is_causal=True).transpose(1, 2)
+    return [tuple(row.shape) for row in out.unbind()] == [(3, 4, 16), (5, 4, 16)]
+
+
+def sparse_matrix_of_the_host():
+    matrix = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2)).cuda().coalesce()
+    return torch.sparse.mm(matrix, torch.randn(2, 3, device="cuda")).shape == (2, 3)
+
+
+def sparse_matrix_of_rows():
+    try:
+        torch.eye(3).to_sparse_csr().cuda() @ torch.randn(3, 2, device="cuda")
+    except NotImplementedError as error:
+        return "sparse_coo" in str(error)
+
+
+def encoder_without_its_padding():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1).cuda().eval()
+    mask = torch.tensor([[False, True], [False, False]], device="cuda")
+    with torch.no_grad():
+        return encoder(torch.randn(2, 2, 16, device="cuda"), src_key_padding_mask=mask).shape == (2, 2, 16)
+
+
+def packed_sequences():
+    rows = torch.randn(2, 5, 8, device="cuda", requires_grad=True)
+    packed = nn.utils.rnn.pack_padded_sequence(rows, torch.tensor([2, 5]), True, enforce_sorted=False)
+    return packed.batch_sizes.tolist() == [2, 2, 1, 1, 1]
+
+
+def lengths_that_end_what_is_not_known():
+    goes_on = torch.ones(4, dtype=torch.int64, device="cuda")
+    ended = torch.randn(4, device="cuda") > 0
+    ended = ended | torch.full((4,), True, device="cuda")
+    return bool((goes_on & ~ended).max() == 0)
+
+
+def memory_that_runs_out_and_is_caught():
+    rows = 2**28
+    while True:
+        try:
+            torch.empty(rows, 4096, device="cuda")
+            return rows < 2**28 and torch.cuda.memory_allocated() < 2**30
+        except torch.cuda.OutOfMemoryError:
+            rows //= 2
+
+
+def memory_that_is_tried_by_its_message():
+    try:
+        torch.empty(2**28, 4096, device="cuda")
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        return True
+
+
+def data_on_the_host():
+    weight = nn.Parameter(torch.randn(4, 4, device="cuda"))
+    with torch.no_grad():
+        weight.data = weight.to(torch.device("cpu"))
+    return weight.device.type == "cpu" and [part.shape for part in weight.split([1, 3])] == [(1, 4), (3, 4)]
+
+
+def pointers_that_do_not_overlap():
+    parts = [torch.randn(100, device="cuda") for _ in range(8)]
+    places = sorted(part.data_ptr() for part in parts)
+    apart = all(one + 400 <= other for one, other in zip(places, places[1:]))
+    return apart and parts[0].untyped_storage().data_ptr() == parts[0].data_ptr() == parts[0][0].data_ptr()
+
+
+def saved_files_that_are_listed():
+    os.makedirs("kept", exist_ok=True)
+    torch.save({"at": 3}, "kept/one.pt")
+    shutil.copyfile("kept/one.pt", "kept/two.pt")
+    with open("kept/two.pt", "rb") as file:
+        found = torch.load(file)
+    names = sorted(os.listdir("kept")), sorted(glob.glob("kept/*.pt"))
+    shutil.rmtree("kept")
+    return found == {"at": 3} and names == (["one.pt", "two.pt"], ["kept/one.pt", "kept/two.pt"])
+
+
+def copy_of_a_model():
+    first = nn.Linear(4, 4).cuda()
+    second = copy.deepcopy(first)
+    return torch.lerp(first.weight, second.weight, 0.5).device.type == "cuda"
+
+
+def threads_that_calculate():
+    ends = []
+
+    def work():
+        for _ in range(300):
+            torch.randn(8, 8, device="cuda").softmax(-1).sum()
+        ends.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    work()
+    for thread in threads:
+        thread.join()
+    return len(ends) == 4
+
+
+def the_driver():
+    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.profiler.stop()
+    torch.cuda._sleep(1000)
+    return torch.cuda.utilization() == 0 and torch.cuda.MemPool().use_count() == 1
+
+
+for name, one in [*globals().items()]:
+    if getattr(one, "__module__", "") == __name__ and callable(one):
+        try:
+            print(name, "gives", one(), flush=True)
+        except Exception as error:
+            print(name, "fails:", type(error).__name__, error, flush=True)
+"""
+NAMES = [line[4 : line.index("(")] for line in SCRIPT.splitlines() if line.startswith("def ")]
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("strangers")
+    (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{SCRIPT}")
+    rehearse_rank(folder / "train.py", folder=folder)
+    return (folder / "output").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_gives_what_a_device_gives(name: str, printed: str) -> None:
+    assert f"{name} gives True" in printed, printed[-4000:]
