@@ -24,7 +24,7 @@ ANSWERED = {
     "scale resnet50 --cluster dgx-a100:4 --devices 8..32": "resnet50: ",
     "plan llama2:7b --cluster dgx-h100:2 --devices 16 --batch 64 --output plan.json": "llama2:7b on 16 devices: ",
     "explain plan.json": "llama2:7b on 16 devices: ",
-    "export plan.json --to torchtitan --output torchtitan.py": "torchtitan.py: for torchtitan",
+    "export plan.json --to torchtitan --output torchtitan.py": "Wrote torchtitan.py for torchtitan",
     "report plan.json --output plan.html": "plan.html (",
     "doctor": "system",
 }
