@@ -388,10 +388,8 @@ def _around(at: float, height: float, size: float, wide: float, top: float) -> I
     for row in range(7):
         for lift in sorted({-row, row}):
             middle = height + lift * (tall + 2)
-            for n, left in enumerate(lefts):
-                beside = n < 2
-                if row == 0 and not beside:
-                    continue
+            # In the row of the point there is room left and right of it alone.
+            for left in lefts if row else lefts[:2]:
                 box = (left, middle - tall / 2, left + wide, middle + tall / 2)
                 if box[0] >= _LEFT and box[2] <= WIDTH - 2 and box[1] >= top and box[3] <= top + _PLOT:
                     yield box

@@ -1771,7 +1771,7 @@ def _planned_parts(found: _PlanDocument) -> Section | None:
     name, seconds = max(found.chosen.parts_s.items(), key=lambda item: item[1])
     caption = (
         f"Of the chosen strategy {name} takes {format_seconds(seconds)}, {percent(seconds / whole, signed=False)} of "
-        "the step. Communication counts where it is not hidden behind work."
+        "the step. Communication counts where it is not overlapped with work."
     )
     return Section(id="parts", title="Where a step goes", content=[Chart(svg=svg, table=table, caption=caption)])
 
