@@ -22,9 +22,9 @@ ANSWERED = {
     "clusters": "dgx-h100",
     "memory resnet18 --device titan-x --batch 64": "resnet18 with batch 64 fits",
     "scale resnet50 --cluster dgx-a100:4 --devices 8..32": "resnet50: ",
-    "plan llama2:7b --cluster dgx-h100:2 --devices 16 --batch 64 --output plan.json": "Plan for llama2:7b",
-    "explain plan.json": "Plan for llama2:7b",
-    "export plan.json --to torchtitan --output torchtitan.py": "torchtitan.py: for torchtitan",
+    "plan llama2:7b --cluster dgx-h100:2 --devices 16 --batch 64 --output plan.json": "llama2:7b on 16 devices: ",
+    "explain plan.json": "llama2:7b on 16 devices: ",
+    "export plan.json --to torchtitan --output torchtitan.py": "Wrote torchtitan.py for torchtitan",
     "report plan.json --output plan.html": "plan.html (",
     "doctor": "system",
 }

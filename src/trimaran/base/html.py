@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trimaran.base.printable import printable
 
-__all__ = ["DataTable", "escaped", "fragment", "table_html"]
+__all__ = ["DataTable", "escaped", "fragment", "letters_across", "table_html"]
 
 
 def escaped(value: object) -> str:
@@ -29,7 +29,7 @@ class DataTable:
     Attributes:
         columns: their titles, with units
         rows: a text for each column
-        words: columns of words, aligned to the left; the others are figures
+        words: columns of words, aligned to the left; the others are figures; long ones have a width to be read in
         caption: what the table is of; "": nothing
         left_out: rows that are not there, in words; "": none
     """
@@ -52,9 +52,12 @@ def table_html(table: DataTable) -> str:
         1
     """
     caption = f"<caption>{escaped(table.caption)}</caption>" if table.caption else ""
-    head = "".join(f'<th scope="col"{_side(table, n)}>{escaped(title)}</th>' for n, title in enumerate(table.columns))
+    sides = [_side(table, n) for n in range(len(table.columns))]
+    head = "".join(
+        f'<th scope="col"{side}>{escaped(title)}</th>' for side, title in zip(sides, table.columns, strict=True)
+    )
     body = "\n".join(
-        f"<tr>{''.join(f'<td{_side(table, n)}>{escaped(cell)}</td>' for n, cell in enumerate(row))}</tr>"
+        f"<tr>{''.join(f'<td{side}>{escaped(cell)}</td>' for side, cell in zip(sides, row, strict=True))}</tr>"
         for row in table.rows
     )
     left_out = f'<p class="note">{escaped(table.left_out)}</p>' if table.left_out else ""
@@ -62,7 +65,30 @@ def table_html(table: DataTable) -> str:
 
 
 def _side(table: DataTable, column: int) -> str:
-    return "" if column in table.words else ' class="figure"'
+    if column not in table.words:
+        return ' class="figure"'
+    longest = max((len(row[column]) for row in table.rows), default=0)
+    return next((f' class="{name}"' for name, letters in (("long", 60), ("middle", 24)) if longest > letters), "")
+
+
+def letters_across(table: DataTable) -> int:
+    """About how many letters a table is wide, where the style sheet gives columns the least width that can be read.
+
+    Args:
+        table: with columns of words and of figures
+
+    Example:
+        >>> letters_across(DataTable(columns=("name", "peak"), rows=[("a" * 90, "1.2 GiB")]))
+        50
+    """
+    widths = []
+    for n, title in enumerate(table.columns):
+        longest = max((len(row[n]) for row in table.rows), default=0)
+        most = (
+            (40 if longest > 60 else 24) if n in table.words else max((len(word) for word in title.split()), default=0)
+        )
+        widths.append(min(longest, most) if n in table.words else max(longest, most))
+    return sum(width + 3 for width in widths)
 
 
 def fragment(verdict: str, table: DataTable, notes: Iterable[str] = ()) -> str:

@@ -13,7 +13,7 @@ Path_ = Annotated[
     Path,
     typer.Argument(
         metavar="RUN|PLAN|STUDY",
-        help="Folder of a run (trimaran train), a plan file, or what scale, crossover, curve, converge, memory, "
+        help="Folder of a run (trimaran train), a plan file, or what plan, scale, crossover, curve, converge, memory, "
         "rehearse or observe wrote with --json; a folder of such documents makes one report.",
         show_default=False,
     ),

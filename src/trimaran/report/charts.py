@@ -110,6 +110,7 @@ class Series:
         name: in the legend
         points: x and y, in the order in which they are joined
         says: what a pointer on each reads; empty: nothing
+        labels: a text next to each point, "" for none; empty: no point has one
         ends: low and high y of each point, drawn as a band; empty: none
         colour: of line and points
         line: points are joined
@@ -124,6 +125,7 @@ class Series:
     name: str
     points: Sequence[Point]
     says: Sequence[str] = ()
+    labels: Sequence[str] = ()
     ends: Sequence[Point] = ()
     colour: str = SERIES_COLOURS[0]
     line: bool = True
@@ -197,18 +199,23 @@ def curve_chart(title: str, series: Sequence[Series], x: Axis, y: Axis, *, limit
     ends = [end for one in shown for pair in one.ends for end in pair if _is_drawable(end, y)]
     named = [(one.name, one) for one in shown if one.name and one.points]
     top = 12.0 + _LINE * _rows([name for name, _ in named] + [one.name for one in limits]) + 24.0
-    up = _Scale.over([place[1] for place in places] + ends + level, y, top + _PLOT, top)
+    # Labels of the highest points stand above them.
+    head = 2.5 * _LINE if any(any(one.labels) for one in shown) else 0.0
+    up = _Scale.over([place[1] for place in places] + ends + level, y, top + _PLOT, top, head=head)
     drawing = Drawing(width=WIDTH, height=top + _PLOT + 48, title=title, inline=True)
     _legend(drawing, named, limits)
     _axes(drawing, across, up, x, y, top)
     for one in shown:
         _draw_series(drawing, one, across, up)
+    lines: list[_Box] = []
     for limit in limits:
         scale, axis = (across, x) if limit.upright else (up, y)
         if _is_drawable(limit.at, axis):
             at = scale.place(limit.at)
             line = [(at, top), (at, top + _PLOT)] if limit.upright else [(_LEFT, at), (WIDTH - _RIGHT, at)]
             drawing.line(line, colour=limit.colour, width=1.6, dashed=True)
+            lines.append((line[0][0] - 1, line[0][1] - 1, line[1][0] + 1, line[1][1] + 1))
+    _draw_labels(drawing, shown, across, up, top, lines)
     return drawing.render()
 
 
@@ -223,6 +230,7 @@ def _drawable(series: Series, x: Axis, y: Axis) -> Series:
         name=series.name,
         points=[series.points[n] for n in kept],
         says=[series.says[n] for n in kept] if series.says else (),
+        labels=[series.labels[n] for n in kept] if series.labels else (),
         ends=[series.ends[n] for n in kept] if series.ends else (),
         colour=series.colour,
         line=series.line,
@@ -246,7 +254,7 @@ class _Scale:
     log: bool
 
     @classmethod
-    def over(cls, values: Iterable[float], axis: Axis, first: float, last: float) -> "_Scale":
+    def over(cls, values: Iterable[float], axis: Axis, first: float, last: float, *, head: float = 0.0) -> "_Scale":
         known = [*values, *axis.ticks]
         low, high = min(known), max(known)
         if axis.log:
@@ -255,7 +263,9 @@ class _Scale:
         else:
             low = min(0.0, low) if axis.zero else low
             room = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-        return cls(low if axis.zero and low >= 0 and not axis.log else low - room, high + room, first, last, axis.log)
+        low = low if axis.zero and low >= 0 and not axis.log else low - room
+        room += (high + room - low) * head / (abs(last - first) - head)
+        return cls(low, high + room, first, last, axis.log)
 
     def place(self, value: float) -> float:
         if self.log and value <= 0:
@@ -295,7 +305,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 def _axes(drawing: Drawing, across: _Scale, up: _Scale, x: Axis, y: Axis, top: float) -> None:
     bottom = top + _PLOT
-    drawing.text(4, top - 9, y.title, size=_FONT, colour=SOFT)
+    drawing.text(4, top - 9, _titled(y, up), size=_FONT, colour=SOFT)
     for value in y.ticks or up.ticks:
         at = up.place(value)
         drawing.line([(_LEFT, at), (WIDTH - _RIGHT, at)], colour=GRID)
@@ -310,7 +320,16 @@ def _axes(drawing: Drawing, across: _Scale, up: _Scale, x: Axis, y: Axis, top: f
         free = at + half + 6
         drawing.text(min(at, WIDTH - half), bottom + 20, label, size=_FONT, anchor="middle", colour=INK)
     drawing.line([(_LEFT, bottom), (WIDTH - _RIGHT, bottom)], colour=SOFT)
-    drawing.text((_LEFT + WIDTH - _RIGHT) / 2, bottom + 42, x.title, size=_FONT, anchor="middle", colour=SOFT)
+    drawing.text(
+        (_LEFT + WIDTH - _RIGHT) / 2, bottom + 42, _titled(x, across), size=_FONT, anchor="middle", colour=SOFT
+    )
+
+
+def _titled(axis: Axis, scale: _Scale) -> str:
+    """The title of an axis, with what a reader would take its places for wrongly."""
+    if scale.log:
+        return f"{axis.title}, log scale"
+    return f"{axis.title}, does not begin at 0" if scale.low > 0 else axis.title
 
 
 def _draw_series(drawing: Drawing, series: Series, across: _Scale, up: _Scale) -> None:
@@ -328,6 +347,58 @@ def _draw_series(drawing: Drawing, series: Series, across: _Scale, up: _Scale) -
         for n, (at, height) in enumerate(places):
             says = series.says[n] if series.says else ""
             drawing.dot(at, height, colour=series.colour, size=series.size, hollow=series.hollow, says=says)
+
+
+_SMALL = 12
+_SMALL_LETTER = 6.9  # as `_LETTER`, in that size [pixels]
+
+
+def _draw_labels(
+    drawing: Drawing, shown: Sequence[Series], across: _Scale, up: _Scale, top: float, lines: Sequence["_Box"]
+) -> None:
+    """Labels of points, later series first, each where it covers neither a point, a limit nor another label."""
+    dots = [(across.place(a), up.place(b), one.size) for one in shown for a, b in one.points]
+    taken: list[_Box] = [(at - size, height - size, at + size, height + size) for at, height, size in dots]
+    taken += lines
+    for one in reversed(shown):
+        for (a, b), text in zip(one.points, one.labels, strict=False):
+            if not text:
+                continue
+            at, height = across.place(a), up.place(b)
+            label = short(text, 48)
+            spots = list(_around(at, height, one.size, len(label) * _SMALL_LETTER, top))
+            if not spots:
+                continue
+            box = min(spots, key=lambda spot: sum(_overlap(spot, other) for other in taken))
+            taken.append(box)
+            if abs((box[1] + box[3]) / 2 - height) > _LINE * 1.5:
+                end = min(max(at, box[0]), box[2]), box[3] if box[3] < height else box[1]
+                drawing.line([(at, height), end], colour=one.colour)
+            drawing.text(box[0], box[3] - 4, label, size=_SMALL, colour=one.colour)
+
+
+_Box = tuple[float, float, float, float]
+"""Left, top, right, bottom [pixels]."""
+
+
+def _around(at: float, height: float, size: float, wide: float, top: float) -> Iterable[_Box]:
+    """Boxes for a label around a point and inside the plot, the nearest first."""
+    tall, away = 16.0, size + 4
+    lefts = (at + away, at - away - wide, at - wide / 2, at - 20, at + 20 - wide, WIDTH - _RIGHT - wide, _LEFT + 4)
+    for row in range(7):
+        for lift in sorted({-row, row}):
+            middle = height + lift * (tall + 2)
+            # In the row of the point there is room left and right of it alone.
+            for left in lefts if row else lefts[:2]:
+                box = (left, middle - tall / 2, left + wide, middle + tall / 2)
+                if box[0] >= _LEFT and box[2] <= WIDTH - 2 and box[1] >= top and box[3] <= top + _PLOT:
+                    yield box
+
+
+def _overlap(first: _Box, second: _Box) -> float:
+    wide = min(first[2], second[2]) - max(first[0], second[0])
+    tall = min(first[3], second[3]) - max(first[1], second[1])
+    return max(0.0, wide) * max(0.0, tall)
 
 
 def _stepped(places: Sequence[Point]) -> list[Point]:
@@ -518,7 +589,10 @@ def _lying(
                 drawing.box(place(at), y, wide - gap, _BAR, colour=parts[n][1], says=says)
             at += bar.parts[n]
         if bar.note:
-            drawing.text(place(at) + 6, y + 13.5, bar.note, size=_FONT, colour=INK)
+            behind = place(at) + 6
+            if limit and behind - 4 < place(limit.at) < behind + len(bar.note) * _LETTER + 2:
+                behind = place(limit.at) + 6
+            drawing.text(behind, y + 13.5, bar.note, size=_FONT, colour=INK)
     if limit:
         drawing.line(
             [(place(limit.at), top - 4), (place(limit.at), bottom)], colour=limit.colour, width=1.6, dashed=True

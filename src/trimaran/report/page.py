@@ -14,7 +14,7 @@ from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_text
-from trimaran.base.html import DataTable, escaped, table_html
+from trimaran.base.html import DataTable, escaped, letters_across, table_html
 from trimaran.base.units import format_bytes
 
 __all__ = ["MOST_BYTES", "Absent", "Chart", "Commands", "Page", "Section", "Timelines", "Words", "render_page"]
@@ -199,11 +199,22 @@ def _head(page: Page) -> Iterable[str]:
 
 def _section(section: Section) -> str:
     name = escaped(section.id)
-    full = ' class="full"' if section.is_wide else ""
+    full = ' class="full"' if section.is_wide or any(_is_wide(one) for one in section.content) else ""
     parts = [f'<section id="{name}"{full} aria-labelledby="{name}-title">']
     parts.append(f'<h2 id="{name}-title">{escaped(section.title)}</h2>')
     parts += [_part(one) for one in section.content]
     return "\n".join([*parts, "</section>"])
+
+
+_COLUMN = 66
+"""Letters of a table across one of two columns."""
+
+
+def _is_wide(part: Chart | Words | Commands | Timelines | DataTable) -> bool:
+    """A table that is shown unasked and has no room in one of two columns."""
+    if isinstance(part, Chart):
+        return (part.is_open or not part.svg) and letters_across(part.table) > _COLUMN
+    return isinstance(part, DataTable) and letters_across(part) > _COLUMN
 
 
 def _part(part: Chart | Words | Commands | Timelines | DataTable) -> str:
@@ -221,14 +232,14 @@ def _part(part: Chart | Words | Commands | Timelines | DataTable) -> str:
 
 
 def _chart(chart: Chart) -> str:
-    is_open = " open" if chart.is_open else ""
+    marks = (' class="broad"' if letters_across(chart.table) > _COLUMN else "") + (" open" if chart.is_open else "")
     caption = f"<figcaption>{escaped(chart.caption)}</figcaption>" if chart.caption else ""
     # Names of columns say the units, so the table stands for the chart.
     table = f'<div class="wide" tabindex="0" role="region" aria-label="table">{table_html(chart.table)}</div>'
     if not chart.svg:
         return f"<figure>{table}{caption}</figure>"
     drawn = f'<div class="wide" tabindex="0" role="region" aria-label="chart">{chart.svg}</div>'
-    return f"<figure>{drawn}{caption}<details{is_open}><summary>Figures as a table</summary>{table}</details></figure>"
+    return f"<figure>{drawn}{caption}<details{marks}><summary>Figures as a table</summary>{table}</details></figure>"
 
 
 _VIEWER = """<figure class="timeline">

@@ -34,10 +34,13 @@ from trimaran.report.page import Chart, Commands, Section, Words
 from trimaran.report.svg import Drawing
 
 __all__ = [
+    "Considered",
     "Measured",
     "RankParts",
     "candidates_section",
     "commands_section",
+    "considered",
+    "drawn_placement",
     "memory_section",
     "parts_section",
     "percent",
@@ -314,7 +317,7 @@ def memory_section(
     highest = sorted(curves, key=lambda key: -max(nbytes for _, nbytes in key[1]))
     shown = highest[:_MOST_CURVES]
     peak = max(nbytes for _, changes in shown for _, nbytes in changes)
-    letter, size = next(((name, one) for name, one in _SIZES if peak >= one), ("B", 1))
+    letter, size = _size_of(peak)
     unit, tick_s = time_unit(max((changes[-1][0] for _, changes in shown), default=0.0) or step_s)
     series = []
     for n, key in enumerate(shown):
@@ -364,7 +367,11 @@ def memory_section(
     return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table, caption=caption)])
 
 
-_SIZES = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+def _size_of(most: int) -> tuple[str, int]:
+    """The unit of an axis of bytes, and its size [bytes]."""
+    return next(
+        ((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if most >= one), ("B", 1)
+    )
 
 
 def _thinned(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -397,35 +404,76 @@ def _ranks_words(ranks: Sequence[int], most: int = 4) -> str:
 # The plan: candidates, scaling, placement
 
 
-def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Considered:
+    """A strategy that was considered.
+
+    Attributes:
+        name: of the strategy
+        verdict: "chosen", "baseline", "rejected" or another
+        pareto: no other is better in time, memory and devices at once
+        devices: that it uses; None: the document does not say
+        step_s: predicted time of a step [s]; None: it was rejected before
+        interval_s: its 90 % interval [s]
+        peak_bytes: of the fullest rank [bytes]; 0: not known
+        says: what limits it, or why it was rejected
+    """
+
+    name: str
+    verdict: str
+    pareto: bool = False
+    devices: int | None = None
+    step_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    peak_bytes: int = 0
+    says: str = ""
+
+
+def considered(rows: Iterable[CandidateRow]) -> list[Considered]:
+    """The candidates of a plan file."""
+    return [
+        Considered(
+            name=row.strategy.name,
+            verdict=row.verdict,
+            pareto=row.pareto,
+            devices=row.strategy.devices,
+            step_s=None if row.prediction is None else row.prediction.step_time_s,
+            interval_s=None if row.prediction is None else row.prediction.interval_s,
+            peak_bytes=0 if row.prediction is None else max(row.prediction.peak_bytes, default=0),
+            says=row.reason if row.prediction is None else row.limiter or row.reason,
+        )
+        for row in rows
+    ]
+
+
+def candidates_section(rows: Sequence[Considered], *, rule: str = "", rejected: int | None = None) -> Section | None:
     """What a plan was chosen from, with the Pareto front of time, memory and devices.
 
     Args:
         rows: of the plan
+        rule: why the chosen one is not the fastest; "": nothing is to be said
+        rejected: how many were, where `rows` does not hold them all
     """
-    priced = [row for row in rows if row.prediction is not None]
+    priced = [row for row in rows if row.step_s is not None]
     if not rows:
         return None
-    content: list[Chart | Words] = []
-    unit, size = time_unit(max((row.prediction.step_time_s for row in priced if row.prediction), default=1.0))
-    peaks = [max(row.prediction.peak_bytes, default=0) for row in priced if row.prediction]
-    letter, bytes_size = next(((name, one) for name, one in _SIZES if max(peaks, default=0) >= one), ("B", 1))
+    unit, size = time_unit(max((row.step_s or 0.0 for row in priced), default=1.0))
+    letter, bytes_size = _size_of(max((row.peak_bytes for row in priced), default=0))
     kinds: Mapping[str, tuple[str, bool, float]] = {
         "chosen": (SERIES_COLOURS[1], False, 7.0),
         "on the Pareto front": (SERIES_COLOURS[0], False, 4.5),
         "baseline": (SERIES_COLOURS[3], True, 5.5),
         "others": (SERIES_COLOURS[5], True, 3.5),
     }
-    places: dict[str, list[tuple[float, float, str]]] = {name: [] for name in kinds}
+    places: dict[str, list[tuple[float, float, str, str]]] = {name: [] for name in kinds}
     for row in priced:
-        found = row.prediction
-        peak = max(found.peak_bytes, default=0) if found else 0
-        if found is None or not peak:
+        if row.step_s is None or not row.peak_bytes:
             continue
-        name = row.strategy.name
-        says = f"{name}: {format_seconds(found.step_time_s)}, {format_bytes(peak)} on {row.strategy.devices} devices"
+        on = "" if row.devices is None else f" on {format_count(row.devices, 'device')}"
+        says = f"{row.name}: {format_seconds(row.step_s)}, {format_bytes(row.peak_bytes)}{on}"
         for kind in _kinds(row):
-            places[kind].append((found.step_time_s / size, peak / bytes_size, says))
+            label = row.name if kind in ("chosen", "baseline") else ""
+            places[kind].append((row.step_s / size, row.peak_bytes / bytes_size, says, label))
     times = [place[0] for spots in places.values() for place in spots]
     heights = [place[1] for spots in places.values() for place in spots]
     svg = curve_chart(
@@ -433,8 +481,9 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
         [
             Series(
                 name=name,
-                points=[(a, b) for a, b, _ in places[name]],
-                says=[says for _, _, says in places[name]],
+                points=[(a, b) for a, b, *_ in places[name]],
+                says=[says for _, _, says, _ in places[name]],
+                labels=[label for *_, label in places[name]],
                 colour=colour,
                 hollow=hollow,
                 size=dot,
@@ -442,8 +491,8 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
             )
             for name, (colour, hollow, dot) in reversed(list(kinds.items()))
         ],
-        Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=True),
-        Axis(title=f"memory at the peak, fullest rank [{letter}]", log=_is_wide(heights), zero=True),
+        Axis(title=f"time of a step [{unit}]", log=_is_wide(times), zero=_reaches_down(times)),
+        Axis(title=f"memory at the peak, fullest rank [{letter}]", log=_is_wide(heights), zero=_reaches_down(heights)),
     )
     table = DataTable(
         columns=(
@@ -460,17 +509,18 @@ def candidates_section(rows: Sequence[CandidateRow]) -> Section | None:
         words=frozenset({0, 1, 2, 7}),
         left_out="" if len(rows) <= _MOST_ROWS else f"{len(rows) - _MOST_ROWS} more are in the plan file.",
     )
-    rejected = sum(row.verdict == "rejected" for row in rows)
-    caption = f"{format_count(len(priced), 'candidate')} with a predicted step; {rejected} rejected before."
-    content.append(
-        Chart(
-            svg=svg, table=table, caption=f"{caption} Pareto: no other is better in time, memory and devices at once."
-        )
-    )
+    count = sum(row.verdict == "rejected" for row in rows) if rejected is None else rejected
+    # A plan of degrees does not hold what was rejected.
+    before = f"; {count:,} rejected before" if count else ""
+    caption = f"{format_count(len(priced), 'candidate')} with a predicted step{before}. "
+    caption += "Pareto: no other is better in time, memory and devices at once."
+    content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
+    if rule:
+        content.append(Words(lines=[rule]))
     return Section(id="candidates", title="Candidates and the Pareto front", content=content)
 
 
-def _kinds(row: CandidateRow) -> Iterable[str]:
+def _kinds(row: Considered) -> Iterable[str]:
     if row.verdict == "chosen":
         yield "chosen"
     if row.verdict == "baseline":
@@ -485,19 +535,18 @@ def _is_wide(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > 0 and max(values) / min(values) > 12
 
 
-def _candidate_cells(row: CandidateRow) -> tuple[str, ...]:
-    found = row.prediction
-    head = (row.strategy.name, row.verdict, "yes" if row.pareto else "", str(row.strategy.devices))
-    if found is None:
-        return (*head, "–", "–", "–", row.reason)
-    low, high = found.interval_s
-    return (
-        *head,
-        format_seconds(found.step_time_s),
-        f"{format_seconds(low)} to {format_seconds(high)}",
-        format_bytes(max(found.peak_bytes, default=0)) if found.peak_bytes else "–",
-        row.limiter or row.reason,
-    )
+def _reaches_down(values: Sequence[float]) -> bool:
+    """Points fill most of an axis that begins at 0; else it covers them alone."""
+    return bool(values) and min(values) < 0.2 * max(values)
+
+
+def _candidate_cells(row: Considered) -> tuple[str, ...]:
+    head = (row.name, row.verdict, "yes" if row.pareto else "", "–" if row.devices is None else f"{row.devices:,}")
+    peak = format_bytes(row.peak_bytes) if row.peak_bytes else "–"
+    if row.step_s is None:
+        return (*head, "–", "–", peak, row.says)
+    ends = "–" if row.interval_s is None else " to ".join(format_seconds(end) for end in row.interval_s)
+    return (*head, format_seconds(row.step_s), ends, peak, row.says)
 
 
 def _is_plain_data_parallel(strategy: Strategy) -> bool:
@@ -610,7 +659,6 @@ def placement_section(
         layers: of the network, where the plan has degrees only
     """
     rows = _stages(strategy, modules, layers)
-    table = DataTable(columns=("part of a replica", "of the network", "ranks"), rows=rows, words=frozenset({0, 1, 2}))
     sizes = [
         f"{format_count(size, name)}"
         for size, name in (
@@ -635,11 +683,22 @@ def placement_section(
         said += f" Schedule {strategy.schedule}, {format_count(strategy.microbatches, 'microbatch')[:-1]}" + (
             "es." if strategy.microbatches > 1 else "h."
         )
-    return Section(
-        id="placement",
-        title="Placement",
-        content=[Words(lines=[said]), Chart(svg=_placement_drawing(rows, modules), table=table)],
-    )
+    return drawn_placement(rows, [said], modules=modules)
+
+
+def drawn_placement(
+    rows: Sequence[tuple[str, str, str]], said: Sequence[str], *, modules: Mapping[str, int] | None = None
+) -> Section:
+    """Which ranks have which part of the network, where a document says that and no strategy.
+
+    Args:
+        rows: part of a replica, what it has of the network, which ranks have it
+        said: sentences before the drawing
+        modules: as of `placement_section`
+    """
+    table = DataTable(columns=("part of a replica", "of the network", "ranks"), rows=rows, words=frozenset({0, 1, 2}))
+    content: list[Chart | Words] = [Words(lines=said), Chart(svg=_placement_drawing(rows, modules), table=table)]
+    return Section(id="placement", title="Placement", content=content)
 
 
 def _ranks_of_row(strategy: Strategy, row: int) -> str:

@@ -1,8 +1,9 @@
-"""Documents of studies as sections of a page: scaling, crossover, convergence, memory, rehearsal, observation.
+"""Documents of studies as sections of a page: plans, scaling, crossover, convergence, memory, rehearsal, observation.
 
 A document is what a command wrote with `--json`. The types below are what a page takes of it; more keys may be there.
 """
 
+import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,14 @@ from trimaran.report.charts import (
     time_unit,
 )
 from trimaran.report.page import Absent, Chart, Section, Words
-from trimaran.report.page_steps import percent, rate
+from trimaran.report.page_steps import (
+    Considered,
+    candidates_section,
+    drawn_placement,
+    percent,
+    prediction_section,
+    rate,
+)
 from trimaran.report.rehearsal import PURPOSES
 
 __all__ = ["READERS", "StudyPage"]
@@ -1005,6 +1013,7 @@ def _policies_section(found: _MemoryStudy) -> Section | None:
             name=name,
             points=[(one.step_time_s, one.peak_bytes / 2**30) for one in found.policies.values() if one.fits == fits],
             says=[_POLICIES.get(key, key) for key, one in found.policies.items() if one.fits == fits],
+            labels=[_POLICIES.get(key, key) for key, one in found.policies.items() if one.fits == fits],
             colour=colour,
             hollow=hollow,
             line=False,
@@ -1047,9 +1056,7 @@ def _policies_section(found: _MemoryStudy) -> Section | None:
     return Section(
         id="policies",
         title="Policies: time against memory",
-        content=[
-            Chart(svg=svg, table=table, caption="Each dot is a policy; a pointer on it says which.", is_open=True)
-        ],
+        content=[Chart(svg=svg, table=table, caption="Each dot is a policy.", is_open=True)],
     )
 
 
@@ -1485,6 +1492,574 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# A plan, as `plan --json` prints it
+
+
+class _PlannedStage(msgspec.Struct):
+    stage: _Count
+    layers: list[tuple[_Count, _Count]]
+    peak_bytes: _Count
+    state_bytes: _Count
+    activation_bytes: _Count
+    buffer_bytes: _Count
+
+
+class _PlannedAxis(msgspec.Struct):
+    axis: str
+    size: _Count
+
+
+class _PlannedTraffic(msgspec.Struct):
+    kind: str
+    members: _Count
+    nodes: _Count
+    cards: _Count
+    sharing: _Count
+
+
+class _PlannedLayout(msgspec.Struct):
+    stages: list[_PlannedStage]
+    device_order: list[_PlannedAxis]
+    traffic: list[_PlannedTraffic]
+
+
+class _PlannedNeed(msgspec.Struct):
+    least: _Count
+    most: _Count
+
+
+class _PlannedOption(msgspec.Struct):
+    strategy: str
+    step_time_s: _Positive
+    interval_s: tuple[_Positive, _Positive]
+    peak_bytes: list[_Count] | _Count = 0
+    limiter: str = ""
+    pareto: bool = False
+    degrees: dict[str, Any] = {}
+    devices: _Count | None = None
+    parts_s: dict[str, _Positive] = {}
+    mfu: _Positive | None = None
+    tokens_per_s: _Positive | None = None
+    need_bytes: _PlannedNeed | None = None
+    layout: _PlannedLayout | None = None
+    placement: dict[str, _Count] = {}
+    global_batch_size: _Count | None = None
+    time_to_accuracy_s: _Positive | None = None
+    time_to_accuracy_interval_s: tuple[_Positive | None, _Positive | None] | None = None
+    cost: _Positive | None = None
+    cost_unit: str = ""
+
+    @property
+    def peaks(self) -> list[int]:
+        """Of each rank that the document says, or of the fullest [bytes]."""
+        return self.peak_bytes if isinstance(self.peak_bytes, list) else [self.peak_bytes]
+
+    @property
+    def ranks(self) -> int | None:
+        """Devices that it uses; None: the document does not say."""
+        if self.devices is not None:
+            return self.devices
+        sizes = [self.degrees.get(axis, 1) for axis in ("dp", "pp", "tp", "cp")]
+        return math.prod(sizes) if self.degrees and all(isinstance(size, int) for size in sizes) else None
+
+
+class _PlannedRejection(msgspec.Struct):
+    strategy: str
+    reason: str
+
+
+class _PlannedReference(msgspec.Struct):
+    role: str
+    reason: str
+    strategy: str | None = None
+    step_time_s: _Positive | None = None
+
+
+class _ExpertLoad(msgspec.Struct):
+    reached: _Positive
+    step_time_s: _Positive
+    interval_s: tuple[_Positive, _Positive]
+    peak_bytes: _Count
+    fits: bool
+    planned: bool
+
+
+class _PlannedAtBatch(msgspec.Struct):
+    candidates: list[_PlannedOption] = []
+
+
+class _NamedCurve(msgspec.Struct):
+    name: str
+
+
+class _PlanDocument(msgspec.Struct):
+    job: str
+    cluster: str | None
+    machine: str
+    device: str
+    devices: _Count
+    global_batch_size: _Count
+    precision: str
+    software: str
+    objective: str
+    chosen: _PlannedOption
+    notes: list[str] = []
+    link: str | None = None
+    sequence: _Count | None = None
+    memory_limit_bytes: _Count | None = None
+    idle_devices: _Count = 0
+    candidates: list[_PlannedOption] = []
+    front: list[_PlannedOption] = []
+    baseline: _PlannedOption | None = None
+    rejected: list[_PlannedRejection] = []
+    rejected_counts: dict[str, _Count] = {}
+    references: list[_PlannedReference] = []
+    rule: str = ""
+    expert_loads: list[_ExpertLoad] = []
+    at_batch: _PlannedAtBatch | None = None
+    curve: _NamedCurve | None = None
+
+
+def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
+    found: _PlanDocument = plain
+    chosen, where = found.chosen, found.cluster or "this machine"
+    samples_per_s = found.global_batch_size / chosen.step_time_s if chosen.step_time_s > 0 else 0.0
+    low, high = (format_seconds(end) for end in chosen.interval_s)
+    verdict = (
+        f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')} of {where}: {chosen.strategy} is "
+        f"predicted at {format_seconds(chosen.step_time_s)} a step (90 %: {low} to {high}), {rate(samples_per_s)} "
+        "samples/s"
+    )
+    other = found.baseline
+    if other is not None and other.strategy != chosen.strategy and chosen.step_time_s > 0:
+        ratio = other.step_time_s / chosen.step_time_s
+        verdict += f"; {ratio:.2f} times the speed of the best baseline, {other.strategy}"
+    facts = [
+        ("strategy", chosen.strategy),
+        ("devices", f"{chosen.ranks:,} of {found.devices:,}" if chosen.ranks else f"{found.devices:,}"),
+        ("throughput", f"{rate(samples_per_s)} samples/s"),
+    ]
+    if chosen.tokens_per_s:
+        facts.append(("tokens", f"{chosen.tokens_per_s:,.0f} a second"))
+    if chosen.mfu is not None:
+        facts.append(("MFU", f"{chosen.mfu:.1%}"))
+    if max(chosen.peaks, default=0):
+        facts.append(("peak memory", format_bytes(max(chosen.peaks))))
+    facts.append(("global batch", f"{found.global_batch_size:,}"))
+    if chosen.time_to_accuracy_s is not None:
+        facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
+    command = _plan_command(found)
+    absent: list[Absent] = []
+    by_file = f"{command} --output plan.json; trimaran report plan.json"
+    if found.cluster is None:
+        by_file += " --simulate"
+    if not chosen.parts_s:
+        absent += [
+            Absent(title=title, how=f"the plan file has it: {by_file}")
+            for title in ("Where a step goes, by rank", "Timeline of every rank", "Memory over time")
+        ]
+    else:
+        absent.append(
+            Absent(
+                title="Timeline of every rank",
+                how="the analytical model chose degrees and has no program to simulate",
+            )
+        )
+    scale = f"trimaran scale {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster or 'NAME')} --json"
+    absent.append(Absent(title="Scaling", how=f"a study: {scale}"))
+    environment = {
+        "cluster": found.cluster or "",
+        "machine": found.machine,
+        "device": found.device,
+        "links limited to": found.link or "",
+        "precision": found.precision,
+        "software": found.software,
+        "sequence": f"{found.sequence:,} tokens" if found.sequence else "",
+        "made best": found.objective,
+    }
+    return StudyPage(
+        kind="Plan",
+        title=f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')}",
+        verdict=f"{verdict}.",
+        facts=facts,
+        sections=_kept(
+            prediction_section(chosen.step_time_s, chosen.interval_s, None),
+            _planned_parts(found),
+            _planned_memory(found),
+            _planned_placement(found),
+            _planned_traffic(chosen.layout),
+            _expert_loads(found),
+            candidates_section(
+                _planned_candidates(found),
+                rule=found.rule,
+                rejected=sum(found.rejected_counts.values()) or len(found.rejected),
+            ),
+            _planned_training(found),
+            _references(found),
+        ),
+        absent=absent,
+        notes=found.notes,
+        command=f"{command} --json",
+        environment=environment,
+    )
+
+
+def _plan_command(found: _PlanDocument) -> str:
+    """The command that asks the same, as far as the document says."""
+    words = ["trimaran", "plan", found.job]
+    if found.cluster is not None:
+        words += ["--cluster", found.cluster]
+    words += ["--devices", str(found.devices), "--batch", str(found.global_batch_size)]
+    if found.sequence and found.cluster is not None:
+        words += ["--sequence", str(found.sequence)]
+    if found.curve is not None:
+        words += ["--curve", found.curve.name]
+    return shlex.join(words)
+
+
+_PLAN_COLOURS = {
+    "compute": "var(--forward)",
+    "exchanges inside layers": "var(--exposed)",
+    "exchanges between replicas": "var(--load)",
+    "idle stages": "var(--idle)",
+    "update": "var(--update)",
+    "slowest rank": "var(--after)",
+}
+_MOST_BARS = 10
+
+
+def _planned_parts(found: _PlanDocument) -> Section | None:
+    """Compute, communication, idle stages, update of the chosen strategy, and of others next to it."""
+    options = _different([found.chosen, *([found.baseline] if found.baseline else []), *_listed(found)])
+    shown = [one for one in options if one.parts_s][:_MOST_BARS]
+    if not shown or not found.chosen.parts_s:
+        return None
+    names = list(dict.fromkeys(name for one in shown for name in one.parts_s))
+    spare = [colour for colour in SERIES_COLOURS if colour not in _PLAN_COLOURS.values()]
+    colours = _PLAN_COLOURS | {
+        name: spare[n % len(spare)] for n, name in enumerate(one for one in names if one not in _PLAN_COLOURS)
+    }
+    unit, size = time_unit(max(sum(one.parts_s.values()) for one in shown))
+    roles = [_role(found, one) for one in shown]
+    svg = bar_chart(
+        "Parts of a step by strategy",
+        [
+            Bar(
+                name=role or f"candidate {n}",
+                parts=[one.parts_s.get(name, 0.0) / size for name in names],
+                note=f"{sum(one.parts_s.values()) / size:,.3g}",
+            )
+            for n, (role, one) in enumerate(zip(roles, shown, strict=True), start=1)
+        ],
+        [(name, colours[name]) for name in names],
+        Axis(title=f"time of a step [{unit}]"),
+    )
+    table = DataTable(
+        columns=("", "strategy", *(f"{name} [{unit}]" for name in names), f"step [{unit}]"),
+        rows=[
+            (
+                role or f"candidate {n}",
+                one.strategy,
+                *(f"{one.parts_s.get(name, 0.0) / size:.4g}" for name in names),
+                f"{one.step_time_s / size:.4g}",
+            )
+            for n, (role, one) in enumerate(zip(roles, shown, strict=True), start=1)
+        ],
+        words=frozenset({0, 1}),
+    )
+    whole = sum(found.chosen.parts_s.values()) or 1.0
+    name, seconds = max(found.chosen.parts_s.items(), key=lambda item: item[1])
+    caption = (
+        f"Of the chosen strategy {name} takes {format_seconds(seconds)}, {percent(seconds / whole, signed=False)} of "
+        "the step. Communication counts where it is not overlapped with work."
+    )
+    return Section(id="parts", title="Where a step goes", content=[Chart(svg=svg, table=table, caption=caption)])
+
+
+def _different(options: Sequence[_PlannedOption]) -> list[_PlannedOption]:
+    """Options without those that are there by the same name."""
+    found: dict[str, _PlannedOption] = {}
+    for one in options:
+        found.setdefault(one.strategy, one)
+    return list(found.values())
+
+
+def _listed(found: _PlanDocument) -> list[_PlannedOption]:
+    """Candidates at the batch of the plan."""
+    return found.candidates if found.at_batch is None else found.at_batch.candidates
+
+
+def _planned_training(found: _PlanDocument) -> Section | None:
+    """Time to accuracy by batch and devices, of a plan to a target."""
+    shown = [found.chosen, *found.candidates] if found.at_batch is not None else []
+    rows = [
+        (
+            one.strategy,
+            "chosen" if n == 0 else "",
+            f"{one.global_batch_size:,}" if one.global_batch_size else "–",
+            f"{one.ranks:,}" if one.ranks else "–",
+            format_duration(one.time_to_accuracy_s),
+            "–"
+            if one.time_to_accuracy_interval_s is None
+            else " to ".join("∞" if end is None else format_duration(end) for end in one.time_to_accuracy_interval_s),
+            "–" if one.cost is None else f"{one.cost:,.4g} {one.cost_unit}",
+        )
+        for n, one in enumerate(shown)
+        if one.time_to_accuracy_s is not None
+    ]
+    if not rows:
+        return None
+    table = DataTable(
+        columns=("strategy", "", "global batch", "devices", "time to accuracy", "90 % interval", "cost"),
+        rows=rows[:_MOST_PEAKS],
+        words=frozenset({0, 1}),
+        left_out="" if len(rows) <= _MOST_PEAKS else f"{len(rows) - _MOST_PEAKS} more.",
+    )
+    return Section(id="training", title="Time to accuracy", content=[table])
+
+
+def _role(found: _PlanDocument, one: _PlannedOption) -> str:
+    if one.strategy == found.chosen.strategy:
+        return "chosen"
+    return "baseline" if found.baseline is not None and one.strategy == found.baseline.strategy else ""
+
+
+_MEMORY_PARTS = (
+    ("parameters, gradients, optimizer", "var(--series-1)"),
+    ("activations", "var(--series-4)"),
+    ("buffers and fragments", "var(--series-5)"),
+)
+
+
+def _planned_memory(found: _PlanDocument) -> Section | None:
+    """Memory of each stage by purpose, or of each rank where purposes are not known, with the device's capacity."""
+    chosen, room = found.chosen, found.memory_limit_bytes
+    if chosen.layout is None:
+        return _planned_peaks(chosen.peaks)
+    stages = chosen.layout.stages
+    if not stages:
+        return None
+    svg = bar_chart(
+        "Memory at the peak by stage and purpose",
+        [
+            Bar(
+                name=_stage_name(one, len(stages)),
+                parts=[count / 2**30 for count in (one.state_bytes, one.activation_bytes, one.buffer_bytes)],
+                note=f"{one.peak_bytes / 2**30:,.3g}",
+            )
+            for one in stages
+        ],
+        _MEMORY_PARTS,
+        Axis(title="memory of a rank at the peak [GiB]"),
+        limit=Limit(name=f"a device has {format_bytes(room)}", at=room / 2**30) if room else None,
+        names="stage",
+    )
+    table = DataTable(
+        columns=(
+            "stage" if len(stages) > 1 else "",
+            *(f"{name} [GiB]" for name, _ in _MEMORY_PARTS),
+            "peak [GiB]",
+            "of a device",
+        ),
+        rows=[
+            (
+                str(one.stage) if len(stages) > 1 else "each rank",
+                *(f"{count / 2**30:,.4g}" for count in (one.state_bytes, one.activation_bytes, one.buffer_bytes)),
+                f"{one.peak_bytes / 2**30:,.4g}",
+                f"{one.peak_bytes / room:.1%}" if room else "–",
+            )
+            for one in stages
+        ],
+    )
+    caption = "Of a rank of each stage." if len(stages) > 1 else "Of each rank."
+    need = chosen.need_bytes
+    if need is not None and need.least < need.most:
+        caption += (
+            f" What the software adds is not known exactly: {format_bytes(need.least)} to {format_bytes(need.most)} on "
+            "the fullest rank; the bars have the most."
+        )
+    content = [Chart(svg=svg, table=table, caption=caption)]
+    return Section(id="memory", title="Memory by purpose", content=content)
+
+
+def _stage_name(one: _PlannedStage, count: int) -> str:
+    if count == 1:
+        return "each rank"
+    return f"stage {one.stage}" if count <= 20 else str(one.stage)
+
+
+def _planned_peaks(peaks: Sequence[int]) -> Section | None:
+    if not max(peaks, default=0):
+        return None
+    most = max(peaks)
+    unit, size = next(((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20)) if most >= one), ("KiB", 2**10))
+    svg = bar_chart(
+        "Memory at the peak by rank",
+        [
+            Bar(
+                name=f"rank {n}" if len(peaks) <= 20 else str(n),
+                parts=[count / size],
+                note=f"{count / size:,.3g}" if len(peaks) <= 20 else "",
+            )
+            for n, count in enumerate(peaks)
+        ],
+        [("at the peak", "var(--series-1)")],
+        Axis(title=f"memory at the peak [{unit}]"),
+    )
+    table = DataTable(
+        columns=("rank", "at the peak"),
+        rows=[(str(n), format_bytes(count)) for n, count in enumerate(peaks[:_MOST_PEAKS])],
+        left_out="" if len(peaks) <= _MOST_PEAKS else f"{len(peaks) - _MOST_PEAKS} more ranks.",
+    )
+    return Section(id="memory", title="Memory at the peak, by rank", content=[Chart(svg=svg, table=table)])
+
+
+_MOST_PEAKS = 300
+
+
+def _planned_placement(found: _PlanDocument) -> Section | None:
+    chosen = found.chosen
+    said = [f"{chosen.strategy}."]
+    if chosen.layout is not None and chosen.layout.stages:
+        stages = chosen.layout.stages
+        each = None if chosen.ranks is None else chosen.ranks // len(stages)
+        on = "every rank" if each is None else format_count(each, "rank")
+        order = [f"{one.axis} {one.size:,}" for one in chosen.layout.device_order if one.size > 1]
+        if order:
+            said.append(f"Ranks by device, neighbours first: {', '.join(order)}.")
+        rows = [
+            (f"stage {one.stage}" if len(stages) > 1 else "whole network", _layers_words(one.layers), on)
+            for one in stages
+        ]
+        return drawn_placement(rows, said)
+    if not chosen.placement:
+        return None
+    count = max(chosen.placement.values()) + 1
+    each = None if chosen.ranks is None else chosen.ranks // count
+    on = "not said" if each is None else format_count(each, "rank")
+    if count == 1:
+        return drawn_placement([("whole network", "all modules", on)], said)
+    rows = [
+        (f"stage {n}", ", ".join(name for name, row in chosen.placement.items() if row == n), on) for n in range(count)
+    ]
+    return drawn_placement(rows, said, modules=chosen.placement)
+
+
+def _layers_words(chunks: Sequence[tuple[int, int]]) -> str:
+    """Layers from the first of each part to its last.
+
+    Example:
+        >>> _layers_words([(0, 2), (8, 10)]), _layers_words([(0, 1)])
+        ('4 layers: 0–1, 8–9', '1 layer: 0')
+    """
+    spans = [f"{first}" if last - first == 1 else f"{first}–{last - 1}" for first, last in chunks if last > first]
+    count = format_count(sum(max(0, last - first) for first, last in chunks), "layer")
+    return f"{count}: {', '.join(spans)}" if spans else count
+
+
+_KINDS_OF_RANKS = {
+    "tp": "tensor-parallel",
+    "cp": "context-parallel",
+    "dp": "data-parallel",
+    "pp": "messages between stages",
+    "ep": "expert-parallel",
+    "expert dp": "replicas of experts",
+}
+
+
+def _planned_traffic(layout: _PlannedLayout | None) -> Section | None:
+    if layout is None or not layout.traffic:
+        return None
+    table = DataTable(
+        columns=("ranks", "what", "members", "crosses nodes", "nodes of a group", "cards of each node", "share a card"),
+        rows=[
+            (
+                one.kind,
+                _KINDS_OF_RANKS.get(one.kind, ""),
+                f"{one.members:,}",
+                "yes" if one.nodes > 1 else "no",
+                f"{one.nodes:,}",
+                f"{one.cards:,}" if one.nodes > 1 else "–",
+                format_count(one.sharing, "group") if one.nodes > 1 else "–",
+            )
+            for one in layout.traffic
+        ],
+        words=frozenset({0, 1, 3}),
+    )
+    return Section(id="traffic", title="Which ranks exchange across nodes", content=[table])
+
+
+def _expert_loads(found: _PlanDocument) -> Section | None:
+    if not found.expert_loads:
+        return None
+    table = DataTable(
+        columns=("load of the busiest experts", "step", "90 % interval", "peak", "fits", ""),
+        rows=[
+            (
+                f"{one.reached:.3g} × the mean",
+                format_seconds(one.step_time_s),
+                " to ".join(format_seconds(end) for end in one.interval_s),
+                format_bytes(one.peak_bytes),
+                "yes" if one.fits else "no",
+                "planned" if one.planned else "",
+            )
+            for one in found.expert_loads
+        ],
+        words=frozenset({0, 4, 5}),
+    )
+    return Section(id="experts", title="Uneven load of experts", content=[table])
+
+
+def _planned_candidates(found: _PlanDocument) -> list[Considered]:
+    """Candidates, those on the front that are not listed, and the rejected ones that the document names."""
+    base = [found.baseline] if found.baseline else []
+    front = {one.strategy for one in found.front}
+    rows = [
+        Considered(
+            name=one.strategy,
+            verdict=_role(found, one),
+            pareto=one.pareto or one.strategy in front,
+            devices=one.ranks,
+            step_s=one.step_time_s,
+            interval_s=one.interval_s,
+            peak_bytes=max(one.peaks, default=0),
+            says=one.limiter,
+        )
+        for one in _different([found.chosen, *base, *_listed(found), *found.front])
+    ]
+    return rows + [Considered(name=one.strategy, verdict="rejected", says=one.reason) for one in found.rejected]
+
+
+def _references(found: _PlanDocument) -> Section | None:
+    """What the plan is compared with, and how many were rejected for what."""
+    content: list[DataTable] = []
+    if found.references:
+        content.append(
+            DataTable(
+                columns=("compared with", "strategy", "step", "or why not"),
+                rows=[
+                    (
+                        one.role,
+                        one.strategy or "–",
+                        "–" if one.step_time_s is None else format_seconds(one.step_time_s),
+                        one.reason,
+                    )
+                    for one in found.references
+                ],
+                words=frozenset({0, 1, 3}),
+            )
+        )
+    if found.rejected_counts:
+        content.append(
+            DataTable(
+                columns=("rejected because", "strategies"),
+                rows=[(cause, f"{count:,}") for cause, count in found.rejected_counts.items()],
+            )
+        )
+    return Section(id="compared", title="Compared with, and rejected", content=content) if content else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1505,6 +2080,12 @@ class StudyReader:
 
 
 READERS = (
+    StudyReader(
+        command="plan",
+        keys=frozenset({"job", "global_batch_size", "objective", "chosen"}),
+        content=_PlanDocument,
+        page=_plan_page,
+    ),
     StudyReader(command="scale", keys=frozenset({"rows", "mode", "cluster"}), content=_Scale, page=_scale_page),
     StudyReader(command="crossover", keys=frozenset({"crossings", "curve"}), content=_Crossover, page=_crossover_page),
     StudyReader(command="curve", keys=frozenset({"e0", "b_crit", "points"}), content=_Curve, page=_curve_page),

@@ -20,6 +20,7 @@ import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
 from trimaran.features.report_page import ReportPage, report
 from trimaran.features.training.run_record import command_line
+from trimaran.planning.documents import plan_document
 from trimaran.planning.plan_files import write_planned
 from trimaran.program.plan import write_plan
 from trimaran.report.page_studies import READERS
@@ -266,6 +267,71 @@ def test_memory_without_its_course_says_how_to_get_it(tmp_path: Path) -> None:
     del document["live_bytes"]
     found, _ = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
     assert "--chart --json" in dict(found.absent)["Memory over time"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `plan --json` printed
+
+
+def test_the_answer_of_a_plan_of_degrees_shows_where_time_and_memory_go(tmp_path: Path) -> None:
+    """2 of 3 s; stages of 30 and 20 GiB of 40 GiB."""
+    found, text = made(write_study(tmp_path / "p.json", studies()["plan"]), tmp_path / "report.html")
+    assert found.verdict == (
+        "llama2:70b on 4 devices of dgx-h100:1: dp2 pp2 m4 is predicted at 2.00 s a step (90 %: 1.80 s to 2.20 s), "
+        "4 samples/s; 1.50 times the speed of the best baseline, dp4 zero3."
+    )
+    assert found.sections == (
+        "Predicted step",
+        "Where a step goes",
+        "Memory by purpose",
+        "Placement",
+        "Which ranks exchange across nodes",
+        "Uneven load of experts",
+        "Candidates and the Pareto front",
+        "Compared with, and rejected",
+        "Environment and commands",
+    )
+    assert "Of the chosen strategy compute takes 1.50 s, 75 % of the step." in text
+    assert "a device has 40.0 GiB" in text
+    assert '<td class="figure">75.0%</td>' in text
+    assert '<td class="figure">50.0%</td>' in text
+    assert "28.0 GiB to 30.0 GiB" in text
+    assert "2 layers: 2–3" in text
+    assert "2 candidates with a predicted step; 12 rejected before" in text
+    assert "--devices 4 --batch 8 --sequence 4096 --json" in text
+    assert list(dict(found.absent)) == ["Timeline of every rank", "Scaling"]
+
+
+@pytest.mark.parametrize("job", ["lenet", "llama2:7b"])
+def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> None:
+    """By the simulator, which answers where each module is and no parts of the step; by the analytical model."""
+    if job == "lenet":
+        plan = trimaran.plan(job, cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
+    else:
+        plan = trimaran.plan(job, cluster="dgx-h100", devices=8, batch=64)
+    answer = json.loads(json.dumps(plan_document(plan)))
+    found, text = made(write_study(tmp_path / "p.json", answer), tmp_path / "report.html")
+    assert f"{plan.chosen.strategy.devices} devices" in found.verdict
+    assert ("Where a step goes" in found.sections) is (job != "lenet")
+    if job == "lenet":
+        assert "stage 1" in text
+        assert "--output plan.json; trimaran report plan.json" in dict(found.absent)["Where a step goes, by rank"]
+    else:
+        path = tmp_path / "plan.json"
+        write_planned(path, plan)
+        of_file, _ = made(path, tmp_path / "report.html")
+        how = dict(of_file.absent)["Where a step goes"]
+        assert "trimaran plan llama2:7b --cluster dgx-h100 --devices 8 --batch 64" in how
+        assert how.endswith("--json > answer.json; trimaran report answer.json")
+        assert dict(of_file.absent)["Memory by purpose"] == how
+
+
+def test_a_plan_and_its_answer_agree_on_the_candidates(tmp_path: Path) -> None:
+    """A file of degrees holds no rejected strategy: it does not say that there was none."""
+    plan = small_plan()
+    write_plan(tmp_path / "plan.json", replace(plan, candidates=plan.candidates[:2]))
+    _, text = made(tmp_path / "plan.json", tmp_path / "report.html")
+    assert "2 candidates with a predicted step. Pareto" in text
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ def studies(name: str = "") -> dict[str, dict[str, Any]]:
         curve |= {"name": name, "task": name, "warnings": [name]}
     estimate = memory_estimate(name or "vgg16")
     return {
+        "plan": plan_answer(name or "llama2:70b"),
         "scale": study_document(scaled),
         "crossover": crossover_document(crossover),
         "curve": curve,
@@ -151,6 +152,80 @@ def studies(name: str = "") -> dict[str, dict[str, Any]]:
         "memory": memory_document(estimate) | {"live_bytes": live_document(estimate.curve)},
         "rehearse": rehearsal_document(rehearsed),
         "observe": {"exit_code_of_command": 0} | observation_document(observation(name or "Net")),
+    }
+
+
+def plan_answer(name: str = "llama2:70b") -> dict[str, Any]:
+    """What `plan --json` prints of a plan of degrees: two stages of 30 and 20 GiB, a baseline 1.5 times as slow."""
+    chosen = {
+        "strategy": "dp2 pp2 m4",
+        "degrees": {"dp": 2, "pp": 2, "tp": 1, "cp": 1},
+        "step_time_s": 2.0,
+        "interval_s": [1.8, 2.2],
+        "peak_bytes": [30 * GIB],
+        "limiter": name,
+        "parts_s": {"compute": 1.5, "idle stages": 0.25, "exchanges between replicas": 0.25},
+        "mfu": 0.5,
+        "tokens_per_s": 4096.0,
+        "need_bytes": {"least": 28 * GIB, "usual": 29 * GIB, "most": 30 * GIB},
+        "pareto": True,
+    }
+    stages = [
+        {
+            "stage": n,
+            "layers": [[2 * n, 2 * n + 2]],
+            "peak_bytes": (30 - 10 * n) * GIB,
+            "state_bytes": 10 * GIB,
+            "activation_bytes": (15 - 10 * n) * GIB,
+            "buffer_bytes": 5 * GIB,
+        }
+        for n in range(2)
+    ]
+    traffic = {"kind": "dp", "members": 2, "nodes": 2, "cards": 1, "sharing": 1, "uplinks": 0.0}
+    layout = {"stages": stages, "device_order": [{"axis": "pp", "size": 2}], "traffic": [traffic]}
+    slower = {
+        "strategy": "dp4 zero3",
+        "degrees": {"dp": 4, "pp": 1, "tp": 1, "cp": 1},
+        "step_time_s": 3.0,
+        "interval_s": [2.7, 3.3],
+        "peak_bytes": [35 * GIB],
+        "parts_s": {"compute": 1.5, "idle stages": 0.0, "exchanges between replicas": 1.5},
+        "pareto": False,
+    }
+    return {
+        "job": name,
+        "cluster": "dgx-h100:1",
+        "machine": name,
+        "device": "NVIDIA H100 SXM5 80 GB",
+        "devices": 4,
+        "link": None,
+        "global_batch_size": 8,
+        "precision": "bf16",
+        "software": "megatron 2025",
+        "objective": "throughput",
+        "notes": [name],
+        "sequence": 4096,
+        "memory_limit_bytes": 40 * GIB,
+        "expert_loads": [
+            {
+                "imbalance": load,
+                "reached": load,
+                "step_time_s": 2.0 * load,
+                "interval_s": [load, 3.0 * load],
+                "peak_bytes": 30 * GIB,
+                "fits": load < 2,
+                "planned": load == 1.0,
+            }
+            for load in (1.0, 2.0)
+        ],
+        "candidates": [chosen, slower],
+        "front": [chosen | {"devices": 4}],
+        "chosen": chosen | {"gap": 0.1, "layout": layout},
+        "baseline": slower,
+        "rejected": [],
+        "rejected_counts": {"does not fit the memory of a device": 12},
+        "references": [{"role": "ddp", "reason": "needs 100 GB", "strategy": None, "step_time_s": None}],
+        "rule": name,
     }
 
 

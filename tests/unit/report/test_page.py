@@ -1,5 +1,6 @@
 """A page as HTML: what it has, what it says is not there, and that nothing of a file becomes a part of it."""
 
+import itertools
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.unit.report.pages import HOSTILE
 from trimaran.base.html import DataTable, escaped, fragment, table_html
 from trimaran.report.charts import Axis, Bar, Interval, Limit, Series, bar_chart, curve_chart, interval_chart
 from trimaran.report.page import MOST_BYTES, Absent, Chart, Commands, Page, Section, Timelines, Words, render_page
+from trimaran.report.page_steps import Considered, candidates_section
 
 AXIS = Axis(title="time [ms]")
 TABLE = DataTable(columns=("rank", "time [ms]"), rows=[("0", "1.5")])
@@ -219,6 +221,89 @@ def test_one_point_has_a_chart_of_its_own_scale(value: float, log: bool) -> None
     dots = [dot for dot in places(svg, "circle") if dot["cy"] > 40]
     assert len(dots) == 1
     assert 60 < dots[0]["cx"] < 560
+
+
+def texts(svg: str) -> list[tuple[float, float, str, str]]:
+    """Place, anchor and content of each text."""
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*text-anchor="(\w+)"[^>]*>([^<]*)<', svg)
+    return [(float(x), float(y), anchor, said) for x, y, anchor, said in found]
+
+
+def test_axes_say_what_their_places_do_not() -> None:
+    points = [(80.0, 100.0), (90.0, 1000.0)]
+    svg = curve_chart("c", [Series(name="a", points=points)], Axis(title="time [s]"), Axis(title="rate", log=True))
+    said = [text for *_, text in texts(svg)]
+    assert "time [s], does not begin at 0" in said
+    assert "rate, log scale" in said
+    svg = curve_chart("c", [Series(name="a", points=points)], Axis(title="time [s]", zero=True), Axis(title="rate"))
+    assert "time [s]" in [text for *_, text in texts(svg)]
+
+
+def test_labels_of_points_cover_neither_each_other_nor_a_point() -> None:
+    """Two points that nearly touch, between others and under a limit, with names as long as those of strategies."""
+    names = ["dp64 pp4 interleaved x10 tp4 zero1 m8 mb2", "dp1024 zero3 recompute:26"]
+    points = [(3.24, 74.2), (3.26, 74.0)]
+    others = [(3.24 + 0.01 * n, 74.2 - 0.3 * n) for n in range(2, 12)]
+    svg = curve_chart(
+        "c",
+        [
+            Series(name="", points=others, line=False),
+            Series(name="", points=points, labels=names, line=False, size=7.0),
+        ],
+        Axis(title="x"),
+        Axis(title="y"),
+        limits=[Limit(name="most", at=74.5)],
+    )
+    boxes = [(x, y - 10, x + 6.5 * len(text), y + 2) for x, y, _, text in texts(svg) if text in names]
+    assert len(boxes) == 2
+    dots = [(dot["cx"] - 3, dot["cy"] - 3, dot["cx"] + 3, dot["cy"] + 3) for dot in places(svg, "circle")]
+    for first, second in itertools.combinations(boxes, 2):
+        assert not cross(first, second)
+    assert not [dot for box in boxes for dot in dots if cross(box, dot)]
+    assert all(box[0] >= 68 and box[2] <= 560 for box in boxes)
+
+
+def cross(first: tuple[float, ...], second: tuple[float, ...]) -> bool:
+    """Boxes by left, top, right and bottom share a place."""
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
+
+
+def test_candidates_fill_their_chart() -> None:
+    """Steps of 3.24 to 3.5 s and 70 to 79 GiB: neither axis begins at 0, and the points are not in one corner."""
+    rows = [
+        Considered(name=f"dp{n}", verdict=verdict, step_s=step_s, interval_s=(3.0, 4.0), peak_bytes=peak * 2**30)
+        for n, verdict, step_s, peak in ((1, "chosen", 3.24, 74), (2, "baseline", 3.5, 79), (3, "", 3.3, 70))
+    ]
+    section = candidates_section(rows)
+    assert section is not None
+    chart = section.content[0]
+    assert isinstance(chart, Chart)
+    dots = [dot for dot in places(chart.svg, "circle") if dot["cy"] > 50]
+    across, up = [dot["cx"] for dot in dots], [dot["cy"] for dot in dots]
+    assert max(across) - min(across) > 300
+    assert max(up) - min(up) > 120
+    assert chart.svg.count("does not begin at 0") == 2
+    assert {"dp1", "dp2"} <= {text for *_, text in texts(chart.svg)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Tables
+
+
+def test_a_long_text_has_a_width_to_be_read_in_and_its_section_the_whole_page() -> None:
+    """What stood in a column of three letters; a table of few figures stays in one of two columns."""
+    long = DataTable(
+        columns=("policy", "peak", "step", "slower", "note"),
+        rows=[("a", "1 GiB", "1 s", "2 %", "nothing that it tries fits; its first trial, all, is shown here")],
+        words=frozenset({0, 4}),
+    )
+    assert '<td class="long">nothing' in table_html(long)
+    assert "th.long, td.long { min-width: 18rem;" in STYLE
+    narrow = DataTable(columns=("policy", "peak"), rows=[("a", "1 GiB")])
+    for table, is_full in ((long, True), (narrow, False)):
+        section = Section(id="policies", title="t", content=[Chart(svg="", table=table)])
+        assert ('<section id="policies" class="full"' in render_page(page(section))) is is_full
+    assert re.search(r"\.wide \{[^}]*overflow-x: auto", STYLE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

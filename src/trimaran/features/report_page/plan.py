@@ -27,6 +27,7 @@ from trimaran.report.page_steps import (
     RankParts,
     candidates_section,
     commands_section,
+    considered,
     memory_section,
     parts_section,
     placement_section,
@@ -64,6 +65,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
 
     prediction = plan.prediction
     sections.append(prediction_section(prediction.step_time_s, prediction.interval_s, None))
+    asked_again = _asked_again(plan)
     timeline = None if simulated is None else simulated.chosen.timeline
     program = None if simulated is None else simulated.chosen.program
     add(
@@ -75,8 +77,8 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
             if timeline.after_s
             else "",
         ),
-        "Where a step goes, by rank",
-        why_not,
+        "Where a step goes, by rank" if plan.has_program else "Where a step goes",
+        why_not if plan.has_program else f"the plan file does not hold it, its document does: {asked_again}",
     )
     timelines = step_timelines(timeline, program=program)
     add(
@@ -88,8 +90,8 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     )
     add(
         memory_section(timeline, None, plan.premises.memory_bytes, step_s=prediction.step_time_s),
-        "Memory over time",
-        why_not,
+        "Memory over time" if plan.has_program else "Memory by purpose",
+        why_not if plan.has_program else f"the plan file does not hold it, its document does: {asked_again}",
     )
     add(
         scaling_section(plan),
@@ -102,7 +104,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         modules = placement_document(simulated.graph, simulated.chosen.strategy)
     sections.append(placement_section(plan.strategy, modules=modules, layers=plan.premises.layers))
     add(
-        candidates_section(plan.candidates),
+        candidates_section(considered(plan.candidates)),
         "Candidates and the Pareto front",
         f"the plan has none: trimaran plan {job} --output plan.json",
     )
@@ -139,10 +141,7 @@ def _simulated(path: Path, plan: Plan, asked: bool, progress: Progress) -> tuple
     """The plan, simulated; or why it is not."""
     again = f"trimaran report {shlex.quote(str(path))} --simulate"
     if not plan.has_program:
-        return (
-            None,
-            "the analytical model chose degrees and has no program to simulate; trimaran explain says its parts",
-        )
+        return None, "the analytical model chose degrees and has no program to simulate"
     if not asked and not plan.premises.cluster:
         return None, f"the plan is for a machine at hand, which would be measured: {again}"
     if not asked and ".py:" in plan.job:
@@ -156,6 +155,18 @@ def _simulated(path: Path, plan: Plan, asked: bool, progress: Progress) -> tuple
             raise
         reason = error.message.splitlines()[0]
         return None, f"the plan cannot be simulated here ({reason})"
+
+
+def _asked_again(plan: Plan) -> str:
+    """The command whose document says what a plan of degrees does not, as far as the plan knows the question."""
+    premises = plan.premises
+    words = ["trimaran", "plan", plan.job, "--cluster", premises.cluster or "NAME"]
+    words += ["--devices", str(len(premises.devices)), "--batch", str(premises.global_batch_size)]
+    if premises.sequence_length:
+        words += ["--sequence", str(premises.sequence_length)]
+    if premises.precision:
+        words += ["--precision", premises.precision]
+    return f"{shlex.join([*words, '--json'])} > answer.json; trimaran report answer.json"
 
 
 def _parts(simulated: Simulated | None) -> list[RankParts]:

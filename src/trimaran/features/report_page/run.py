@@ -24,6 +24,7 @@ from trimaran.report.page_steps import (
     RankParts,
     candidates_section,
     commands_section,
+    considered,
     memory_section,
     parts_section,
     percent,
@@ -319,7 +320,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         "give the folder of the run, with plan.json",
     )
     add(
-        None if plan is None else candidates_section(plan.candidates),
+        None if plan is None else candidates_section(considered(plan.candidates)),
         "Candidates and the Pareto front",
         f"the plan has none: trimaran plan {shlex.quote(job)} --output plan.json",
     )
