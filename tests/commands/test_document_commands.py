@@ -196,6 +196,8 @@ def run(command: str, folder: Path) -> str:
     )
     assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert "Traceback" not in done.stderr
+    if ">" in command:
+        (folder / command.partition(">")[2].strip()).write_text(done.stdout, encoding="utf-8")
     return done.stderr
 
 
