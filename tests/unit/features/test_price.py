@@ -152,7 +152,7 @@ def test_the_command_prints_parts_memory_and_verdict(tmp_path: Path) -> None:
     words = ["price", "llama2:7b", "--cluster", "dgx-h100:2", "--batch", "64"]
     shown = CliRunner().invoke(app, [*words, "--strategy", "tp2 pp2 dp4 zero1 mb1"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0
-    assert "tokens/s a device, MFU" in shown.output
+    assert "tokens/s a device, " in shown.output
     assert "it fits" in shown.output
     answer = json.loads(CliRunner().invoke(app, [*words, "--strategy", "tp2 pp2 dp4 zero1 mb1", "--json"]).stdout)
     assert sum(answer["parts_s"].values()) == pytest.approx(answer["step_time_s"])
