@@ -218,7 +218,8 @@ def rank_table(comparison: Comparison) -> Table:
     unit, size = unit_of(_longest(comparison))
     table = frame_table(
         f"Predicted and measured step by rank [{unit}]",
-        "comm: communication while waiting   other: unattributed\n"
+        "FP, BP, WU: forward, backward, weight update; load: waiting for data; comm: communication while waiting; "
+        "idle: waiting for other ranks; other: unattributed\n"
         "overlap: communication while working, not part of the step\n"
         f"{comparison.steps} steps measured after {comparison.warmup} of warm-up",
     )
@@ -242,7 +243,7 @@ def kind_table(comparison: Comparison) -> Table:
     """
     table = frame_table(
         "Median by kind of instruction",
-        "count: instructions of a step; observed: those of them with a measured duration",
+        "kind: of instruction; count: of them in a step; observed: those of them with a measured duration",
     )
     add_words(table, "kind")
     add_figures(table, "count", "observed", "predicted", "measured", "error", no_wrap=False)

@@ -481,7 +481,8 @@ def accounting_lines(found: Reproduction) -> list[str]:
         "twice; the baseline allocates all at once, with two gradient maps of the largest size; means are over time.",
         "A step of PyTorch: every storage as autograd holds it, with the optimizer's state, without workspaces; means "
         "are over the operations of forward and backward.",
-        "Sizes are in GB of 1e9 bytes. w/o: the mean without weights, their gradients and the optimizer's state; "
+        "Sizes are in GB of 1e9 bytes. mean: over the step; the paper: what it gives. "
+        "w/o: the mean without weights, their gradients and the optimizer's state; "
         "saved: of that. "
         f"fits: into {format_bytes(found.paper_budget_bytes)} (the paper's pool is the whole card), "
         f"with PyTorch into {format_bytes(found.trace_budget_bytes)} (the card minus its context).",

@@ -5,7 +5,8 @@ import types
 
 import pytest
 
-from trimaran.rehearsal.device.absent import KernelFunction, _caught, _Config, _decorator
+from trimaran.rehearsal.device.absent import _CATCHING, KernelFunction, _Config, _decorator
+from trimaran.rehearsal.device.handlers import names_caught
 
 
 def importing(text: str) -> tuple[types.CodeType, int]:
@@ -30,7 +31,7 @@ def importing(text: str) -> tuple[types.CodeType, int]:
     ],
 )
 def test_an_import_whose_failure_is_caught(text: str) -> None:
-    assert _caught(*importing(text))
+    assert names_caught(*importing(text)) & _CATCHING
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_an_import_whose_failure_is_caught(text: str) -> None:
     ],
 )
 def test_an_import_whose_failure_ends_the_script(text: str) -> None:
-    assert not _caught(*importing(text))
+    assert not names_caught(*importing(text)) & _CATCHING
 
 
 def test_decorators_keep_what_they_decorate_with_and_without_arguments() -> None:

@@ -295,9 +295,7 @@ def print_trained(out: Console, trained: "Trained") -> None:
     run = trained.run
     out.print()
     if comparison is not None:
-        out.print(
-            f"trace    {escape(shown_path(run.trace))}  (open in ui.perfetto.dev or chrome://tracing)", soft_wrap=True
-        )
+        out.print(f"trace    {escape(shown_path(run.trace))}  (for ui.perfetto.dev)", soft_wrap=True)
     if result.weights is not None:
         out.print(f"model    {escape(shown_path(result.weights))}", soft_wrap=True)
     out.print(f"run      {escape(run.shown)}", soft_wrap=True)
