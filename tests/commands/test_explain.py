@@ -9,6 +9,7 @@ from tests.commands.running import trimaran
 JOBS = Path(__file__).with_name("faulty_jobs.py")
 
 
+@pytest.mark.alone
 def test_a_job_is_profiled_and_its_plan_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What was measured briefly is measured again by the next command.
     monkeypatch.delenv("TRIMARAN_TEST_BRIEF")
