@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trimaran.base.errors import InputError
@@ -105,6 +105,27 @@ class Absent:
 
     title: str
     how: str
+
+
+@dataclass(slots=True)
+class Contents:
+    """Sections as they are found, and those that the input does not know."""
+
+    sections: list[Section] = field(default_factory=list)
+    absent: list[Absent] = field(default_factory=list)
+
+    def add(self, section: Section | None, title: str, how: str) -> None:
+        """Take a section, or note that there is none.
+
+        Args:
+            section: None: the input does not know it
+            title: what it would be
+            how: the command that gives it, or why nothing does
+        """
+        if section is not None:
+            self.sections.append(section)
+        else:
+            self.absent.append(Absent(title=title, how=how))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from trimaran.planning.results import Simulated
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Plan, plan_verdict, read_plan
 from trimaran.report.breakdown import PARTS, utilization
-from trimaran.report.page import Absent, Page, Section, Words
+from trimaran.report.page import Contents, Page, Section, Words
 from trimaran.report.page_steps import (
     RankParts,
     candidates_section,
@@ -54,21 +54,14 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     plan = read_plan(given(path))
     simulated, why_not = _simulated(path, plan, simulate, progress)
     shown, job = shlex.quote(str(path)), shlex.quote(plan.job)
-    sections: list[Section] = []
-    absent: list[Absent] = []
-
-    def add(section: Section | None, title: str, how: str) -> None:
-        if section is not None:
-            sections.append(section)
-        else:
-            absent.append(Absent(title=title, how=how))
+    contents = Contents()
 
     prediction = plan.prediction
-    sections.append(prediction_section(prediction.step_time_s, prediction.interval_s, None))
+    contents.sections.append(prediction_section(prediction.step_time_s, prediction.interval_s, None))
     asked_again = _asked_again(plan)
     timeline = None if simulated is None else simulated.chosen.timeline
     program = None if simulated is None else simulated.chosen.program
-    add(
+    contents.add(
         None
         if timeline is None or program is None
         else parts_section(
@@ -81,19 +74,19 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         why_not if plan.has_program else f"the plan file does not hold it, its document does: {asked_again}",
     )
     timelines = step_timelines(timeline, program=program)
-    add(
+    contents.add(
         None
         if timelines is None
         else Section(id="timelines", title="Timeline of every rank", content=[timelines], is_wide=True),
         "Timeline of every rank",
         why_not,
     )
-    add(
+    contents.add(
         memory_section(timeline, None, plan.premises.memory_bytes, step_s=prediction.step_time_s),
         "Memory over time" if plan.has_program else "Memory by purpose",
         why_not if plan.has_program else f"the plan file does not hold it, its document does: {asked_again}",
     )
-    add(
+    contents.add(
         scaling_section(plan),
         "Scaling",
         "the plan compares no numbers of devices: "
@@ -102,36 +95,31 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     modules = None
     if simulated is not None and plan.strategy.pp > 1:
         modules = placement_document(simulated.graph, simulated.chosen.strategy)
-    sections.append(placement_section(plan.strategy, modules=modules, layers=plan.premises.layers))
-    add(
+    contents.sections.append(placement_section(plan.strategy, modules=modules, layers=plan.premises.layers))
+    contents.add(
         candidates_section(considered(plan.candidates)),
         "Candidates and the Pareto front",
         f"the plan has none: trimaran plan {job} --output plan.json",
     )
     if plan.training is not None:
         said = training_line(to_plain(plan.training))
-        sections.append(Section(id="training", title="Time to accuracy", content=[Words(lines=[said])]))
+        contents.sections.append(Section(id="training", title="Time to accuracy", content=[Words(lines=[said])]))
     else:
-        absent.append(
-            Absent(
-                title="Time to accuracy", how=f"the plan has no target: trimaran plan {job} --curve NAME -o plan.json"
-            )
-        )
-    absent.append(Absent(title="Predicted against measured", how=f"a run has it: trimaran train {job} --plan {shown}"))
-    absent.append(
-        Absent(
-            title="Crossover with model parallelism",
-            how=f"a study: trimaran crossover {job} --cluster {plan.premises.cluster or 'NAME'} --json",
-        )
+        contents.add(None, "Time to accuracy", f"the plan has no target: trimaran plan {job} --curve NAME -o plan.json")
+    contents.add(None, "Predicted against measured", f"a run has it: trimaran train {job} --plan {shown}")
+    contents.add(
+        None,
+        "Crossover with model parallelism",
+        f"a study: trimaran crossover {job} --cluster {plan.premises.cluster or 'NAME'} --json",
     )
-    sections.append(commands_section(_environment(plan), _commands(plan, str(path))))
+    contents.sections.append(commands_section(_environment(plan), _commands(plan, str(path))))
     return Page(
         title=f"{plan.job} on {format_count(plan.strategy.devices, 'device')}",
         kind="Plan",
         verdict=plan_verdict(plan),
         facts=_facts(plan),
-        sections=sections,
-        absent=absent,
+        sections=contents.sections,
+        absent=contents.absent,
         sources=[path.name],
         version=__version__,
     )

@@ -18,7 +18,7 @@ from trimaran.program.plan import Plan, plan_program, read_plan
 from trimaran.program.types import Program
 from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Figure
-from trimaran.report.page import Absent, Page, Section
+from trimaran.report.page import Contents, Page, Section
 from trimaran.report.page_steps import (
     Measured,
     RankParts,
@@ -243,17 +243,10 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
     ranks = _ranks(files)
     on = f" on {format_count(ranks, 'rank')}" if ranks else ""
     measured = None if report is None else _measured(report)
-    sections: list[Section] = []
-    absent: list[Absent] = []
-
-    def add(section: Section | None, title: str, how: str) -> None:
-        if section is not None:
-            sections.append(section)
-        else:
-            absent.append(Absent(title=title, how=how))
+    contents = Contents()
 
     train = _train_again(job, plan, shown)
-    add(
+    contents.add(
         None
         if report is None
         else prediction_section(
@@ -265,7 +258,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         "Predicted against measured",
         f"the run wrote no report.json; one that ends does: {train}",
     )
-    add(
+    contents.add(
         None if report is None or report.by_rank is None else parts_section(_parts(report.by_rank)),
         "Where a step goes, by rank",
         f"no step was recorded; a run that ends records them: {train}",
@@ -276,7 +269,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         program=files.program,
         warmup=0 if report is None else report.measured.warmup,
     )
-    add(
+    contents.add(
         None
         if timelines is None
         else Section(id="timelines", title="Timeline of every rank", content=[timelines], is_wide=True),
@@ -285,12 +278,12 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
     )
     step_s = 0.0 if report is None else report.predicted.step_time_s
     budgets = () if plan is None else plan.premises.memory_bytes
-    add(
+    contents.add(
         memory_section(files.predicted, files.measured, budgets, step_s=step_s),
         "Memory over time",
         f"predicted.json says nothing of memory; trimaran simulate {shlex.quote(shown)}/plan.json has its peaks",
     )
-    add(
+    contents.add(
         training_section(
             [
                 (one.epoch, one.loss, one.accuracy if one.metric is None else one.metric, one.seconds)
@@ -302,7 +295,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         "Time to accuracy",
         f"no epoch ended: {train}",
     )
-    add(
+    contents.add(
         None
         if plan is None
         else scaling_section(
@@ -314,30 +307,29 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         "Scaling",
         f"the plan compares no numbers of devices: trimaran scale {shlex.quote(job)} --cluster NAME --json",
     )
-    add(
+    contents.add(
         None if plan is None else placement_section(plan.strategy),
         "Placement",
         "give the folder of the run, with plan.json",
     )
-    add(
+    contents.add(
         None if plan is None else candidates_section(considered(plan.candidates)),
         "Candidates and the Pareto front",
         f"the plan has none: trimaran plan {shlex.quote(job)} --output plan.json",
     )
-    absent.append(
-        Absent(
-            title="Crossover with model parallelism",
-            how=f"a study: trimaran crossover {shlex.quote(job)} --cluster NAME --json",
-        )
+    contents.add(
+        None,
+        "Crossover with model parallelism",
+        f"a study: trimaran crossover {shlex.quote(job)} --cluster NAME --json",
     )
-    sections.append(commands_section(_environment(files), _commands(files, shown, train)))
+    contents.sections.append(commands_section(_environment(files), _commands(files, shown, train)))
     return Page(
         title=f"{job}{on}",
         kind="Training run",
         verdict=_verdict(files, measured, f"{job}{on} ({strategy})" if strategy else f"{job}{on}"),
         facts=_facts(files, measured, strategy),
-        sections=sections,
-        absent=absent,
+        sections=contents.sections,
+        absent=contents.absent,
         notes=() if report is None else report.notes,
         sources=sources,
         version=__version__,
