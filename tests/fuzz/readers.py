@@ -660,8 +660,8 @@ def _sealed_timeline(content: bytes) -> bytes:
 
 
 def _read_timeline(path: Path) -> object:
-    from trimaran.report.page_steps import memory_section
-    from trimaran.report.page_timeline import step_timelines
+    from trimaran.report.page.steps import memory_section
+    from trimaran.report.page.timeline import step_timelines
     from trimaran.report.timelines import read_timeline
 
     timeline = read_timeline(path)

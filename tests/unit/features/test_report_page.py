@@ -23,7 +23,7 @@ from trimaran.features.training.run_record import command_line
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan_files import write_planned
 from trimaran.program.plan import write_plan
-from trimaran.report.page_studies import READERS
+from trimaran.report.page.studies import READERS
 from trimaran.report.run_report import write_report
 
 NAMES = tuple(studies())

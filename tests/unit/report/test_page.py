@@ -10,9 +10,19 @@ from tests.raising import raises
 from tests.unit.report.pages import HOSTILE
 
 from trimaran.base.html import DataTable, escaped, fragment, table_html
-from trimaran.report.charts import Axis, Bar, Interval, Limit, Series, bar_chart, curve_chart, interval_chart
-from trimaran.report.page import MOST_BYTES, Absent, Chart, Commands, Page, Section, Timelines, Words, render_page
-from trimaran.report.page_steps import Considered, candidates_section
+from trimaran.report.page.charts import Axis, Bar, Interval, Limit, Series, bar_chart, curve_chart, interval_chart
+from trimaran.report.page.layout import (
+    MOST_BYTES,
+    Absent,
+    Chart,
+    Commands,
+    Page,
+    Section,
+    Timelines,
+    Words,
+    render_page,
+)
+from trimaran.report.page.steps import Considered, candidates_section
 
 AXIS = Axis(title="time [ms]")
 TABLE = DataTable(columns=("rank", "time [ms]"), rows=[("0", "1.5")])
@@ -310,7 +320,7 @@ def test_a_long_text_has_a_width_to_be_read_in_and_its_section_the_whole_page() 
 # Colours
 
 
-STYLE = (Path(__file__).parents[3] / "src/trimaran/report/page.css").read_text(encoding="utf-8")
+STYLE = (Path(__file__).parents[3] / "src/trimaran/report/page/page.css").read_text(encoding="utf-8")
 
 
 def colours(theme: str) -> dict[str, str]:

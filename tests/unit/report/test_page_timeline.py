@@ -6,8 +6,8 @@ from typing import Any
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.base.timeline import Span, Timeline
-from trimaran.report.page import MOST_BYTES
-from trimaran.report.page_timeline import step_timelines, typical_steps
+from trimaran.report.page.layout import MOST_BYTES
+from trimaran.report.page.timeline import step_timelines, typical_steps
 
 
 def replicas(ranks: int, spans: int, *, differ: bool) -> Timeline:

@@ -22,8 +22,8 @@ from trimaran.planning.results import Simulated
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Plan, plan_verdict, read_plan
 from trimaran.report.breakdown import PARTS, utilization
-from trimaran.report.page import Contents, Page, Section, Words
-from trimaran.report.page_steps import (
+from trimaran.report.page.layout import Contents, Page, Section, Words
+from trimaran.report.page.steps import (
     RankParts,
     candidates_section,
     commands_section,
@@ -35,7 +35,7 @@ from trimaran.report.page_steps import (
     rate,
     scaling_section,
 )
-from trimaran.report.page_timeline import step_timelines
+from trimaran.report.page.timeline import step_timelines
 from trimaran.report.plans import training_line
 
 

@@ -18,8 +18,8 @@ from trimaran.program.plan import Plan, plan_program, read_plan
 from trimaran.program.types import Program
 from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Figure
-from trimaran.report.page import Contents, Page, Section
-from trimaran.report.page_steps import (
+from trimaran.report.page.layout import Contents, Page, Section
+from trimaran.report.page.steps import (
     Measured,
     RankParts,
     candidates_section,
@@ -34,7 +34,7 @@ from trimaran.report.page_steps import (
     scaling_section,
     training_section,
 )
-from trimaran.report.page_timeline import step_timelines
+from trimaran.report.page.timeline import step_timelines
 from trimaran.report.plans import training_line
 from trimaran.report.run_report import run_verdict
 from trimaran.report.timelines import read_timeline

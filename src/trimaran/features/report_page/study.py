@@ -10,10 +10,10 @@ from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
 from trimaran.program.plan import Plan
-from trimaran.report.page import Page, Section, Words
-from trimaran.report.page_steps import commands_section
-from trimaran.report.page_studies import READERS as STUDIES
-from trimaran.report.page_studies import StudyPage, StudyReader
+from trimaran.report.page.layout import Page, Section, Words
+from trimaran.report.page.steps import commands_section
+from trimaran.report.page.studies import READERS as STUDIES
+from trimaran.report.page.studies import StudyPage, StudyReader
 
 __all__ = ["STUDIES", "page_of_studies", "study_of"]
 

@@ -13,7 +13,7 @@ from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.plan import CandidateRow, Plan
 from trimaran.program.strategy import Strategy
-from trimaran.report.charts import (
+from trimaran.report.page.charts import (
     GROUND,
     INK,
     SERIES_COLOURS,
@@ -30,7 +30,7 @@ from trimaran.report.charts import (
     short,
     time_unit,
 )
-from trimaran.report.page import Chart, Commands, Section, Words
+from trimaran.report.page.layout import Chart, Commands, Section, Words
 from trimaran.report.svg import Drawing
 
 __all__ = [

@@ -164,7 +164,7 @@ def render_page(page: Page) -> str:
     Raises:
         InputError: the file would be larger than `MOST_BYTES`
     """
-    script = packaged_text("trimaran.report", "page.js")
+    script = packaged_text("trimaran.report.page", "page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     text = "\n".join(
@@ -178,7 +178,7 @@ def render_page(page: Page) -> str:
             '<meta name="color-scheme" content="light dark">',
             '<link rel="icon" href="data:,">',
             f"<title>{escaped(page.title)} – Trimaran report</title>",
-            f"<style>\n{packaged_text('trimaran.report', 'page.css')}</style>",
+            f"<style>\n{packaged_text('trimaran.report.page', 'page.css')}</style>",
             "</head>",
             "<body>",
             '<a class="skip" href="#content">To the content</a>',

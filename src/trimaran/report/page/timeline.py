@@ -23,7 +23,7 @@ from trimaran.base.timeline import COMMUNICATION, COMPUTE, COPY, HOST, WAIT, Spa
 from trimaran.base.units import format_count, format_seconds
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import part_of
-from trimaran.report.page import Timelines
+from trimaran.report.page.layout import Timelines
 from trimaran.report.trace import threads_of
 
 __all__ = ["PARTS_SHOWN", "step_timelines", "typical_steps"]

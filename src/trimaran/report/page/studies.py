@@ -14,7 +14,7 @@ import msgspec
 from trimaran.base.html import DataTable
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds
 from trimaran.program.plan import Plan
-from trimaran.report.charts import (
+from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
     Bar,
@@ -27,8 +27,8 @@ from trimaran.report.charts import (
     plain_number,
     time_unit,
 )
-from trimaran.report.page import Absent, Chart, Section, Words
-from trimaran.report.page_steps import (
+from trimaran.report.page.layout import Absent, Chart, Section, Words
+from trimaran.report.page.steps import (
     Considered,
     candidates_section,
     drawn_placement,

@@ -1,0 +1,1 @@
+"""Pages of `trimaran report`: what is on them, and how it is drawn."""
