@@ -93,12 +93,15 @@ class Joined:
 
 
 class _Framed(Table):
-    """A table whose legend has the width of the page: below a narrow table it would else be folded to its width."""
+    """A table whose title and legend have the width of the page: a narrow table would else fold them to its own."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        legend, self.caption = self.caption, None
+        title, legend = self.title, self.caption
+        self.title = self.caption = None
+        if title:
+            yield title
         yield from super().__rich_console__(console, options)
-        self.caption = legend
+        self.title, self.caption = title, legend
         if legend:
             yield Joined(Text(str(legend), style="dim"))
 
