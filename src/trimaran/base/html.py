@@ -79,7 +79,7 @@ def letters_across(table: DataTable) -> int:
 
     Example:
         >>> letters_across(DataTable(columns=("name", "peak"), rows=[("a" * 90, "1.2 GiB")]))
-        50
+        53
     """
     widths = []
     for n, title in enumerate(table.columns):
