@@ -368,11 +368,8 @@ def _measured(
     jobs: Sequence[_Job], link: Link | None, steps: int, progress: Progress
 ) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
     from trimaran.launch.ranks import launch
+    from trimaran.measure.costs import shown_by
     from trimaran_studies.reproduce.input_pipeline_rank import TriedCase, try_remedies
-
-    def on_event(rank: int, event: Mapping[str, object]) -> None:
-        if "measuring" in event:
-            progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
     wanted: dict[str, list[TriedCase]] = {}
     for job in jobs:
@@ -386,7 +383,7 @@ def _measured(
             TriedCase(key=_key("replicate-and-scatter", one), remedies=one, workers=AHEAD.workers) for one in ABLATION
         ]
         wanted[job.name] = [*stars, *found.values()]
-    ranks = launch(try_remedies, (wanted, steps), ranks=RANKS, on_event=on_event, device="cpu", link=link)
+    ranks = launch(try_remedies, (wanted, steps), ranks=RANKS, on_event=shown_by(progress), device="cpu", link=link)
     of_first: Mapping[str, Mapping[str, tuple[float, ...]]] = ranks[0]
     return of_first
 
