@@ -48,14 +48,12 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Allocation
-from trimaran.planner.candidates import Cases, at_end, lower_short
-from trimaran.planner.epoch import EpochData, Part, extra_parts
+from trimaran.planner.candidates import Cases, PricedJob, at_end, lower_short
+from trimaran.planner.epoch import Part, extra_parts
 from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import price, straggling_share
-from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Cost, ProgramCosts, add, multiply
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import SENDS, Instruction, Kind, Program
@@ -239,43 +237,27 @@ class Bound:
         return self.cases[1]
 
 
-def bound(
-    strategy: Strategy,
-    graph: Graph,
-    table: CostTable,
-    cluster: Allocation,
-    *,
-    batch: int,
-    clip: bool = False,
-    epoch: EpochData | None = None,
-) -> Bound:
-    """Lower bounds of a strategy.
+def bound(strategy: Strategy, job: PricedJob) -> Bound:
+    """Lower bounds of a strategy: on the time of an epoch where the job has one, else on that of a step.
 
     Args:
         strategy: with boundaries
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
-        epoch: bound the time of one of these, not of a step
+        job: with its costs and devices
     """
-    step = Part(count=1, strategy=strategy, batch=batch, training=True)
-    costs, program = _price(step, graph, table, cluster, clip=clip)
+    step = Part(count=1, strategy=strategy, batch=job.batch, training=True)
+    costs, program = _price(step, job)
     cases = of_step = _cases(program, costs, strategy.microbatches)
-    if epoch is not None:
-        total = [epoch.full_steps(batch) * seconds for seconds in cases]
-        for part in extra_parts(strategy, epoch, batch=batch):
-            extra, few = _price(part, graph, table, cluster, clip=clip)
+    if job.epoch is not None:
+        total = [job.epoch.full_steps(job.batch) * seconds for seconds in cases]
+        for part in extra_parts(strategy, job.epoch, batch=job.batch):
+            extra, few = _price(part, job)
             each = _cases(few, extra, part.strategy.microbatches)
             total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
         cases = (total[0], total[1], total[2])
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=smallest_peaks(program, costs, strategy))
 
 
-def busiest_part(
-    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
-) -> Cases:
+def busiest_part(strategy: Strategy, job: PricedJob) -> Cases:
     """Lower bound on a step for any schedule and any sharding: that of the rank, the group or the link with most to do.
 
     A rank computes one operation at a time and waits for the collectives inside its steps; a group does its collectives
@@ -286,21 +268,17 @@ def busiest_part(
 
     Args:
         strategy: with boundaries
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
+        job: with its costs and devices
 
     Returns:
         With all costs low, at their median, and high [s].
     """
     few = min(strategy.microbatches, PRICED_MICROBATCHES)
-    microbatch = batch // (strategy.dp * strategy.microbatches)
+    microbatch = job.batch // (strategy.dp * strategy.microbatches)
     short = replace(strategy, microbatches=few)
     size = strategy.dp * few * microbatch
-    program = lower_short(graph, short, table, cluster, batch=size, clip=clip)
-    costs = price(program, graph, short, table, cluster, batch=size)
+    program = lower_short(short, job, batch=size)
+    costs = price(program, job.graph, short, job.table, job.cluster, batch=size)
     left_out = strategy.microbatches - few
     shrink = min(1.0, costs.interference.compute, costs.interference.communication)
     busy = [_busy(instructions, costs, left_out) for instructions in program.ranks]
@@ -382,18 +360,16 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     return max(chains, over_links) + after_s
 
 
-def _price(
-    part: Part, graph: Graph, table: CostTable, cluster: Allocation, *, clip: bool
-) -> tuple[ProgramCosts, Program]:
+def _price(part: Part, job: PricedJob) -> tuple[ProgramCosts, Program]:
     strategy = part.strategy
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))
     small = replace(part, strategy=few, batch=strategy.dp * few.microbatches * microbatch)
     if small.training:
-        program = lower_short(graph, few, table, cluster, batch=small.batch, clip=clip)
+        program = lower_short(few, job, batch=small.batch)
     else:
-        program = small.lower(graph, clip=clip)
-    return price(program, graph, few, table, cluster, batch=small.batch), program
+        program = small.lower(job.graph, clip=job.clip)
+    return price(program, job.graph, few, job.table, job.cluster, batch=small.batch), program
 
 
 def _cases(program: Program, costs: ProgramCosts, microbatches: int) -> Cases:
@@ -501,21 +477,13 @@ class QuickBounds:
     """Lower bounds of the strategies of a job; terms that depend only on the microbatch are computed once.
 
     Attributes:
-        graph: the job's
-        table: costs of its operations
-        batch: samples of one update, over all ranks
-        epoch: bound the time of one of these, not of a step
-        cluster: the devices
+        job: with its costs and devices
         balanced: take stages for equal, which makes the bounds of chains those of the formulas: for searches so
             large that a bound which no split whatever can undercut would leave too much
         traffic: bounds of communication; None: it is left out
     """
 
-    graph: Graph
-    table: CostTable
-    batch: int
-    cluster: Allocation
-    epoch: EpochData | None = None
+    job: PricedJob
     balanced: bool = False
     traffic: TrafficBounds | None = None
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
@@ -531,8 +499,8 @@ class QuickBounds:
         """
         low, median, high = (self._step(strategy, number) for number in range(len(_ENDS)))
         cases: Cases = (min(low, median), median, max(median, high))
-        if self.epoch is not None:
-            count = self.epoch.full_steps(self.batch)
+        if self.job.epoch is not None:
+            count = self.job.epoch.full_steps(self.job.batch)
             cases = (low * count, median * count, high * count)
         return Bound(step_time_s=median, cases=cases, peak_bytes=(self._least_peak(strategy),))
 
@@ -541,8 +509,8 @@ class QuickBounds:
         self._works = other._works
 
     def _step(self, strategy: Strategy, number: int) -> float:
-        microbatch = self.batch // (strategy.dp * strategy.microbatches)
-        pieces = strategy.pp * strategy.chunks if not strategy.parts else len(self.graph.ops)
+        microbatch = self.job.batch // (strategy.dp * strategy.microbatches)
+        pieces = strategy.pp * strategy.chunks if not strategy.parts else len(self.job.graph.ops)
         work = self._at(microbatch, strategy.execution, own_form(strategy), pieces)[number]
         shares = strategy.tp if strategy.tp > 1 else strategy.dp if strategy.shards else 1
         count, rows = strategy.microbatches, strategy.pp
@@ -564,10 +532,10 @@ class QuickBounds:
             else:
                 units = _chain(count, rows, before) if strategy.chunks == 1 else 0.0
             chain = units * whole
-        step = self.table.steps.get(self.graph.digest)
+        step = self.job.table.steps.get(self.job.graph.digest)
         load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
-        least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
-        waits = straggling_share(self.table, self.cluster, strategy.devices) * spread
+        least = min((min(1.0, entry.compute) for entry in self.job.table.interference.values()), default=1.0)
+        waits = straggling_share(self.job.table, self.job.cluster, strategy.devices) * spread
         if strategy.is_stale:
             return least * (spread + waits)
         # Where factors of interference lengthen communication it is at least as long; none of the catalog shortens it.
@@ -581,7 +549,7 @@ class QuickBounds:
         return self._works[key].in_pieces(pieces)
 
     def _totals(self, microbatch: int, execution: Execution, form: str) -> _Totals:
-        graph, table = self.graph, self.table
+        graph, table = self.job.graph, self.job.table
         costs = operation_costs(graph, table, batch=microbatch, execution=execution)
         contexts = [
             context_of(graph, table, costs, batch=microbatch, form=one, execution=execution)
@@ -601,11 +569,11 @@ class QuickBounds:
         )
 
     def _least_peak(self, strategy: Strategy) -> int:
-        step = self.table.steps.get(self.graph.digest)
+        step = self.job.table.steps.get(self.job.graph.digest)
         kept = step.state_bytes_per_byte if step else 0.0
         replicas = strategy.dp
         classifier = bool(strategy.shards) and strategy.tp == 1
-        parameters = self.graph.parameters
+        parameters = self.job.graph.parameters
         trained = sum(parameter.nbytes for parameter in parameters if parameter.trainable)
         frozen = sum(parameter.nbytes for parameter in parameters if not parameter.trainable)
         weights = (trained + frozen) / (replicas if strategy.zero == 3 or classifier else 1)
