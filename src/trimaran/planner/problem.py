@@ -7,8 +7,8 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_part
-from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part
+from trimaran.planner.candidates import Candidate, Cases, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
@@ -141,6 +141,25 @@ def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     of_step = busiest_part(
         strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch, clip=problem.clip
     )
+    return _raised(lower, of_step, problem)
+
+
+def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the messages between stages take on the busiest link; on few devices the bound itself.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound from totals
+        problem: its problem
+    """
+    if problem.devices <= EVERY_NUMBER or strategy.pp == 1 or strategy.parts or strategy.is_stale:
+        return lower
+    of_step = busiest_link(strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch)
+    return _raised(lower, of_step, problem)
+
+
+def _raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
+    """The larger of a bound and of one on each step."""
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
     low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))
     return replace(lower, step_time_s=max(of_step[1], lower.step_time_s), cases=(low, median, high))
