@@ -297,7 +297,7 @@ def _absent(absent: Sequence[Absent]) -> Iterable[str]:
 
 
 _WHOLE = 24
-"""Letters of a word that is never broken at its hyphens, such as an option; a longer one might not fit a small screen."""
+"""Letters of a word that is not broken at its hyphens, such as an option; a longer one may not fit a small screen."""
 
 
 def _unbroken(text: str) -> str:
