@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
-from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_part
-from trimaran.planner.candidates import Candidate, PricedJob, Squeeze, evaluate, score, squeeze, squeezed
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part
+from trimaran.planner.candidates import Candidate, Cases, PricedJob, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
@@ -118,6 +118,25 @@ def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
     of_step = busiest_part(strategy, problem)
+    return _raised(lower, of_step, problem)
+
+
+def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the messages between stages take on the busiest link; on few devices the bound itself.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound from totals
+        problem: its problem
+    """
+    if problem.devices <= EVERY_NUMBER or strategy.pp == 1 or strategy.parts or strategy.is_stale:
+        return lower
+    of_step = busiest_link(strategy, problem)
+    return _raised(lower, of_step, problem)
+
+
+def _raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
+    """The larger of a bound and of one on each step."""
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
     low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))
     return replace(lower, step_time_s=max(of_step[1], lower.step_time_s), cases=(low, median, high))

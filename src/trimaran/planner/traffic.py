@@ -56,6 +56,11 @@ class Traffic:
     backward_s: _Ends
     step_s: _Ends
 
+    @property
+    def ends(self) -> list[tuple[float, float, float]]:
+        """The three at each end of the intervals [s]."""
+        return list(zip(self.forward_s.tolist(), self.backward_s.tolist(), self.step_s.tolist(), strict=True))
+
 
 NO_TRAFFIC = Traffic(forward_s=_NONE, backward_s=_NONE, step_s=_NONE)
 """Of one device, or where nothing is known."""
