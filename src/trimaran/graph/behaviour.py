@@ -261,3 +261,22 @@ def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Jo
 
         return replace(job, loss_weight=SUMMED)
     return job
+
+
+def kept_outside(behaviour: Behaviour | None) -> tuple[str, ...]:
+    """What a step takes over from the one before it, and is neither a parameter nor a buffer of the model.
+
+    Args:
+        behaviour: what was seen of the job; None: nobody has looked
+
+    Example:
+        >>> kept_outside(Behaviour(carried=("steps of the model",), buffers=("mean", "loss.centers")))
+        ('steps of the model', 'loss.centers')
+    """
+    if behaviour is None:
+        return ()
+    return (*behaviour.carried, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
+
+
+OF_LOSS = "loss."
+"""How the names of buffers begin that are of the loss, not of the model."""

@@ -53,7 +53,7 @@ from trimaran.graph.batches import (
     rebuild_batch,
     slice_batch,
 )
-from trimaran.graph.behaviour import Behaviour, Reduction, Weight
+from trimaran.graph.behaviour import OF_LOSS, Behaviour, Reduction, Weight
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.gradient_hooks import gradient_hooks
@@ -352,7 +352,8 @@ class _Examination:
         if elements <= MOST_FOLLOWED:
             self._buffers |= dict(self._work.named_parameters())
         for part in modules_of(self._job.loss):
-            self._buffers |= {f"loss.{name}": one for name, one in part.named_buffers() if id(one) not in norms}
+            met = {*norms, *map(id, self._buffers.values())}
+            self._buffers |= {f"{OF_LOSS}{name}": one for name, one in part.named_buffers() if id(one) not in met}
         self._initial = [one.detach().clone() for one in self._buffers.values()]
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
@@ -618,10 +619,13 @@ class _Examination:
         return cast_batch(batch, torch.float64) if self._double else batch
 
     def _put_back(self) -> None:
+        self._put_buffers_back()
+        self._held_state.put_back()
+
+    def _put_buffers_back(self) -> None:
         with torch.no_grad():
             for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
                 buffer.copy_(value)
-        self._held_state.put_back()
 
     def _differs(self, before: Values, after: Values) -> list[str]:
         return changed(before, after, lambda one, other: _same(one, other, tolerance=self.tolerance))
@@ -663,6 +667,8 @@ class _Examination:
         drawn = Draws()
         first = self._pass(_copied(split.whole), drawn)
         self._pass(_copied(splits[-1].whole), Draws(), seed=1)
+        # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
+        self._put_buffers_back()
         then = self._pass(_copied(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
         self._put_back()
         other = set(self._differs(first.held, then.held))

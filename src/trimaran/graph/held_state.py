@@ -14,10 +14,11 @@ random numbers, and objects of libraries, are left alone.
 """
 
 import builtins
+import dis
 import functools
 import sys
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -88,10 +89,14 @@ class HeldState:
 
     def _walk(self, undo: Undo | None, *, parts: bool = False) -> Iterator[tuple[str, Any]]:
         met: set[int] = set()
+        named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value in _values_of(root, "", 0, met, undo):
                 if parts or not isinstance(value, nn.Module | nn.Parameter):
-                    yield f"{path} of {name}" if path else name, value
+                    called = f"{path} of {name}" if path else name
+                    # A global that a forward reads may be called as an attribute of its module is.
+                    named[called] += 1
+                    yield called if named[called] == 1 else f"{called} ({named[called]})", value
 
 
 def changed(
@@ -185,7 +190,8 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tu
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+    """The globals that code refers to; its names are those of attributes too."""
+    yield from dict.fromkeys(one.argval for one in dis.get_instructions(code) if "GLOBAL" in one.opname)
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
             yield from _names_in(one)

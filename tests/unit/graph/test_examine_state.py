@@ -279,3 +279,33 @@ def test_a_look_leaves_what_python_holds() -> None:
     examine(job, model)
     assert calls == []
     assert model.steps == 0
+
+
+scale = 2.0
+
+
+class Scaled(nn.Linear):
+    """A global of the name of its attribute is not its attribute."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.scale = 1.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.scale += 1.0
+        return super().forward(inputs) * scale / self.scale
+
+
+def test_a_global_does_not_hide_the_attribute_of_its_name() -> None:
+    assert look(make_job(model=Scaled)).carried_by_model == ("scale of the model",)
+
+
+def test_what_follows_a_buffer_is_not_carried_in_python() -> None:
+    """A weight that is divided by its norm in each forward is computed from parameters and buffers."""
+
+    def model() -> Any:
+        return nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
+
+    seen = look(make_job(model=model))
+    assert seen.carried == ()
+    assert "0.weight_u" in seen.buffers
