@@ -34,6 +34,22 @@ def sparse_matrix_of_rows():
         return "sparse_coo" in str(error)
 
 
+def rows_that_a_device_compresses():
+    try:
+        torch.eye(3).to_sparse().cuda().to_sparse_csr()
+    except NotImplementedError as error:
+        return "sparse_coo" in str(error)
+
+
+def completions_without_an_end():
+    tokens = torch.randint(0, 9, (4, 16), device="cuda")
+    ends = torch.isin(tokens, torch.tensor([2], device="cuda"))
+    at = torch.full((4,), 16, device="cuda")
+    at[ends.any(dim=1)] = ends.int().argmax(dim=1)[ends.any(dim=1)]
+    kept = torch.arange(16, device="cuda").expand(4, -1) <= at.unsqueeze(1)
+    return [len(row[mask].tolist()) for row, mask in zip(tokens.cpu(), kept.cpu())] == [16] * 4
+
+
 def encoder_without_its_padding():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1).cuda().eval()
     mask = torch.tensor([[False, True], [False, False]], device="cuda")

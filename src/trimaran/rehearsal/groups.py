@@ -476,6 +476,23 @@ class Exchanges:
                 self._backends[self.remember(made)] = _backend(backend)
             return made
 
+        def split_group(
+            parent_pg: Any = None, split_ranks: Any = None, *_: Any, group_desc: Any = None, **others: Any
+        ) -> Any:
+            if not split_ranks or not all(split_ranks):
+                raise ValueError("split_ranks cannot be None or empty")
+            parent = parent_pg or dist.group.WORLD
+            every = dist.get_process_group_ranks(parent)
+            own = None
+            for members in ([every[place] for place in sorted(places)] for places in split_ranks):
+                self._recorder.record.made_groups.append((tuple(members), self._recorder.lines.stack()))
+                if self._rank in members:
+                    own = make_group(members, backend="fake", use_local_synchronization=True, group_desc=group_desc)
+            self._asked += len(split_ranks)
+            if own is not None:
+                self._backends[self.remember(own)] = _backend(others.get("backend") or backend_of(parent))
+            return own
+
         def backend_of(group: Any = None) -> str:
             return self._backends.get(_name_of(group or dist.group.WORLD)) or str(get_backend(group))
 
@@ -494,6 +511,7 @@ class Exchanges:
         replaced: dict[str, Any] = {
             "init_process_group": init_process_group,
             "new_group": new_group,
+            "split_group": split_group,
             "batch_isend_irecv": batch_isend_irecv,
             "_coalescing_manager": coalescing_manager,
             "get_backend": backend_of,
@@ -593,8 +611,7 @@ class Meeting:
         path = self._path(key, counted=False)
         if not self._comes(path, peer, stops=True):
             return None
-        with _disable_current_modes():
-            return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+        return self._unpacked(path.read_bytes())
 
     # -----------------------------------------------------------------------------------------------------------------
     # Objects
@@ -709,14 +726,25 @@ class Meeting:
         return members
 
     def _gathered(self, what: str, members: tuple[int, ...], given: Any) -> list[Any]:
-        """Of each member its object; of those that are not rehearsed, this rank's own."""
+        """Of each member its object; of those that are not rehearsed, that of the one like it, else this rank's own.
+
+        Each is an object for itself, as where it comes over a network, but where that would fill this machine.
+        """
         present = [rank for rank in members if rank in self._together]
-        if len(present) < 2:
-            return [given] * len(members)
-        turn = self.turn((what, members))
-        self._put((what, members, turn, self._rank), given, counted=False)
-        found = {rank: self._get((what, members, turn, rank), rank, counted=False) for rank in present}
-        return [found.get(rank, given) for rank in members]
+        own = self._packed(given)
+        packed = {self._rank: own}
+        if len(present) > 1:
+            turn = self.turn((what, members))
+            self._put((what, members, turn, self._rank), given, counted=False)
+            packed |= {rank: self._sent((what, members, turn, rank), rank, counted=False) for rank in present}
+        if len(packed) < len(members):
+            whose = "those of ranks like them" if len(present) > 1 else "this rank's own"
+            self._recorder.invent("objects of ranks that are not rehearsed", what, whose)
+        taken = [packed.get(rank) or packed.get(self.like(rank)) or own for rank in members]
+        if sum(map(len, taken)) > _MOST_COPIED_BYTES:
+            once = {one: self._unpacked(one) for one in set(taken)}
+            return [once[one] for one in taken]
+        return [self._unpacked(one) for one in taken]
 
     def _from_root(self, what: str, members: tuple[int, ...], root: int, given: Any) -> Any:
         """The root's object; where it is not rehearsed, this rank's own."""
@@ -738,11 +766,23 @@ class Meeting:
     def _put(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
         path = self._path(key, counted)
         unfinished = path.with_name(f"{path.name}.{self._rank}.unfinished")
-        with _disable_current_modes():
-            unfinished.write_bytes(pickle.dumps(value))
+        unfinished.write_bytes(self._packed(value))
         unfinished.replace(path)
 
+    @staticmethod
+    def _packed(value: Any) -> bytes:
+        with _disable_current_modes():
+            return pickle.dumps(value)
+
+    @staticmethod
+    def _unpacked(packed: bytes) -> Any:
+        with _disable_current_modes():
+            return pickle.loads(packed)  # noqa: S301  written by a rank of this rehearsal
+
     def _get(self, key: tuple[Any, ...], peer: int, *, counted: bool = True) -> Any:
+        return self._unpacked(self._sent(key, peer, counted=counted))
+
+    def _sent(self, key: tuple[Any, ...], peer: int, *, counted: bool) -> bytes:
         path = self._path(key, counted)
         if not self._comes(path, peer, stops=False):
             has_ended = ending_of(self._folder, peer).exists()
@@ -751,8 +791,7 @@ class Meeting:
                 + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
                 + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
             )
-        with _disable_current_modes():
-            return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+        return path.read_bytes()
 
     def _comes(self, path: Path, peer: int, *, stops: bool) -> bool:
         """Wait until a file is there; whether it is.
@@ -801,6 +840,9 @@ class Meeting:
                 return ()
         return (f"{self._waits}", *seen.values())
 
+
+_MOST_COPIED_BYTES = 2**26
+"""Of gathered objects of which each is one for itself [bytes]."""
 
 _BRIEF_S = 0.2
 """A wait that is not said to others [s]."""

@@ -287,6 +287,11 @@ class RehearsalMode(TorchDispatchMode):
         return True
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if "sparse_compressed" in func.name() or "to_sparse_" in func.name():
+            raise NotImplementedError(
+                f"{func} makes a tensor with rows or columns compressed, which is not rehearsed: "
+                "take sparse_coo or dense tensors"
+            )
         if func is _aten._to_copy.default:
             target = kwargs.get("device")
             source = args[0]
