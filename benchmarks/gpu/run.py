@@ -138,7 +138,7 @@ class Benchmark:
         from trimaran.jobs.resolve import JobSource
         from trimaran.machine.detect import detect_machine
         from trimaran.measure import measure_costs
-        from trimaran.planner import evaluate
+        from trimaran.planner import PricedJob, evaluate
         from trimaran.program import Strategy
 
         case = f"{name}, {execution}"
@@ -160,9 +160,8 @@ class Benchmark:
                 self._skip(f"{case}, batch {batch}", "no time left")
                 continue
             clip = job.clip_norm is not None
-            candidate = evaluate(
-                Strategy(execution=execution), graph, table, detect_machine(1).allocate(), batch=batch, clip=clip
-            )
+            priced = PricedJob(graph=graph, table=table, cluster=detect_machine(1).allocate(), batch=batch, clip=clip)
+            candidate = evaluate(Strategy(execution=execution), priced)
             effort: Effort = QUICK if self._options.quick else FULL
             run = JobSource(reference=name, global_batch_size=batch).make
             self._attempt(

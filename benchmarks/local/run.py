@@ -27,7 +27,7 @@ from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
 from trimaran.machine.detect import detect_machine  # noqa: E402
 from trimaran.measure import measure_costs  # noqa: E402
-from trimaran.planner import Candidate, evaluate, split_stages  # noqa: E402
+from trimaran.planner import Candidate, PricedJob, evaluate, split_stages  # noqa: E402
 from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
 from trimaran.report import Comparison, compare, noise_document, noise_line  # noqa: E402
@@ -97,7 +97,8 @@ def run_network(network: str, blocks: int) -> Iterator[Case]:
     sizes = {batch // (strategy.dp * strategy.microbatches) for strategy in STRATEGIES}
     table = measure_costs(source.make, graph, ranks=2, batches=sizes)
     for strategy in STRATEGIES:
-        candidate = evaluate(split_stages(strategy, graph, table, batch=batch), graph, table, cluster, batch=batch)
+        priced = PricedJob(graph=graph, table=table, cluster=cluster, batch=batch)
+        candidate = evaluate(split_stages(strategy, graph, table, batch=batch), priced)
         evaluation = lower_evaluation(graph, candidate.strategy, batch=batch)
         with tempfile.TemporaryDirectory() as folder:
             arguments = (source, candidate.strategy, candidate.program, evaluation, blocks)

@@ -23,7 +23,7 @@ from benchmarks.overhead.ranks import time_loops  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
-from trimaran.planner import evaluate, split_stages  # noqa: E402
+from trimaran.planner import PricedJob, evaluate, split_stages  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
 from trimaran.program import Strategy, lower_evaluation  # noqa: E402
@@ -95,7 +95,8 @@ def run_case(job: str, strategy: Strategy, blocks: int) -> dict[str, list[float]
     planned = make_plan(source, PlanRequest(devices=2, execution="eager")).simulated
     batch = planned.job.global_batch_size
     whole = split_stages(strategy, planned.graph, planned.table, batch=batch)
-    program = evaluate(whole, planned.graph, planned.table, planned.cluster, batch=batch).program
+    priced = PricedJob(graph=planned.graph, table=planned.table, cluster=planned.cluster, batch=batch)
+    program = evaluate(whole, priced).program
     evaluation = lower_evaluation(planned.graph, whole, batch=batch)
     with tempfile.TemporaryDirectory() as folder:
         results = launch(time_loops, (source, whole, program, evaluation, blocks), ranks=2, log_dir=folder)

@@ -67,9 +67,11 @@ def test_the_page_fits_80_columns_and_says_what_was_not_seen(tmp_path: Path) -> 
     done = trimaran("observe", "--", sys.executable, SCRIPT, "--load=5", "--other=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "Limited by loader" in done.stdout or "What limits it is not clear" in done.stdout  # on a busy machine
-    for part in ("What a step is spent on", "Remedies, by predicted gain", "Not seen"):
+    for part in ("What a step is spent on", "Not seen"):
         assert part in done.stdout
+    if "What limits it is not clear" not in done.stdout:  # as on a busy machine, where no remedy is named
+        assert "Limited by loader" in done.stdout
+        assert "Remedies, by predicted gain" in done.stdout
 
 
 @pytest.mark.parametrize(

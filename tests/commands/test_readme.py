@@ -5,27 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
-
-
-JOBS = (ROOT / "docs" / "jobs.md").read_text()
-
-
-@pytest.mark.parametrize("page", [README, JOBS], ids=["README", "jobs"])
-def test_the_python_of_a_page_runs(page: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    assert blocks
-    script = tmp_path / "readme.py"
-    script.write_text("\n\n".join(blocks))
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "model.safetensors").exists()
 
 
 def test_the_commands_of_the_readme_exist() -> None:

@@ -1,6 +1,7 @@
 """Everything that reads a file refuses what is wrong with it, within bounds of time and memory."""
 
 import ast
+import functools
 import multiprocessing
 import os
 import resource
@@ -25,11 +26,13 @@ RAW = {
 """Names of calls that open a file, or make a value of its content, whatever they belong to."""
 
 MODULES = ("json", "tomllib", "pickle", "gzip", "zlib", "lzma", "bz2", "csv", "msgpack", "numpy", "np", "torch", "yaml")
-LOADS = ("load", "loads", "decode", "Decoder", "decompress", "decompressobj", "reader", "DictReader", "fromstring")
+LOADS = {"load", "loads", "decode", "Decoder", "decompress", "decompressobj", "reader", "DictReader", "fromstring"}
 """Calls that make a value of a content where they belong to these modules."""
 
-GUARDED = ("read_bytes", "read_text", "read_kept", "read_end")
+GUARDED = {"read_bytes", "read_text", "read_kept", "read_end"}
 """The guarded ways to a file."""
+
+_BY_NAME, _BY_ATTRIBUTE = RAW - GUARDED, RAW | LOADS
 
 
 def raw_calls(tree: ast.AST) -> Iterator[str]:
@@ -37,11 +40,11 @@ def raw_calls(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        if isinstance(node.func, ast.Name) and node.func.id in RAW - set(GUARDED):
+        if isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
             yield node.func.id
-        elif isinstance(node.func, ast.Attribute):
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in _BY_ATTRIBUTE:
             owner = ast.unparse(node.func.value)
-            if node.func.attr in RAW or (owner.rpartition(".")[2] in MODULES and node.func.attr in LOADS):
+            if node.func.attr in RAW or owner.rpartition(".")[2] in MODULES:
                 yield f"{owner}.{node.func.attr}"
 
 
@@ -49,27 +52,29 @@ def guarded_calls(tree: ast.AST) -> set[str]:
     """The guarded calls that a module imports."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     names = {alias.name for node in imports for alias in node.names if (node.module or "").startswith("trimaran.")}
-    return names & set(GUARDED)
+    return names & GUARDED
 
 
-def modules() -> Iterator[tuple[str, ast.AST]]:
-    """Every module of both packages, by its path below `src`."""
+@functools.cache
+def calls_by_module() -> dict[str, tuple[list[str], set[str]]]:
+    """Raw and guarded calls of every module of both packages, by its path below `src`."""
+    found = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        yield str(path.relative_to(SOURCE)), ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found[str(path.relative_to(SOURCE))] = (sorted(set(raw_calls(tree))), guarded_calls(tree))
+    return found
 
 
 def test_nothing_reads_a_file_past_the_guarded_reader() -> None:
     """A module that opens or decodes by itself is on the list, with the reason why nobody else's file gets there."""
-    trees = dict(modules())
-    found = {name: sorted(set(raw_calls(tree))) for name, tree in trees.items()}
-    unknown = {name: calls for name, calls in found.items() if calls and name not in INTERNAL}
-    assert unknown == {}
-    assert [name for name in INTERNAL if not found.get(name) and not guarded_calls(trees[name])] == []
+    found = calls_by_module()
+    assert {name: raw for name, (raw, _) in found.items() if raw and name not in INTERNAL} == {}
+    assert [name for name in INTERNAL if not any(found[name])] == []
 
 
 def test_every_reader_is_tried_with_mutated_files() -> None:
     known = {module for reader in READERS.values() for module in reader.modules}
-    found = {name for name, tree in modules() if guarded_calls(tree)} - {"trimaran/base/files.py"}
+    found = {name for name, (_, guarded) in calls_by_module().items() if guarded} - {"trimaran/base/files.py"}
     assert found - known - set(INTERNAL) == set()
     assert [module for module in known if not (SOURCE / module).is_file()] == []
 

@@ -19,7 +19,7 @@ from tests.builders import exact, network, table_for
 from tests.graphs import parameter
 
 from trimaran.graph.types import Graph
-from trimaran.planner.candidates import evaluate
+from trimaran.planner.candidates import PricedJob, evaluate
 from trimaran.planner.search import exposed_s
 from trimaran.pricing import CostTable, price
 from trimaran.pricing.gradient_compression import coding_keys
@@ -104,10 +104,14 @@ def replayed_s(graph: Graph, table: CostTable, strategy: Strategy) -> float:
     return max(now_s, sent_s) - backward_end_s
 
 
+def _priced(graph: Graph, table: CostTable) -> PricedJob:
+    return PricedJob(graph=graph, table=table, cluster=CLUSTER, batch=BATCH)
+
+
 @given(cases())
 def test_what_is_exposed_is_what_a_replay_of_the_buckets_says(case: tuple[Graph, CostTable, Strategy]) -> None:
     graph, table, strategy = case
-    found = exposed_s(evaluate(strategy, graph, table, CLUSTER, batch=BATCH))
+    found = exposed_s(evaluate(strategy, _priced(graph, table)))
     assert found == pytest.approx(replayed_s(graph, table, strategy), rel=1e-9, abs=1e-12)
 
 
@@ -118,5 +122,5 @@ def test_fewer_bytes_on_the_wire_never_lengthen_a_step(case: tuple[Graph, CostTa
     key = builders.curve_key("AR", 2)
     faster = tuple((math.ceil(size / factor), cost) for size, cost in table.curves[key])
     quick = dataclasses.replace(table, curves={**table.curves, key: faster})
-    before, after = (evaluate(strategy, graph, one, CLUSTER, batch=BATCH).step_time_s for one in (table, quick))
+    before, after = (evaluate(strategy, _priced(graph, one)).step_time_s for one in (table, quick))
     assert after <= before * (1 + 1e-9)

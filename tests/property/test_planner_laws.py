@@ -17,7 +17,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph import Graph
 from trimaran.machine import Allocation
 from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
-from trimaran.planner.bounds import bound, busiest_part
+from trimaran.planner.bounds import bound, busiest_link, busiest_part
 from trimaran.planner.choice import pareto_front
 from trimaran.planner.problem import has_simple_bound, quick_bounds, split_for
 from trimaran.pricing import Cost, CostTable, Interference
@@ -137,7 +137,7 @@ def strategies(case: Case) -> list[Strategy]:
 
 
 def simulated(case: Case, strategy: Strategy) -> Candidate:
-    return evaluate(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip, epoch=case.epoch)
+    return evaluate(strategy, problem(case, case.cluster))
 
 
 def problem(case: Case, cluster: Allocation) -> Problem:
@@ -165,7 +165,7 @@ def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
             assert bounded <= taken * (1 + TOLERANCE), strategy.name
         if not has_simple_bound(strategy):
             continue
-        least = bound(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip, epoch=case.epoch)
+        least = bound(strategy, given)
         assert least.step_time_s <= candidate.step_time_s * (1 + TOLERANCE), strategy.name
         for bounded, taken in zip(least.cases, candidate.cases, strict=True):
             assert bounded <= taken * (1 + TOLERANCE), strategy.name
@@ -174,14 +174,20 @@ def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
 
 
 @given(cases())
-def test_no_step_is_shorter_than_what_its_busiest_rank_computes(case: Case) -> None:
+def test_no_step_is_shorter_than_what_its_busiest_rank_computes_and_its_messages_take(case: Case) -> None:
     for strategy in strategies(case):
         if strategy.parts:
             continue
         candidate = simulated(case, strategy)
         taken = (candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1])
-        busy = busiest_part(strategy, case.graph, case.table, case.cluster, batch=16, clip=case.clip)
+        busy = busiest_part(strategy, problem(case, case.cluster))
         for bounded, seconds in zip(busy, taken, strict=True):
+            assert bounded <= seconds * (1 + TOLERANCE), strategy.name
+        if strategy.is_stale:
+            continue
+        messages = busiest_link(strategy, case.graph, case.table, case.cluster, batch=16)
+        assert (max(messages) > 0) == (strategy.pp > 1), strategy.name
+        for bounded, seconds in zip(messages, taken, strict=True):
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
 
 

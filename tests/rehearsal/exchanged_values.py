@@ -56,11 +56,17 @@ dist.scatter(value, [of(place * place) for place in range(world)] if rank == 0 e
 found["scatter"] = value.item()
 found["functional"] = functional.all_reduce(of(rank + 1), "sum", dist.group.WORLD).tolist()
 objects = [None] * world
-dist.all_gather_object(objects, {"of": torch.tensor([rank, 1])})
+dist.all_gather_object(objects, {"of": torch.tensor([rank, 1]), "rows": [rank]})
 found["objects"] = [one["of"].tolist() for one in objects]
+for one in objects[1:]:
+    objects[0]["rows"] += one["rows"]
+found["merged"] = objects[0]["rows"]
 if "gloo" in sys.argv:
-    found["avg"] = [2.0]
+    found |= {"avg": [2.0], "split": 2 if rank == 1 else 4}
 else:
+    value = of(rank + 1)
+    dist.all_reduce(value, group=dist.split_group(split_ranks=[[2, 0], [1]]))
+    found["split"] = value.item()
     value = of(rank + 1.0)
     dist.all_reduce(value, op=dist.ReduceOp.AVG)
     found["avg"] = value.tolist()

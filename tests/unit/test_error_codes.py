@@ -1,6 +1,7 @@
 """Every error has a code that programs can rely on."""
 
 import ast
+import functools
 import pickle
 import re
 from collections import defaultdict
@@ -20,17 +21,20 @@ CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*")
 def codes_in(tree: ast.AST) -> Iterator[str]:
     """The codes that a module gives to errors."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.keyword) and node.arg == "code":
-            given: ast.expr = node.value
-        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "code":
-            given = node.value
+        if isinstance(node, ast.keyword):
+            name, given = node.arg, node.value
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, given = node.targets[0].id, node.value
         else:
+            continue
+        if name != "code":
             continue
         for part in ast.walk(given):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.value
 
 
+@functools.cache
 def codes_by_module() -> dict[str, list[str]]:
     """The modules in which each code is given."""
     found: dict[str, list[str]] = defaultdict(list)

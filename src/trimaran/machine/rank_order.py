@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.machine.topology import pair
-from trimaran.machine.types import Machine, Node
+from trimaran.machine.types import Machine, Node, NodeKey
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The best order of a node's devices for ranks that talk: swaps, then branch and bound on nodes of few devices
@@ -160,13 +160,13 @@ def lay_out(node: Node, ranks: int, talk: Talk) -> tuple[int, ...]:
         raise InputError(
             f"{node.name} has {format_count(node.devices, 'device')}, {ranks} ranks cannot run on it", ranks=ranks
         )
-    if not talk or _all_alike(_slowness_of(_Key(node))):
+    if not talk or _all_alike(_slowness_of(NodeKey(node))):
         return tuple(range(ranks))
-    return _laid_out(_Key(node), ranks, tuple(sorted(talk.items())))
+    return _laid_out(NodeKey(node), ranks, tuple(sorted(talk.items())))
 
 
 @functools.lru_cache(maxsize=1024)
-def _laid_out(key: "_Key", ranks: int, talk: tuple[tuple[tuple[int, int], float], ...]) -> tuple[int, ...]:
+def _laid_out(key: NodeKey, ranks: int, talk: tuple[tuple[tuple[int, int], float], ...]) -> tuple[int, ...]:
     return best_order(_slowness_of(key), ranks, dict(talk))
 
 
@@ -189,21 +189,8 @@ def _all_alike(slowness: Sequence[Sequence[float]]) -> bool:
     return len(different) <= 1
 
 
-class _Key:
-    """A node by its identity: hashing hundreds of edges takes longer than the answer is worth."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def __hash__(self) -> int:
-        return hash((self.node.name, self.node.devices, len(self.node.edges)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self.node == other.node
-
-
 @functools.lru_cache(maxsize=64)
-def _slowness_of(key: _Key) -> tuple[tuple[float, ...], ...]:
+def _slowness_of(key: NodeKey) -> tuple[tuple[float, ...], ...]:
     """Seconds for a byte between every two devices [s/byte]."""
     count = key.node.devices
     return tuple(

@@ -442,6 +442,21 @@ MOST_NODES = 100_000
 """Of a machine, by a file or a name; several times what the largest ones of today have."""
 
 
+class NodeKey:
+    """A node as the key of a cache: hashing and comparing hundreds of edges takes longer than most answers."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __hash__(self) -> int:
+        return hash((self.node.name, self.node.devices, len(self.node.edges)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeKey) and (self.node is other.node or self.node == other.node)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaves:
     """The switches that cards of nodes are connected to ("leaves"), joined by switches above them (the "spine").

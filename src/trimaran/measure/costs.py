@@ -192,14 +192,23 @@ def _measure(
 ) -> list[Findings]:
     from trimaran.measure.rank import measure_on_rank
 
+    progress("starting processes", 0, 0)
+    arguments = (make_job, graph.digest, wanted, graph.behaviour)
+    return launch(measure_on_rank, arguments, ranks=ranks, on_event=shown_by(progress), link=link)
+
+
+def shown_by(progress: Progress) -> Callable[[int, Event], None]:
+    """A listener to ranks that measure, which shows what they measure.
+
+    Args:
+        progress: told of it
+    """
+
     def on_event(rank: int, event: Event) -> None:
         if "measuring" in event:
             progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
-    progress("starting processes", 0, 0)
-    return launch(
-        measure_on_rank, (make_job, graph.digest, wanted, graph.behaviour), ranks=ranks, on_event=on_event, link=link
-    )
+    return on_event
 
 
 def _check_ran(found: Sequence[Findings]) -> None:

@@ -1,6 +1,6 @@
 """Choose a strategy by simulation, and say why."""
 
-from trimaran.planner.candidates import Candidate, evaluate, score
+from trimaran.planner.candidates import Candidate, PricedJob, evaluate, score
 from trimaran.planner.choice import choose, shown, simplicity
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins, parse_pins
@@ -15,6 +15,7 @@ __all__ = [
     "Candidate",
     "EpochData",
     "Pins",
+    "PricedJob",
     "Problem",
     "Rejection",
     "Search",

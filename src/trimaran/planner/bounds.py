@@ -20,6 +20,9 @@ The time after the step is added to each: copies of gradients, and the wait for 
 Nothing here is longer than in a simulation: interference and sharing only lengthen, and what else could be waited for
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
 
+Messages between stages alone, once these are split: a link moves the bytes of all messages that cross it, one after
+the other or at once, in every schedule. Nothing is lowered or priced for that.
+
 Work of one rank in a step, by its parts, as input of lower bounds.
 
 A rank has one segment, and instructions of some of its microbatches; the first stands for those that are left out.
@@ -42,21 +45,23 @@ The largest of R parts is a lower bound for the fullest rank. Forms of running a
 smallest counts. Interference below 1 is taken to hold all the time. The update counts by its bytes.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
-from trimaran.machine.types import Allocation
-from trimaran.planner.candidates import Cases, at_end, lower_short
-from trimaran.planner.epoch import EpochData, Part, extra_parts
+from trimaran.planner.candidates import Cases, PricedJob, at_end, lower_short
+from trimaran.planner.epoch import Part, extra_parts
 from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import price, straggling_share
-from trimaran.pricing.tables import CostTable
-from trimaran.pricing.types import Cost, ProgramCosts, add, multiply
+from trimaran.pricing.transfers import transfer_cost
+from trimaran.pricing.types import Cost, ProgramCosts, Transfer, add, multiply
+from trimaran.program.layout import strategy_layout
+from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import SENDS, Instruction, Kind, Program
 
@@ -239,43 +244,27 @@ class Bound:
         return self.cases[1]
 
 
-def bound(
-    strategy: Strategy,
-    graph: Graph,
-    table: CostTable,
-    cluster: Allocation,
-    *,
-    batch: int,
-    clip: bool = False,
-    epoch: EpochData | None = None,
-) -> Bound:
-    """Lower bounds of a strategy.
+def bound(strategy: Strategy, job: PricedJob) -> Bound:
+    """Lower bounds of a strategy: on the time of an epoch where the job has one, else on that of a step.
 
     Args:
         strategy: with boundaries
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
-        epoch: bound the time of one of these, not of a step
+        job: with its costs and devices
     """
-    step = Part(count=1, strategy=strategy, batch=batch, training=True)
-    costs, program = _price(step, graph, table, cluster, clip=clip)
+    step = Part(count=1, strategy=strategy, batch=job.batch, training=True)
+    costs, program = _price(step, job)
     cases = of_step = _cases(program, costs, strategy.microbatches)
-    if epoch is not None:
-        total = [epoch.full_steps(batch) * seconds for seconds in cases]
-        for part in extra_parts(strategy, epoch, batch=batch):
-            extra, few = _price(part, graph, table, cluster, clip=clip)
+    if job.epoch is not None:
+        total = [job.epoch.full_steps(job.batch) * seconds for seconds in cases]
+        for part in extra_parts(strategy, job.epoch, batch=job.batch):
+            extra, few = _price(part, job)
             each = _cases(few, extra, part.strategy.microbatches)
             total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
         cases = (total[0], total[1], total[2])
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=smallest_peaks(program, costs, strategy))
 
 
-def busiest_part(
-    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
-) -> Cases:
+def busiest_part(strategy: Strategy, job: PricedJob) -> Cases:
     """Lower bound on a step for any schedule and any sharding: that of the rank, the group or the link with most to do.
 
     A rank computes one operation at a time and waits for the collectives inside its steps; a group does its collectives
@@ -286,26 +275,49 @@ def busiest_part(
 
     Args:
         strategy: with boundaries
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
+        job: with its costs and devices
 
     Returns:
         With all costs low, at their median, and high [s].
     """
     few = min(strategy.microbatches, PRICED_MICROBATCHES)
-    microbatch = batch // (strategy.dp * strategy.microbatches)
+    microbatch = job.batch // (strategy.dp * strategy.microbatches)
     short = replace(strategy, microbatches=few)
     size = strategy.dp * few * microbatch
-    program = lower_short(graph, short, table, cluster, batch=size, clip=clip)
-    costs = price(program, graph, short, table, cluster, batch=size)
+    program = lower_short(short, job, batch=size)
+    costs = price(program, job.graph, short, job.table, job.cluster, batch=size)
     left_out = strategy.microbatches - few
     shrink = min(1.0, costs.interference.compute, costs.interference.communication)
     busy = [_busy(instructions, costs, left_out) for instructions in program.ranks]
     parts = [*busy, *_moving(program, costs, left_out)]
     low_s, median_s, high_s = (max(one) * shrink for one in zip(*parts, strict=True))
+    return min(low_s, median_s), median_s, max(median_s, high_s)
+
+
+def busiest_link(strategy: Strategy, job: PricedJob) -> Cases:
+    """Lower bound on a step for any schedule: the link over which the messages between stages take longest.
+
+    Args:
+        strategy: with boundaries
+        job: with its costs and devices
+
+    Returns:
+        With all costs low, at their median, and high [s].
+    """
+    layout, cluster = strategy_layout(strategy), job.cluster.ordered(strategy.device_order)
+    samples = job.batch // (strategy.dp * strategy.microbatches)
+    links: dict[str, list[float]] = {}
+    for route in routes_of(job.graph, segment_ops(job.graph, strategy), layout.rows):
+        source, target = layout.rows[route.producer], layout.rows[route.consumer]
+        for forward in (True, False):
+            nbytes = route.nbytes(samples, forward=forward)
+            ends = (source, target) if forward else (target, source)
+            for replica, shard in itertools.product(range(layout.dp), range(layout.tp) if nbytes else ()):
+                sender, receiver = (layout.rank(replica, row, shard) for row in ends)
+                message = Instruction(kind=Kind.SEND_FORWARD, rank=sender, peer=receiver, nbytes=nbytes)
+                _flow(links, transfer_cost(message, job.table, cluster), strategy.microbatches)
+    shrink = min((min(1.0, one.communication) for one in job.table.interference.values()), default=1.0)
+    low_s, median_s, high_s = (shrink * max(one) for one in zip((0.0, 0.0, 0.0), *links.values(), strict=True))
     return min(low_s, median_s), median_s, max(median_s, high_s)
 
 
@@ -341,22 +353,25 @@ def _moving(program: Program, costs: ProgramCosts, left_out: int) -> Iterator[Ca
         if not (item.kind in SENDS or (item.group and item.rank == item.group[0])):
             continue
         transfer = costs.transfers[item.id]
-        whole_s = transfer.latency_s + transfer.flow_s
-        if not whole_s:
-            continue
         times = 1 + left_out if item.microbatch == 0 else 1
-        ends = (times * transfer.low, times * whole_s, times * transfer.high)
         if item.group and costs.at_once == 1:
-            _add_to(groups.setdefault(item.group, [0.0, 0.0, 0.0]), ends, 1.0)
-        for link in dict.fromkeys(transfer.links):
-            _add_to(links.setdefault(link, [0.0, 0.0, 0.0]), ends, transfer.flow_s / whole_s)
+            _add_to(groups.setdefault(item.group, [0.0, 0.0, 0.0]), transfer, float(times))
+        _flow(links, transfer, times)
     for total in (*groups.values(), *links.values()):
         yield total[0], total[1], total[2]
 
 
-def _add_to(total: list[float], ends: Cases, share: float) -> None:
-    for number, seconds in enumerate(ends):
-        total[number] += seconds * share
+def _flow(links: dict[str, list[float]], transfer: Transfer, times: int) -> None:
+    """Add the bytes of a transfer to the times of the links that they cross [s]."""
+    whole_s = transfer.latency_s + transfer.flow_s
+    share = transfer.flow_s / whole_s if whole_s else 0.0
+    for link in dict.fromkeys(transfer.links):
+        _add_to(links.setdefault(link, [0.0, 0.0, 0.0]), transfer, times * share)
+
+
+def _add_to(total: list[float], transfer: Transfer, times: float) -> None:
+    for number, seconds in enumerate((transfer.low, transfer.latency_s + transfer.flow_s, transfer.high)):
+        total[number] += seconds * times
 
 
 def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -> float:
@@ -382,18 +397,16 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     return max(chains, over_links) + after_s
 
 
-def _price(
-    part: Part, graph: Graph, table: CostTable, cluster: Allocation, *, clip: bool
-) -> tuple[ProgramCosts, Program]:
+def _price(part: Part, job: PricedJob) -> tuple[ProgramCosts, Program]:
     strategy = part.strategy
     microbatch = part.batch // (strategy.dp * strategy.microbatches)
     few = replace(strategy, microbatches=min(strategy.microbatches, PRICED_MICROBATCHES))
     small = replace(part, strategy=few, batch=strategy.dp * few.microbatches * microbatch)
     if small.training:
-        program = lower_short(graph, few, table, cluster, batch=small.batch, clip=clip)
+        program = lower_short(few, job, batch=small.batch)
     else:
-        program = small.lower(graph, clip=clip)
-    return price(program, graph, few, table, cluster, batch=small.batch), program
+        program = small.lower(job.graph, clip=job.clip)
+    return price(program, job.graph, few, job.table, job.cluster, batch=small.batch), program
 
 
 def _cases(program: Program, costs: ProgramCosts, microbatches: int) -> Cases:
@@ -501,21 +514,13 @@ class QuickBounds:
     """Lower bounds of the strategies of a job; terms that depend only on the microbatch are computed once.
 
     Attributes:
-        graph: the job's
-        table: costs of its operations
-        batch: samples of one update, over all ranks
-        epoch: bound the time of one of these, not of a step
-        cluster: the devices
+        job: with its costs and devices
         balanced: take stages for equal, which makes the bounds of chains those of the formulas: for searches so
             large that a bound which no split whatever can undercut would leave too much
         traffic: bounds of communication; None: it is left out
     """
 
-    graph: Graph
-    table: CostTable
-    batch: int
-    cluster: Allocation
-    epoch: EpochData | None = None
+    job: PricedJob
     balanced: bool = False
     traffic: TrafficBounds | None = None
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
@@ -529,10 +534,20 @@ class QuickBounds:
         Raises:
             InputError: the table lacks an operation
         """
-        low, median, high = (self._step(strategy, number) for number in range(len(_ENDS)))
+        microbatch = self.job.batch // (strategy.dp * strategy.microbatches)
+        pieces = strategy.pp * strategy.chunks if not strategy.parts else len(self.job.graph.ops)
+        works = self._at(microbatch, strategy.execution, own_form(strategy), pieces)
+        traffic = NO_TRAFFIC if self.traffic is None else self.traffic.of(strategy)
+        step = self.job.table.steps.get(self.job.graph.digest)
+        load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
+        straggling = straggling_share(self.job.table, self.job.cluster, strategy.devices)
+        low, median, high = (
+            self._step(strategy, work, ends, load_s=load_s, straggling=straggling)
+            for work, ends in zip(works, traffic.ends, strict=True)
+        )
         cases: Cases = (min(low, median), median, max(median, high))
-        if self.epoch is not None:
-            count = self.epoch.full_steps(self.batch)
+        if self.job.epoch is not None:
+            count = self.job.epoch.full_steps(self.job.batch)
             cases = (low * count, median * count, high * count)
         return Bound(step_time_s=median, cases=cases, peak_bytes=(self._least_peak(strategy),))
 
@@ -540,14 +555,13 @@ class QuickBounds:
         """Know the works of microbatches that another one knows, of the same graph and costs."""
         self._works = other._works
 
-    def _step(self, strategy: Strategy, number: int) -> float:
-        microbatch = self.batch // (strategy.dp * strategy.microbatches)
-        pieces = strategy.pp * strategy.chunks if not strategy.parts else len(self.graph.ops)
-        work = self._at(microbatch, strategy.execution, own_form(strategy), pieces)[number]
+    def _step(
+        self, strategy: Strategy, work: _Work, traffic: tuple[float, float, float], *, load_s: float, straggling: float
+    ) -> float:
+        """At one end of the intervals, of the work of a microbatch and of the traffic (`Traffic.ends`) [s]."""
         shares = strategy.tp if strategy.tp > 1 else strategy.dp if strategy.shards else 1
         count, rows = strategy.microbatches, strategy.pp
-        traffic = NO_TRAFFIC if self.traffic is None else self.traffic.of(strategy)
-        forward_s, backward_s = float(traffic.forward_s[number]), float(traffic.backward_s[number])
+        forward_s, backward_s, exchange_s = traffic
         whole = work.both / shares + forward_s + backward_s
         spread = count * whole / rows
         path = work.path / shares
@@ -564,14 +578,12 @@ class QuickBounds:
             else:
                 units = _chain(count, rows, before) if strategy.chunks == 1 else 0.0
             chain = units * whole
-        step = self.table.steps.get(self.graph.digest)
-        load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
-        least = min((min(1.0, entry.compute) for entry in self.table.interference.values()), default=1.0)
-        waits = straggling_share(self.table, self.cluster, strategy.devices) * spread
+        least = min((min(1.0, entry.compute) for entry in self.job.table.interference.values()), default=1.0)
+        waits = straggling * spread
         if strategy.is_stale:
             return least * (spread + waits)
         # Where factors of interference lengthen communication it is at least as long; none of the catalog shortens it.
-        step_s = max(least * max(spread, path, chain) + load_s, float(traffic.step_s[number]))
+        step_s = max(least * max(spread, path, chain) + load_s, exchange_s)
         return step_s + least * waits
 
     def _at(self, microbatch: int, execution: Execution, form: str, pieces: int) -> tuple[_Work, ...]:
@@ -581,7 +593,7 @@ class QuickBounds:
         return self._works[key].in_pieces(pieces)
 
     def _totals(self, microbatch: int, execution: Execution, form: str) -> _Totals:
-        graph, table = self.graph, self.table
+        graph, table = self.job.graph, self.job.table
         costs = operation_costs(graph, table, batch=microbatch, execution=execution)
         contexts = [
             context_of(graph, table, costs, batch=microbatch, form=one, execution=execution)
@@ -601,11 +613,11 @@ class QuickBounds:
         )
 
     def _least_peak(self, strategy: Strategy) -> int:
-        step = self.table.steps.get(self.graph.digest)
+        step = self.job.table.steps.get(self.job.graph.digest)
         kept = step.state_bytes_per_byte if step else 0.0
         replicas = strategy.dp
         classifier = bool(strategy.shards) and strategy.tp == 1
-        parameters = self.graph.parameters
+        parameters = self.job.graph.parameters
         trained = sum(parameter.nbytes for parameter in parameters if parameter.trainable)
         frozen = sum(parameter.nbytes for parameter in parameters if not parameter.trainable)
         weights = (trained + frozen) / (replicas if strategy.zero == 3 or classifier else 1)

@@ -41,6 +41,27 @@ _COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PricedJob:
+    """A job, its costs, and its devices.
+
+    Attributes:
+        graph: the job
+        table: costs of its operations and of the links
+        cluster: the devices
+        batch: samples of one update, over all ranks
+        clip: the job clips its gradients; the small last step of an epoch does so too
+        epoch: find the time of one of these too; None: the time of a step alone
+    """
+
+    graph: Graph
+    table: CostTable
+    cluster: Allocation
+    batch: int
+    clip: bool = False
+    epoch: EpochData | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Squeeze:
     """Effect of a memory budget on a microbatch.
 
@@ -186,84 +207,47 @@ class Candidate:
         return self.samples_factor * low, self.objective_s, self.samples_factor * high
 
 
-def evaluate(
-    strategy: Strategy,
-    graph: Graph,
-    table: CostTable,
-    cluster: Allocation,
-    *,
-    batch: int,
-    clip: bool = False,
-    epoch: EpochData | None = None,
-    effect: Squeeze | None = None,
-) -> Candidate:
+def evaluate(strategy: Strategy, job: PricedJob, *, effect: Squeeze | None = None) -> Candidate:
     """Lower, price and simulate one strategy.
 
     Args:
         strategy: with boundaries
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
-        epoch: simulate one of these too
+        job: with its costs and devices
         effect: of the strategy's memory budget; None: it has none
     """
-    program = lower_short(graph, strategy, table, cluster, batch=batch, clip=clip)
-    return score(program, strategy, graph, table, cluster, batch=batch, clip=clip, epoch=epoch, effect=effect)
+    return score(lower_short(strategy, job, batch=job.batch), strategy, job, effect=effect)
 
 
-def lower_short(
-    graph: Graph, strategy: Strategy, table: CostTable, cluster: Allocation, *, batch: int, clip: bool = False
-) -> Program:
+def lower_short(strategy: Strategy, job: PricedJob, *, batch: int) -> Program:
     """The program of a step; on many devices that of one replica alone, where the others do the same at the same time.
 
     Args:
-        graph: the job's
         strategy: with boundaries
-        table: costs of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients
+        job: with the costs of its links, and its devices
+        batch: samples of the update, over all ranks: the job's, or that of some of its microbatches
     """
     if strategy.devices > SHORT_BEYOND and strategy.dp > 1:
-        program = lower_replica(graph, strategy, batch=batch, clip=clip)
-        if can_fold(program, strategy, table, cluster):
+        program = lower_replica(job.graph, strategy, batch=batch, clip=job.clip)
+        if can_fold(program, strategy, job.table, job.cluster):
             return program
-    return lower(graph, strategy, batch=batch, clip=clip)
+    return lower(job.graph, strategy, batch=batch, clip=job.clip)
 
 
-def score(
-    program: Program,
-    strategy: Strategy,
-    graph: Graph,
-    table: CostTable,
-    cluster: Allocation,
-    *,
-    batch: int,
-    clip: bool = False,
-    epoch: EpochData | None = None,
-    effect: Squeeze | None = None,
-) -> Candidate:
+def score(program: Program, strategy: Strategy, job: PricedJob, *, effect: Squeeze | None = None) -> Candidate:
     """Price and simulate a program.
 
     Args:
         program: of the strategy
         strategy: with boundaries
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
-        clip: the job clips its gradients; the small last step of an epoch does so too
-        epoch: simulate one of these too
+        job: with its costs and devices
         effect: of the strategy's memory budget; None: it has none
     """
 
     def costs_of(program: Program, strategy: Strategy, batch: int) -> ProgramCosts:
-        costs = price(program, graph, strategy, table, cluster, batch=batch)
+        costs = price(program, job.graph, strategy, job.table, job.cluster, batch=batch)
         return costs if effect is None else squeezed(costs, program, effect)
 
-    costs = costs_of(program, strategy, batch)
+    costs = costs_of(program, strategy, job.batch)
     ready = with_waits(program, costs)
     timeline = simulate(program, ready)
     # The wait is in the loads then, which costs with a period do not have.
@@ -285,11 +269,11 @@ def score(
     if effect is not None and strategy.pp > 1:
         # Messages are in the budget of a stage.
         candidate = dataclasses.replace(candidate, peak_bytes=(effect.peak_bytes,) * strategy.devices)
-    if epoch is None:
+    if job.epoch is None:
         return candidate
-    total = [epoch.full_steps(batch) * seconds for seconds in step]
-    for part in extra_parts(strategy, epoch, batch=batch):
-        program = part.lower(graph, clip=clip)
+    total = [job.epoch.full_steps(job.batch) * seconds for seconds in step]
+    for part in extra_parts(strategy, job.epoch, batch=job.batch):
+        program = part.lower(job.graph, clip=job.clip)
         costs = costs_of(program, part.strategy, part.batch)
         each = _cases(program, costs, simulate(program, with_waits(program, costs)).makespan_s)
         total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]

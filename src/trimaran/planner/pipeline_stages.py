@@ -303,7 +303,6 @@ def _quickest(
     """
     stages, events = len(order), sum(map(len, order))
     segments = stages * chunks
-    waits = _waits(order, segments)
 
     def makespan(splits: Sequence[int]) -> float:
         places = [0, *(ends[split] for split in splits), len(work) - 1]
@@ -330,6 +329,7 @@ def _quickest(
     left = _MOST_EVENTS // max(1, events) - len(tried)
     if left < 0:
         return list(starts[-1])
+    waits = _waits(order, segments)
     least, best = min((makespan(splits), splits) for splits in tried)
     stride = max(1, len(ends) // segments)
     while stride and left > 0:

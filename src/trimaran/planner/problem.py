@@ -5,11 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
-from trimaran.graph.types import Graph
-from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_part
-from trimaran.planner.candidates import Candidate, Squeeze, evaluate, score, squeeze, squeezed
-from trimaran.planner.epoch import EpochData
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part
+from trimaran.planner.candidates import Candidate, Cases, PricedJob, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
@@ -21,7 +18,7 @@ from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.program import price
-from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.simulator.engine import with_waits
@@ -47,18 +44,14 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A job, its costs, and its devices.
+class Problem(PricedJob):
+    """A job, its costs, its devices, and which plans of it there may be.
+
+    The time of an epoch is made best where it has one, else that of a step.
 
     Attributes:
-        graph: the job
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
         devices: most ranks that may take part
-        clip: the job clips its gradients
         executions: how segments may run
-        epoch: make the time of one of these best; None: the time of a step
         traces: step of a microbatch of the whole network, by its samples; a strategy with a memory budget needs one
         bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
         pins: decisions of the user
@@ -69,14 +62,8 @@ class Problem:
         failed: `execution_key` of runs that were tried and failed, each with the reason
     """
 
-    graph: Graph
-    table: CostTable
-    cluster: Allocation
-    batch: int
     devices: int
-    clip: bool = False
     executions: tuple[Execution, ...] = ("eager",)
-    epoch: EpochData | None = None
     traces: Mapping[int, TracedStep] = field(default_factory=dict)
     bare_curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
     pins: Pins = NO_PINS
@@ -115,15 +102,7 @@ def least(strategy: Strategy, problem: Problem) -> Bound:
     """
     if not has_simple_bound(strategy):
         return quick_bounds(problem).of(strategy)
-    return bound(
-        strategy,
-        problem.graph,
-        problem.table,
-        problem.cluster,
-        batch=problem.batch,
-        clip=problem.clip,
-        epoch=problem.epoch,
-    )
+    return bound(strategy, problem)
 
 
 def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
@@ -138,9 +117,26 @@ def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     """
     if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
-    of_step = busiest_part(
-        strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch, clip=problem.clip
-    )
+    of_step = busiest_part(strategy, problem)
+    return _raised(lower, of_step, problem)
+
+
+def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the messages between stages take on the busiest link; on few devices the bound itself.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound from totals
+        problem: its problem
+    """
+    if problem.devices <= EVERY_NUMBER or strategy.pp == 1 or strategy.parts or strategy.is_stale:
+        return lower
+    of_step = busiest_link(strategy, problem)
+    return _raised(lower, of_step, problem)
+
+
+def _raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
+    """The larger of a bound and of one on each step."""
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
     low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))
     return replace(lower, step_time_s=max(of_step[1], lower.step_time_s), cases=(low, median, high))
@@ -148,17 +144,8 @@ def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
 
 def quick_bounds(problem: Problem) -> QuickBounds:
     """Bounds of its strategies from totals alone."""
-    return QuickBounds(
-        graph=problem.graph,
-        table=problem.table,
-        batch=problem.batch,
-        cluster=problem.cluster,
-        epoch=problem.epoch,
-        balanced=problem.devices > EVERY_NUMBER,
-        traffic=TrafficBounds(graph=problem.graph, table=problem.table, cluster=problem.cluster, batch=problem.batch)
-        if problem.devices > EVERY_NUMBER
-        else None,
-    )
+    is_large = problem.devices > EVERY_NUMBER
+    return QuickBounds(job=problem, balanced=is_large, traffic=TrafficBounds(job=problem) if is_large else None)
 
 
 def has_simple_bound(strategy: Strategy) -> bool:
@@ -200,10 +187,7 @@ def place_on(strategy: Strategy, problem: Problem) -> Placed:
     """
     return place_for(
         arrange(strategy, problem),
-        problem.graph,
-        problem.table,
-        problem.cluster,
-        batch=problem.batch,
+        problem,
         kept=problem.pins.rows(problem.graph),
         time_limit_s=problem.time_limit_s,
         gap=problem.gap,
@@ -238,16 +222,7 @@ def assess_split(strategy: Strategy, problem: Problem) -> Candidate:
         InfeasibleError: its memory budget is below the minimum memory of a step
         InputError: the batch does not divide, or the table or a trace lacks something
     """
-    found = evaluate(
-        strategy,
-        problem.graph,
-        problem.table,
-        problem.cluster,
-        batch=problem.batch,
-        clip=problem.clip,
-        epoch=problem.epoch,
-        effect=effect_of_memory(strategy, problem),
-    )
+    found = evaluate(strategy, problem, effect=effect_of_memory(strategy, problem))
     factor = samples_factor(strategy.compression, problem.pins) * stale_factor(strategy)
     return replace(found, samples_factor=factor)
 
@@ -255,17 +230,7 @@ def assess_split(strategy: Strategy, problem: Problem) -> Candidate:
 def reassess(candidate: Candidate, problem: Problem) -> Candidate:
     """The same program by the costs of another problem, on its devices as they lie best there."""
     strategy = arrange(candidate.strategy, problem)
-    found = score(
-        candidate.program,
-        strategy,
-        problem.graph,
-        problem.table,
-        problem.cluster,
-        batch=problem.batch,
-        clip=problem.clip,
-        epoch=problem.epoch,
-        effect=effect_of_memory(strategy, problem),
-    )
+    found = score(candidate.program, strategy, problem, effect=effect_of_memory(strategy, problem))
     return replace(found, samples_factor=candidate.samples_factor)
 
 

@@ -6,9 +6,9 @@
                 step;  s violates no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
-(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and a program of two microbatches
-is priced, which gives a better bound (`bounds.py`); a strategy that then still has the lowest bound is simulated, with
-its placement solved first:
+(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`), which gives a bound by their
+messages, and then a program of two microbatches is priced, which gives a better one (`bounds.py`); a strategy that then
+still has the lowest bound is simulated, with its placement solved first:
 
     0. on many devices, and under a time limit: replicas of whole networks on all devices in each form; then, of each
        kind of plan, the one with the lowest bound, so that no simple plan beats a search that is cut short;
@@ -98,8 +98,11 @@ LEAST_PLACING_S = 0.1
 OUTLINED_S = 0.0003
 """Work of bounding a strategy from totals [s on the reference, see `work.py`]."""
 
-REFINED_S = 0.000075
-"""Work of splitting, lowering and pricing a strategy, for each operation of the graph [s, likewise]."""
+SPLIT_S = 0.00002
+"""Work of splitting a strategy, for each operation of the graph [s, likewise]."""
+
+REFINED_S = 0.000055
+"""Work of lowering and pricing a strategy, for each operation of the graph [s, likewise]."""
 
 SIMULATED_S = 0.0001
 """Work of simulating a strategy, for each instruction of its ranks [s, likewise]."""
@@ -127,9 +130,10 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one with its own stages; None where it is rejected."""
-        self.work.spend(REFINED_S * len(self.problem.graph.ops))
-        found = self.trials.refine(prospect, self.problem)
+        """Bound one better: with its stages split, and then by its program; None where it is rejected."""
+        self.work.spend((REFINED_S if prospect.is_split else SPLIT_S) * len(self.problem.graph.ops))
+        better = self.trials.refine if prospect.is_split else self.trials.split
+        found = better(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
             return None
@@ -143,7 +147,7 @@ class Hunt:
             left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * self.work.left_s)
             problem = dataclasses.replace(problem, time_limit_s=left_s)
             self.work.spend(left_s)
-        self.work.spend(REFINED_S * len(problem.graph.ops))
+        self.work.spend((SPLIT_S + REFINED_S) * len(problem.graph.ops))
         found = self.trials.run(prospect, problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
@@ -165,7 +169,7 @@ class Hunt:
         return node.bound.objective_s, simplicity(node.strategy)
 
     def expand(self, node: Prospect) -> Iterable[Prospect]:
-        """Refine an outline, simulate a refined strategy."""
+        """Split an outline, refine what is split, simulate a refined strategy."""
         if node.is_refined:
             self.run(node)
             return ()
@@ -233,7 +237,9 @@ def _first_of_kinds(
             break
         if hunt.may_be_best(prospect):
             tried.add(id(prospect))
-            refined = prospect if prospect.is_refined else hunt.refine(prospect)
+            refined: Prospect | None = prospect
+            while refined is not None and not refined.is_refined and hunt.may_be_best(refined):
+                refined = hunt.refine(refined)
             if refined is not None and hunt.may_be_best(refined):
                 hunt.run(refined)
             elif refined is not None:
@@ -255,7 +261,9 @@ def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
         if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
             ruled_out.append(outline)
             continue
-        prospect = hunt.refine(outline)
+        prospect: Prospect | None = outline
+        while prospect is not None and not prospect.is_refined and (needed or _may_matter(prospect, best, hunt)):
+            prospect = hunt.refine(prospect)
         if prospect is None:
             continue
         if needed or _may_matter(prospect, best, hunt):

@@ -20,7 +20,7 @@ from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
-from trimaran.planner.search import OUTLINED_S, REFINED_S, Hunt
+from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
@@ -248,7 +248,7 @@ class _Cells:
             # A strategy that does not fit at some microbatch does not fit at a larger one either.
             if local // strategy.microbatches >= self._too_large:
                 continue
-            self._work.spend(OUTLINED_S + REFINED_S * len(problem.graph.ops))
+            self._work.spend(OUTLINED_S + (SPLIT_S + REFINED_S) * len(problem.graph.ops))
             result = self.hunts[batch].trials.try_out(strategy, problem)
             if isinstance(result, Candidate):
                 self.hunts[batch].candidates.append(result)
@@ -272,11 +272,11 @@ class _Cells:
         return (self.grid.weights[batch] * prospect.bound.step_time_s,)
 
     def expand(self, node: _Node) -> Iterable[_Node]:
-        """Refine an outline, simulate a refined strategy, unless something on no more devices is known to be better."""
+        """What `Hunt.expand` does, unless something on no more devices is known to be better."""
         batch, prospect = node
         if not self._may_beat(*self.order(node), prospect.strategy.devices):
             return ()
-        self._tried += not prospect.is_refined
+        self._tried += not prospect.is_split
         return [(batch, better) for better in self.hunts[batch].expand(prospect)]
 
     def is_done(self, bound_s: float) -> bool:
@@ -319,8 +319,9 @@ class _Cells:
         for prospect in sorted(prospects, key=lambda one: (one.bound.step_time_s, simplicity(one.strategy))):
             before = len(hunt.candidates)
             self._tried += 1
-            for refined in hunt.expand(prospect):
-                hunt.run(refined)
+            for split in hunt.expand(prospect):
+                for refined in hunt.expand(split):
+                    hunt.run(refined)
             if len(hunt.candidates) > before or self._is_over():
                 return
 

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
+from trimaran.planner.candidates import PricedJob
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.program import called_transfer
-from trimaran.pricing.tables import CostTable
 from trimaran.pricing.transfers import collectives_at_once
 from trimaran.pricing.types import Transfer
 from trimaran.program.layout import Layout, across_nodes, shard_bytes, within_node
@@ -57,6 +56,11 @@ class Traffic:
     backward_s: _Ends
     step_s: _Ends
 
+    @property
+    def ends(self) -> list[tuple[float, float, float]]:
+        """The three at each end of the intervals [s]."""
+        return list(zip(self.forward_s.tolist(), self.backward_s.tolist(), self.step_s.tolist(), strict=True))
+
 
 NO_TRAFFIC = Traffic(forward_s=_NONE, backward_s=_NONE, step_s=_NONE)
 """Of one device, or where nothing is known."""
@@ -67,16 +71,10 @@ class TrafficBounds:
     """Lower bounds on the communication of the strategies of a job; each shape is looked at once.
 
     Attributes:
-        graph: the job's
-        table: its costs
-        cluster: the devices
-        batch: samples of one update, over all ranks
+        job: with its costs and devices
     """
 
-    graph: Graph
-    table: CostTable
-    cluster: Allocation
-    batch: int
+    job: PricedJob
     _orders: dict[tuple[int, int, int], Allocation] = field(default_factory=dict)
     _inners: dict[tuple[object, ...], tuple[_Ends, _Ends]] = field(default_factory=dict)
     _steps: dict[tuple[object, ...], _Ends] = field(default_factory=dict)
@@ -90,10 +88,10 @@ class TrafficBounds:
         """
         if strategy.devices == 1 or strategy.sync == "p2p" or strategy.is_stale:
             return NO_TRAFFIC
-        if self.cluster.machine.node.measured or collectives_at_once(self.table, self.cluster) > 1:
+        if self.job.cluster.machine.node.measured or collectives_at_once(self.job.table, self.job.cluster) > 1:
             return NO_TRAFFIC
         shape = (strategy.dp, strategy.pp, strategy.tp, bool(strategy.shards))
-        samples = self.batch // (strategy.dp * strategy.microbatches)
+        samples = self.job.batch // (strategy.dp * strategy.microbatches)
         repeated = strategy.microbatches if strategy.zero == 3 else 1
         exchange = (*shape, strategy.zero, repeated, strategy.sync, strategy.nodes, strategy.compression)
         layout = Layout(dp=strategy.dp, width=strategy.pp, rows=tuple(range(strategy.pp)), tp=strategy.tp)
@@ -117,13 +115,13 @@ class TrafficBounds:
         """The devices in the order of the ranks of a strategy."""
         shape = (strategy.dp, strategy.pp, strategy.tp)
         if shape not in self._orders:
-            order = device_order(self.cluster, strategy, self.graph, batch=self.batch)
-            self._orders[shape] = self.cluster.ordered(order)
+            order = device_order(self.job.cluster, strategy, self.job.graph, batch=self.job.batch)
+            self._orders[shape] = self.job.cluster.ordered(order)
         return self._orders[shape]
 
     def _collective(self, kind: Kind, nbytes: int, group: _Group, cluster: Allocation) -> Transfer:
         item = Instruction(kind=kind, rank=group[0], group=group, nbytes=nbytes)
-        return called_transfer(item, self.table, cluster)
+        return called_transfer(item, self.job.table, cluster)
 
     def _inner(self, strategy: Strategy, layout: Layout, samples: int) -> tuple[_Ends, _Ends]:
         """Collectives inside the forward and the backward of a microbatch, by the quickest of their groups [s]."""
@@ -139,7 +137,7 @@ class TrafficBounds:
         found = []
         for kind in (Kind.FORWARD, Kind.BACKWARD):
             sizes: dict[tuple[Kind, int], int] = {}
-            for inner in tensor_collectives(self.graph, self.graph.ops, whole, samples=samples, kind=kind):
+            for inner in tensor_collectives(self.job.graph, self.job.graph.ops, whole, samples=samples, kind=kind):
                 sizes[inner.kind, inner.nbytes] = sizes.get((inner.kind, inner.nbytes), 0) + 1
             total = _NONE
             for (how, nbytes), count in sizes.items():
@@ -185,8 +183,8 @@ class TrafficBounds:
         """Weights that a rank holds and exchanges if it has the whole network, and gradients [bytes]."""
         key = (strategy.tp, strategy.dp if strategy.tp == 1 and strategy.shards else 0)
         if key not in self._held:
-            shares, own = sharded_bytes(self.graph, strategy), own_parameters(self.graph, strategy)
-            held = [(one, shares.get(one.name, one.nbytes)) for one in self.graph.parameters if one.name not in own]
+            shares, own = sharded_bytes(self.job.graph, strategy), own_parameters(self.job.graph, strategy)
+            held = [(one, shares.get(one.name, one.nbytes)) for one in self.job.graph.parameters if one.name not in own]
             gradients = sum(nbytes for one, nbytes in held if one.trainable)
             self._held[key] = sum(nbytes for _, nbytes in held), gradients
         return self._held[key]

@@ -1,7 +1,8 @@
 """Bounds and simulations of the strategies of a problem, each made once, whatever pins a search has.
 
 outline    a bound from totals alone, for every strategy of the space
-refine     stages split, the program lowered and priced, a better bound; for those that the first leaves
+split      stages split, a bound by the messages between them; for those that the first leaves
+refine     the program lowered and priced, a better bound; for those that the second leaves
 run        branches placed, the program simulated
 """
 
@@ -14,6 +15,7 @@ from trimaran.planner.problem import (
     Problem,
     arrange,
     assess_split,
+    by_busiest_link,
     by_busiest_part,
     has_simple_bound,
     lack_of_memory,
@@ -34,13 +36,15 @@ class Prospect:
     """A strategy that may fit, with its lower bounds.
 
     Attributes:
-        strategy: with boundaries where it is refined; a placement may still have none of its parts
+        strategy: with boundaries where it is split; a placement may still have none of its parts
         bound: its lower bounds
-        is_refined: the bound is that of its stages
+        is_split: the bound counts messages between its stages
+        is_refined: the bound is that of its program
     """
 
     strategy: Strategy
     bound: Bound
+    is_split: bool = False
     is_refined: bool = False
 
 
@@ -58,6 +62,7 @@ class Trials:
     alike: "Trials | None" = None
     bound_shares: dict[Strategy, float] = field(default_factory=dict)
     _quick: QuickBounds = field(init=False)
+    _split: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
     _placed: dict[tuple[int, int, _Kept], Strategy] = field(default_factory=dict)
@@ -77,20 +82,35 @@ class Trials:
             lower = self._quick.of(uncut)
         except InputError as error:
             return Rejection(strategy=uncut, cause="unmeasured", reason=error.message)
-        return _unless_too_large(uncut, lower, self.problem, is_refined=False)
+        return _unless_too_large(Prospect(strategy=uncut, bound=lower), self.problem)
 
-    def refine(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-        """The bounds of a strategy with its own stages, or its rejection.
+    def split(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+        """A strategy with its stages split, bounded by the messages between them, or its rejection.
 
         Args:
             prospect: an outline
             problem: as `Trials.problem`, with the pins of this search
         """
-        if prospect.is_refined:
+        if prospect.is_split:
             return prospect
         key = (prospect.strategy, problem.pins.keep)
+        if key not in self._split:
+            self._split[key] = _split(prospect, problem)
+        return self._split[key]
+
+    def refine(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+        """The bounds of a strategy by its program, or its rejection.
+
+        Args:
+            prospect: an outline, or split
+            problem: as `Trials.problem`, with the pins of this search
+        """
+        found = self.split(prospect, problem)
+        if isinstance(found, Rejection) or found.is_refined:
+            return found
+        key = (found.strategy, problem.pins.keep)
         if key not in self._refined:
-            self._refined[key] = _refine(prospect, problem)
+            self._refined[key] = _refine(found, problem)
         return self._refined[key]
 
     def run(self, prospect: Prospect, problem: Problem) -> Candidate | Rejection:
@@ -131,15 +151,24 @@ class Trials:
         return placed
 
 
-def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-    strategy, cause, lower = prospect.strategy, "split", prospect.bound
+def _split(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+    strategy, cause = prospect.strategy, "split"
     if is_unplaced(strategy):
-        return replace(prospect, is_refined=True)
+        return replace(prospect, is_split=True, is_refined=True)
     try:
         strategy = split_for(strategy, problem)
         cause = "form"
         check_strategy(problem.graph, strategy, batch=problem.batch)
         cause = "unmeasured"
+        lower = by_busiest_link(strategy, prospect.bound, problem)
+    except (InfeasibleError, InputError) as error:
+        return Rejection(strategy=strategy, cause=cause, reason=error.message)  # type: ignore[arg-type]  # set above
+    return Prospect(strategy=strategy, bound=lower, is_split=True)
+
+
+def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+    strategy, lower = prospect.strategy, prospect.bound
+    try:
         if has_simple_bound(strategy):
             lower = _larger(least(strategy, problem), prospect.bound)
             if lack_of_memory(lower.peak_bytes, problem, at_least=True) and strategy.pp > 1:
@@ -147,15 +176,17 @@ def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
         else:
             lower = by_busiest_part(strategy, lower, problem)
     except (InfeasibleError, InputError) as error:
-        return Rejection(strategy=strategy, cause=cause, reason=error.message)  # type: ignore[arg-type]  # set above
-    return _unless_too_large(strategy, lower, problem, is_refined=True)
+        return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
+    refined = Prospect(strategy=strategy, bound=lower, is_split=True, is_refined=True)
+    return _unless_too_large(refined, problem)
 
 
-def _unless_too_large(strategy: Strategy, lower: Bound, problem: Problem, *, is_refined: bool) -> Prospect | Rejection:
-    reason = lack_of_memory(lower.peak_bytes, problem, at_least=True)
+def _unless_too_large(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+    peak_bytes = prospect.bound.peak_bytes
+    reason = lack_of_memory(peak_bytes, problem, at_least=True)
     if reason:
-        return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=lower.peak_bytes)
-    return Prospect(strategy=strategy, bound=lower, is_refined=is_refined)
+        return Rejection(strategy=prospect.strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
+    return prospect
 
 
 def _larger(one: Bound, other: Bound) -> Bound:

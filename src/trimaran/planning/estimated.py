@@ -500,11 +500,7 @@ def _score(
         chosen = score(
             program,
             strategy if strategy.device_order else arrange(strategy, problem),
-            problem.graph,
-            problem.table,
-            problem.cluster,
-            batch=problem.batch,
-            clip=problem.clip,
+            problem,
             effect=effect_of_memory(strategy, problem),
         )
     except InputError as error:

@@ -151,17 +151,7 @@ def load_plan(
         costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)
         check_memory(program, costs, _memory_to_use(plan, cluster, request))
     problem = problem_here(prepared, request, table, executions=executions, traces=traces)
-    chosen = score(
-        program,
-        strategy,
-        graph,
-        table,
-        cluster,
-        batch=problem.batch,
-        clip=problem.clip,
-        epoch=problem.epoch,
-        effect=effect_of_memory(strategy, problem),
-    )
+    chosen = score(program, strategy, problem, effect=effect_of_memory(strategy, problem))
     return Planned(
         source=source,
         request=request,

@@ -9,14 +9,13 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn, optim
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import map_tensors, name_tensors
+from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import capture, looked_at
 from trimaran.graph.capture.describe import describe_flow
 from trimaran.graph.capture.export import NotExportableError
@@ -150,7 +149,7 @@ class WorkloadTracer:
         return self._job.optimizer(parameters)
 
     def _workload(self, trace: StepTrace, batch: int, like: dict[str, str] | None = None) -> Workload:
-        tensors = _tensors(self._tracer.batch(batch))
+        tensors = list(name_tensors(self._tracer.batch(batch)).values())
         return workload_of(
             trace,
             name=self._job.name,
@@ -214,17 +213,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(batch, note)
-    return found
 
 
 def _items(tensors: list[torch.Tensor]) -> int:

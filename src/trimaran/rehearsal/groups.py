@@ -19,12 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
+import torch.multiprocessing
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -33,7 +35,7 @@ from torch.utils._pytree import tree_flatten
 
 from trimaran.program.json_files import digest
 from trimaran.rehearsal.calls import MESSAGES
-from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
@@ -476,6 +478,23 @@ class Exchanges:
                 self._backends[self.remember(made)] = _backend(backend)
             return made
 
+        def split_group(
+            parent_pg: Any = None, split_ranks: Any = None, *_: Any, group_desc: Any = None, **others: Any
+        ) -> Any:
+            if not split_ranks or not all(split_ranks):
+                raise ValueError("split_ranks cannot be None or empty")
+            parent = parent_pg or dist.group.WORLD
+            every = dist.get_process_group_ranks(parent)
+            own = None
+            for members in ([every[place] for place in sorted(places)] for places in split_ranks):
+                self._recorder.record.made_groups.append((tuple(members), self._recorder.lines.stack()))
+                if self._rank in members:
+                    own = make_group(members, backend="fake", use_local_synchronization=True, group_desc=group_desc)
+            self._asked += len(split_ranks)
+            if own is not None:
+                self._backends[self.remember(own)] = _backend(others.get("backend") or backend_of(parent))
+            return own
+
         def backend_of(group: Any = None) -> str:
             return self._backends.get(_name_of(group or dist.group.WORLD)) or str(get_backend(group))
 
@@ -494,6 +513,7 @@ class Exchanges:
         replaced: dict[str, Any] = {
             "init_process_group": init_process_group,
             "new_group": new_group,
+            "split_group": split_group,
             "batch_isend_irecv": batch_isend_irecv,
             "_coalescing_manager": coalescing_manager,
             "get_backend": backend_of,
@@ -511,10 +531,31 @@ class Exchanges:
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
         for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
             replace(kind, wait=self._noting_wait(kind.wait))
+        when_imported("torch.distributed.rpc", lambda rpc: replace(rpc, init_rpc=_no_remote_calls))
+        processes: Any = torch.multiprocessing
+        replace(processes, spawn=self._in_place_of_spawned(processes.spawn))
         for module in (dist, c10d):
             if not hasattr(module, "ProcessGroupNCCL"):
                 options = type("Options", (), {"__init__": lambda self, *_, **__: None})
                 replace(module, ProcessGroupNCCL=type("ProcessGroupNCCL", (), {"Options": options}))
+
+    def _in_place_of_spawned(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
+        """A script that starts its ranks by itself: what it starts for this rank runs here."""
+
+        def run(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *others: Any, **kwargs: Any) -> Any:
+            devices = torch.cuda.device_count()
+            if nprocs not in (self._world, devices):
+                return spawn(fn, args, nprocs, join, *others, **kwargs)
+            if self._world != nprocs:
+                raise NotImplementedError(
+                    f"torch.multiprocessing.spawn starts {nprocs} processes in each of {self._world} ranks: "
+                    f"start one process a rank, as torchrun does, or rehearse with --world {devices}"
+                )
+            self._recorder.note("torch.multiprocessing.spawn: of the processes that it starts, this rank's runs")
+            fn(self._rank, *args)
+            return None if join else SimpleNamespace(join=lambda *_, **__: True)
+
+        return run
 
     def _noting_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -593,8 +634,7 @@ class Meeting:
         path = self._path(key, counted=False)
         if not self._comes(path, peer, stops=True):
             return None
-        with _disable_current_modes():
-            return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+        return self._unpacked(path.read_bytes())
 
     # -----------------------------------------------------------------------------------------------------------------
     # Objects
@@ -709,14 +749,25 @@ class Meeting:
         return members
 
     def _gathered(self, what: str, members: tuple[int, ...], given: Any) -> list[Any]:
-        """Of each member its object; of those that are not rehearsed, this rank's own."""
+        """Of each member its object; of those that are not rehearsed, that of the one like it, else this rank's own.
+
+        Each is an object for itself, as where it comes over a network, but where that would fill this machine.
+        """
         present = [rank for rank in members if rank in self._together]
-        if len(present) < 2:
-            return [given] * len(members)
-        turn = self.turn((what, members))
-        self._put((what, members, turn, self._rank), given, counted=False)
-        found = {rank: self._get((what, members, turn, rank), rank, counted=False) for rank in present}
-        return [found.get(rank, given) for rank in members]
+        own = self._packed(given)
+        packed = {self._rank: own}
+        if len(present) > 1:
+            turn = self.turn((what, members))
+            self._put((what, members, turn, self._rank), given, counted=False)
+            packed |= {rank: self._sent((what, members, turn, rank), rank, counted=False) for rank in present}
+        if len(packed) < len(members):
+            whose = "those of ranks like them" if len(present) > 1 else "this rank's own"
+            self._recorder.invent("objects of ranks that are not rehearsed", what, whose)
+        taken = [packed.get(rank) or packed.get(self.like(rank)) or own for rank in members]
+        if sum(map(len, taken)) > _MOST_COPIED_BYTES:
+            once = {one: self._unpacked(one) for one in set(taken)}
+            return [once[one] for one in taken]
+        return [self._unpacked(one) for one in taken]
 
     def _from_root(self, what: str, members: tuple[int, ...], root: int, given: Any) -> Any:
         """The root's object; where it is not rehearsed, this rank's own."""
@@ -738,11 +789,23 @@ class Meeting:
     def _put(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
         path = self._path(key, counted)
         unfinished = path.with_name(f"{path.name}.{self._rank}.unfinished")
-        with _disable_current_modes():
-            unfinished.write_bytes(pickle.dumps(value))
+        unfinished.write_bytes(self._packed(value))
         unfinished.replace(path)
 
+    @staticmethod
+    def _packed(value: Any) -> bytes:
+        with _disable_current_modes():
+            return pickle.dumps(value)
+
+    @staticmethod
+    def _unpacked(packed: bytes) -> Any:
+        with _disable_current_modes():
+            return pickle.loads(packed)  # noqa: S301  written by a rank of this rehearsal
+
     def _get(self, key: tuple[Any, ...], peer: int, *, counted: bool = True) -> Any:
+        return self._unpacked(self._sent(key, peer, counted=counted))
+
+    def _sent(self, key: tuple[Any, ...], peer: int, *, counted: bool) -> bytes:
         path = self._path(key, counted)
         if not self._comes(path, peer, stops=False):
             has_ended = ending_of(self._folder, peer).exists()
@@ -751,8 +814,7 @@ class Meeting:
                 + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
                 + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
             )
-        with _disable_current_modes():
-            return pickle.loads(path.read_bytes())  # noqa: S301  written by a rank of this rehearsal
+        return path.read_bytes()
 
     def _comes(self, path: Path, peer: int, *, stops: bool) -> bool:
         """Wait until a file is there; whether it is.
@@ -802,6 +864,9 @@ class Meeting:
         return (f"{self._waits}", *seen.values())
 
 
+_MOST_COPIED_BYTES = 2**26
+"""Of gathered objects of which each is one for itself [bytes]."""
+
 _BRIEF_S = 0.2
 """A wait that is not said to others [s]."""
 
@@ -816,6 +881,18 @@ def ending_of(folder: Path, rank: int) -> Path:
 
 c10d_kinds: Any = torch._C._distributed_c10d
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def _no_remote_calls(*_: Any, **__: Any) -> None:
+    """In place of `torch.distributed.rpc.init_rpc`.
+
+    Raises:
+        NotImplementedError: always
+    """
+    raise NotImplementedError(
+        "torch.distributed.rpc is not rehearsed: what it calls runs on ranks that are not there; "
+        "take collectives or messages"
+    )
 
 
 def _value(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -226,6 +226,10 @@ class Values:
             made = self._with_twins(func, args, kwargs)
             if made is _UNKNOWN:
                 made = _whatever_the_other_is(packet.__name__.rstrip("_"), args, out)
+            if made is _UNKNOWN and packet is _aten.isin:  # what is generated has no token that would end it
+                self._recorder.invent("special tokens", "isin", "none")
+                with _disable_current_modes():
+                    made = torch.full(tuple(out.shape), bool(kwargs.get("invert")))
         if isinstance(made, torch.Tensor):
             set_twin(out, made)
         elif func._schema.is_mutable:
@@ -322,6 +326,8 @@ class Values:
 
     def _with_twins(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The operation on the twins of its tensors; `_UNKNOWN` where one has none."""
+        if any(isinstance(arg, FakeTensor) and twin_of(arg) is None for arg in args):
+            return _UNKNOWN
         known = True
 
         def real(tensor: torch.Tensor) -> torch.Tensor:

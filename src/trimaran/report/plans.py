@@ -17,15 +17,16 @@ TARGET_ROWS = 16
 """Rows of the table that are shown: the front of time and cost, then the fastest."""
 
 
-def outlook_lines(document: Mapping[str, Any]) -> list[str | Table]:
+def outlook_lines(document: Mapping[str, Any], *, most: int | None = TARGET_ROWS) -> list[str | Table]:
     """A choice of strategy, batch and devices as a table, which fits 80 columns, and sentences.
 
     Args:
         document: as `trimaran plan --objective time --json` prints it
+        most: rows of the table; None: all
     """
     if "run" in document:
         return []
-    lines: list[str | Table] = [_target_table(document), *_legend(document), ""]
+    lines: list[str | Table] = [_target_table(document, most), *_legend(document, most), ""]
     lines += _timed(document) if document["time_to_accuracy_s"] is not None else _untimed(document)
     lines += _rule(document)
     for entry in document["left_out"]:
@@ -256,7 +257,7 @@ def training_line(training: Mapping[str, Any]) -> str:
     )
 
 
-def _target_table(document: Mapping[str, Any]) -> Table:
+def _target_table(document: Mapping[str, Any], most: int | None) -> Table:
     """One row a batch, number of devices and kind of strategy; a narrow terminal folds the strategies alone."""
     timed = document["time_to_accuracy_s"] is not None
     front = [_key(row) for row in document["pareto"]]
@@ -267,7 +268,7 @@ def _target_table(document: Mapping[str, Any]) -> Table:
     add_figures(table, "batch", "devices", "local")
     table.add_column("strategy", min_width=12)
     add_figures(table, *(("step", "epochs", "time", "interval", "cost") if timed else ("step", "samples/s")))
-    for row in _shown(document):
+    for row in _shown(document, most):
         is_chosen = _key(row) == _key(document["chosen"])
         cells = (
             ("*" if is_chosen else "") + ("^" if _key(row) in front else ""),
@@ -289,10 +290,10 @@ def _to_target(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return "" if epochs is None else f"{epochs:.3g}", time, "–".join(ends), f"{row['cost']:.3g}"
 
 
-def _legend(document: Mapping[str, Any]) -> Iterator[str]:
-    shown = {_key(row) for row in _shown(document)}
+def _legend(document: Mapping[str, Any], most: int | None) -> Iterator[str]:
+    shown = {_key(row) for row in _shown(document, most)}
     more = sum(_key(row) not in shown for row in document["candidates"])
-    yield "* chosen   ^ not beaten in both time and cost" + (f"   and {more} more: --json lists all" if more else "")
+    yield "* chosen   ^ not beaten in both time and cost" + (f"   and {more} more: --verbose lists all" if more else "")
     yield "local: batch of a replica" + (
         "; epochs: to the target" if document["time_to_accuracy_s"] is not None else "; samples/s: of all devices"
     )
@@ -300,7 +301,7 @@ def _legend(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"time: to the target   interval: 90 %, in its unit   cost: {document['cost_unit']}"
 
 
-def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _shown(document: Mapping[str, Any], most: int | None) -> list[Mapping[str, Any]]:
     rows: list[Mapping[str, Any]] = list(document["candidates"])
     front = {_key(row) for row in document["pareto"]} | {_key(document["chosen"])}
     known = {_key(row) for row in rows}
@@ -311,7 +312,7 @@ def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     def value(row: Mapping[str, Any]) -> float:
         return float(row[goal]) / (1 if goal == "time_to_accuracy_s" else row["global_batch_size"])
 
-    kept = sorted(rows, key=lambda row: (_key(row) not in front, value(row)))[:TARGET_ROWS]
+    kept = sorted(rows, key=lambda row: (_key(row) not in front, value(row)))[:most]
     return sorted(kept, key=lambda row: (row["global_batch_size"], row["devices"], value(row)))
 
 

@@ -376,7 +376,7 @@ def merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) -> 
     merged: list[tuple[int, dict[str, Any], dict[str, None]]] = []
     for groups in said:
         for place, (options, names) in enumerate(groups):
-            same = next((one for one in merged if one[0] == place and _same_options(one[1], options)), None)
+            same = next((one for one in merged if one[0] == place and same_options(one[1], options)), None)
             if same is None:
                 same = (place, options, {})
                 merged.append(same)
@@ -385,8 +385,8 @@ def merge_groups(said: Sequence[Sequence[tuple[dict[str, Any], list[str]]]]) -> 
     return tuple(ParameterGroup(names=tuple(names), options=options, place=place) for place, options, names in merged)
 
 
-def _same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    # As text: a value may be a tensor, of which == is no truth.
+def same_options(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two groups of an optimizer have the same options, as text: a value may be a tensor."""
     return one.keys() == other.keys() and all(repr(value) == repr(other[key]) for key, value in one.items())
 
 

@@ -28,8 +28,9 @@ Peers = Annotated[
 def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> None:
     """Score predictions and choices of plans of sharded transformers, in one table."""
     with errors_reported(as_json=as_json):
+        from trimaran.report.tables import print_next
         from trimaran_studies.validation.planbench import planbench as run
-        from trimaran_studies.validation.planbench import planbench_document, planbench_lines, planbench_tables
+        from trimaran_studies.validation.planbench import planbench_document, planbench_tables, planbench_verdict
 
         with progress_shown() as progress:
             bench = run(tuple(data or ()), peers=peers, progress=progress)
@@ -37,5 +38,9 @@ def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> 
             print_json(planbench_document(bench))
             return
         out = console()
-        out.print(*planbench_tables(bench), sep="\n")
-        out.print(*planbench_lines(bench), sep="\n")
+        out.print(planbench_verdict(bench), "", sep="\n", markup=False)
+        for table in planbench_tables(bench):
+            out.print(table, "", sep="\n")
+        words = ["trimaran", "validate", "--family", "mp_step_time", "--rows"]
+        words += [word for path in data or () for word in ("--data", str(path))]
+        print_next(out, words)

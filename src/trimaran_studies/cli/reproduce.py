@@ -227,12 +227,14 @@ def _survey(page: Path | None, *, as_json: bool) -> None:
 
 
 def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
+    from trimaran.report.tables import print_next
     from trimaran_studies.reproduce.vdnn import (
         SOURCE,
         accounting_lines,
         network_table,
         reproduce_vdnn,
         reproduction_document,
+        verdict,
     )
 
     with progress_shown() as progress:
@@ -241,7 +243,7 @@ def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
         print_json(reproduction_document(found))
         return
     out = console()
-    out.print(f"[bold]vDNN[/] on {escape(found.device)}, simulated\n[dim]{SOURCE}[/]\n")
+    out.print(verdict(found), SOURCE, "", sep="\n", markup=False)
     for network in found.networks:
         out.print(network_table(network))
         for note in network.notes:
@@ -249,6 +251,9 @@ def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
         out.print()
     for line in accounting_lines(found):
         out.print(f"[dim]{escape(line)}[/]")
+    last = found.networks[-1]
+    words = ["trimaran", "memory", last.network, "--device", device, "--batch", str(last.batch)]
+    print_next(out, words)
 
 
 def _exchange(networks: str | None, *, as_json: bool) -> None:

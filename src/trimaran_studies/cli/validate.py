@@ -51,15 +51,17 @@ def validate(
 ) -> None:
     """Predict published measurements and show the errors."""
     with errors_reported(as_json=as_json):
+        from trimaran.report.tables import print_next
         from trimaran_studies.validation.measured_loaders import loader_lines
         from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
         from trimaran_studies.validation.scores import (
             by_family,
             family_table,
-            reading_lines,
+            least_certain,
             rows_table,
             skipped_lines,
             validation_document,
+            verdict,
             worst_table,
         )
         from trimaran_studies.validation.validate import ValidationRequest, scored
@@ -73,14 +75,20 @@ def validate(
             print_json(validation_document(found, anchor=anchor) | ({"regret": regret_document(jobs)} if jobs else {}))
             return
         out = console()
+        out.print(verdict(found), "", sep="\n", markup=False)
         if rows:
-            out.print(rows_table(found))
+            out.print(rows_table(found), "", sep="\n")
         for name, part in by_family(found).items():
             out.print(family_table(name, part))
-            out.print(*skipped_lines(part), sep="\n", end="\n\n")
-        out.print(worst_table(found))
-        out.print(*loader_lines(found), sep="\n", end="\n\n")
+            out.print(*skipped_lines(part), sep="\n", end="\n\n", markup=False)
+        out.print(worst_table(found), "", sep="\n")
+        if lines := loader_lines(found):
+            out.print(*lines, sep="\n", end="\n\n", markup=False)
         if lines := regret_lines(jobs):
             out.print(regret_table(jobs))
-            out.print(*lines, sep="\n", end="\n\n")
-        out.print(*reading_lines(), sep="\n")
+            out.print(*lines, sep="\n", end="\n\n", markup=False)
+        words = ["trimaran", "planbench"]
+        if not rows and (worst := least_certain(found)):
+            words = ["trimaran", "validate", "--family", worst, "--rows"]
+        words += [word for path in data or () for word in ("--data", str(path))]
+        print_next(out, words)

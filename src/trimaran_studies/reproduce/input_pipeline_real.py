@@ -28,8 +28,8 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.graph.types import Graph
 from trimaran.machine.detect import detect_machine, detect_processor
-from trimaran.machine.types import Allocation, Link
-from trimaran.planner.candidates import evaluate
+from trimaran.machine.types import Link
+from trimaran.planner.candidates import PricedJob, evaluate
 from trimaran.planning.requests import parse_link
 from trimaran.pricing.curves import at_batch, at_size
 from trimaran.pricing.gradient_compression import coding_keys
@@ -352,6 +352,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
         progress=progress,
     )
     cluster = detect_machine(RANKS).rate_limited(link).allocate()
+    priced = PricedJob(graph=job.graph, table=table, cluster=cluster, batch=job.batch)
     cores = detect_processor().cores
     found: dict[str, float | None] = {}
     for remedies in ABLATION:
@@ -359,7 +360,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
             remedies, job.graph, table, batch=job.batch, ranks=RANKS, feeding=AHEAD, cores=cores
         )
         strategy, *_ = job.plans[remedies]
-        found[_key("ddp", remedies)] = predict_plan(strategy, job.graph, table, cluster, batch=job.batch)
+        found[_key("ddp", remedies)] = predict_plan(strategy, priced)
     return found
 
 
@@ -367,11 +368,8 @@ def _measured(
     jobs: Sequence[_Job], link: Link | None, steps: int, progress: Progress
 ) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
     from trimaran.launch.ranks import launch
+    from trimaran.measure.costs import shown_by
     from trimaran_studies.reproduce.input_pipeline_rank import TriedCase, try_remedies
-
-    def on_event(rank: int, event: Mapping[str, object]) -> None:
-        if "measuring" in event:
-            progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
 
     wanted: dict[str, list[TriedCase]] = {}
     for job in jobs:
@@ -385,7 +383,7 @@ def _measured(
             TriedCase(key=_key("replicate-and-scatter", one), remedies=one, workers=AHEAD.workers) for one in ABLATION
         ]
         wanted[job.name] = [*stars, *found.values()]
-    ranks = launch(try_remedies, (wanted, steps), ranks=RANKS, on_event=on_event, device="cpu", link=link)
+    ranks = launch(try_remedies, (wanted, steps), ranks=RANKS, on_event=shown_by(progress), device="cpu", link=link)
     of_first: Mapping[str, Mapping[str, tuple[float, ...]]] = ranks[0]
     return of_first
 
@@ -396,20 +394,15 @@ BF16 = Compression(method="bf16")
 _BROADCAST = CurveKey(str(Kind.BROADCAST), 2)
 
 
-def predict_plan(
-    strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, *, batch: int
-) -> float | None:
+def predict_plan(strategy: Strategy, job: PricedJob) -> float | None:
     """The step of a plan [s]; None where a cost that it needs is not measured.
 
     Args:
         strategy: of replicas
-        graph: the job's
-        table: measured costs
-        cluster: the ranks
-        batch: samples of all ranks
+        job: with measured costs, on its ranks
     """
     try:
-        return evaluate(strategy, graph, table, cluster, batch=batch).step_time_s
+        return evaluate(strategy, job).step_time_s
     except InputError:
         return None
 

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes
+from trimaran.base.units import format_bytes, format_count
 from trimaran.features.memory_fit.estimate import simulated, usage
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.published_jobs import network_job
@@ -451,7 +451,12 @@ _SECTIONS: tuple[tuple[Accounting, str], ...] = (("paper", "buffers of 2016"), (
 
 def network_table(network: ReproducedNetwork) -> Table:
     """Policies in the paper's accounting, then in ours."""
-    table = frame_table(f"{network.network}, batch {network.batch}")
+    table = frame_table(
+        f"{network.network}, batch {network.batch}",
+        "peak, mean: memory of a step [GB]; w/o: the mean without weights, their gradients and the optimizer's state; "
+        "saved: of that; slower: than none (p)\n"
+        "fits: into the card; the paper: its figure, ~: recalled; (p): fastest convolutions, (m): without workspace",
+    )
     add_words(table, "policy", no_wrap=True)
     add_figures(table, "peak", "mean", "w/o", "saved", "slower")
     add_words(table, "fits", "the paper", no_wrap=True)
@@ -474,6 +479,32 @@ def network_table(network: ReproducedNetwork) -> Table:
     return table
 
 
+_APART = (
+    ("saved", "saved memory by at most {:.0f} points"),
+    ("total", "memory by at most {:.0f} %"),
+    ("slower", "slowdowns by at most {:.0f} points"),
+)
+
+
+def verdict(found: Reproduction) -> str:
+    """How far our figures are from the paper's, in a sentence."""
+    apart: dict[str, list[float]] = {}
+    for network in found.networks:
+        for line in network.policies:
+            figure = network.figure(line)
+            if figure is not None:
+                ours = {"saved": line.saved, "slower": line.slowdown, "total": line.peak_bytes / figure.value - 1}
+                theirs = 0.0 if figure.quantity == "total" else figure.value
+                apart.setdefault(figure.quantity, []).append(100 * abs(ours[figure.quantity] - theirs))
+    said = [text.format(max(apart[quantity])) for quantity, text in _APART if quantity in apart]
+    if not said:
+        return f"vDNN on {found.device}, simulated: the paper has no figure of these networks."
+    return (
+        f"vDNN on {found.device}, simulated, differs from {format_count(sum(map(len, apart.values())), 'figure')} of "
+        f"the paper: {', '.join(said)}."
+    )
+
+
 def accounting_lines(found: Reproduction) -> list[str]:
     """How to read the figures."""
     return [
@@ -481,12 +512,7 @@ def accounting_lines(found: Reproduction) -> list[str]:
         "twice; the baseline allocates all at once, with two gradient maps of the largest size; means are over time.",
         "A step of PyTorch: every storage as autograd holds it, with the optimizer's state, without workspaces; means "
         "are over the operations of forward and backward.",
-        "Sizes are in GB of 1e9 bytes. mean: over the step; the paper: what it gives. "
-        "w/o: the mean without weights, their gradients and the optimizer's state; "
-        "saved: of that. "
-        f"fits: into {format_bytes(found.paper_budget_bytes)} (the paper's pool is the whole card), "
+        f"GB: 1e9 bytes; fits: into {format_bytes(found.paper_budget_bytes)} (the paper's pool is the whole card), "
         f"with PyTorch into {format_bytes(found.trace_budget_bytes)} (the card minus its context).",
-        "(p): fastest convolutions, (m): without workspace; slower: than none (p). "
-        "~: recalled; other figures of the paper are in its abstract.",
-        f"Times are {found.source}.",
+        f"Times are {found.source}. Figures of the paper that are not recalled are in its abstract.",
     ]

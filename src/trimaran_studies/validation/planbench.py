@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from rich import box
 from rich.table import Table
 
 from trimaran.base.progress import Progress
@@ -24,7 +23,7 @@ from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.pricing.analytical.fit import judge_fit
 from trimaran.program.strategy import Degrees, Strategy
-from trimaran.report.tables import add_figures
+from trimaran.report.tables import add_figures, frame_table
 from trimaran_studies.validation.field import FAMILY as FIELD
 from trimaran_studies.validation.field import field_run
 from trimaran_studies.validation.measurement import Answer
@@ -239,8 +238,24 @@ def _line_document(line: Line) -> dict[str, object]:
 
 def planbench_tables(bench: Bench) -> tuple[Table, Table]:
     """All lines for people: errors, and choices of plans."""
-    errors = _table("PlanBench: errors", "rows", "error", "p80", "bias", "inside", "unfit", "peer")
-    choices = _table("PlanBench: choices of plans", "jobs", "ours", "rule", "gap closed", "answer")
+    errors = _table(
+        "Errors",
+        "part: grids of plans of a job, peaks of memory, documented runs, other predictors\n"
+        "error, p80, bias: median and 80th percentile of |predicted / measured - 1|, and its median with the sign; "
+        "inside: of the 90 % intervals\n"
+        "unfit: rows that ran and are said not to fit; peer: its error on the same rows, at the commit of --json",
+        *("rows", "error", "p80", "bias", "inside", "unfit", "peer"),
+    )
+    choices = _table(
+        "Choices of plans",
+        "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
+        "plans\n"
+        "ours, rule: median time of our plan, and of the guides', over that of the best; gap closed: of these jobs, "
+        "with its 90 % interval\n"
+        "of runs, ours: predicted step of our plan over that of the degrees that ran, median–worst; answer: processor "
+        "time of the longest search",
+        *("jobs", "ours", "rule", "gap closed", "answer"),
+    )
     for line in bench.lines:
         found, gap = line.score, line.gap
         if line.peer is not None:
@@ -268,24 +283,24 @@ def planbench_tables(bench: Bench) -> tuple[Table, Table]:
     return errors, choices
 
 
-def _table(title: str, *figures: str) -> Table:
-    table = Table(
-        title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False, padding=(0, 1, 0, 0)
-    )
+def _table(title: str, legend: str, *figures: str) -> Table:
+    table = frame_table(title, legend)
     table.add_column("part", no_wrap=True)
     table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=20)
     add_figures(table, *figures)
     return table
 
 
-def planbench_lines(bench: Bench) -> list[str]:
-    """How the table is read."""
-    return [
-        "error: median of |predicted / measured - 1|; inside: of the 90 % interval; unfit: rows that ran and are said "
-        "not to fit.",
-        "jobs: those in which the guides' plan is slower than the best one by more than noise, of all with several "
-        "plans; ours, rule: median time over that of the best plan; gap closed: of these jobs, with its 90 % interval.",
-        "runs: ours is the predicted step of our plan over that of the degrees that ran, median–worst; answer: work of "
-        "the longest search.",
-        "peer: the same error of the peer on the same rows, run at the commit that `--json` names.",
-    ]
+def planbench_verdict(bench: Bench) -> str:
+    """How well plans are predicted and chosen, in a sentence."""
+    line = next(line for line in bench.lines if (line.part, line.name) == ("grids", "all"))
+    if line.score is None:
+        return "No figure of a published plan is predicted."
+    said = f"{line.score.answered} figures of published plans: median error {line.score.median:.1%}; "
+    if line.gap is None or line.gap.share is None:
+        return f"{said}in no job is the guides' plan slower than the best one by more than noise."
+    gap = line.gap
+    return (
+        f"{said}our choice closes {gap.share:.0%} (90 %: {gap.low:.0%} to {gap.high:.0%}) of the gap between the "
+        f"guides' plan and the best one, which is beyond noise in {gap.jobs} of {gap.of} jobs."
+    )

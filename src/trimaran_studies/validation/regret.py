@@ -26,13 +26,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rich import box
 from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.planner.analytical.guides import GUIDES, MEGATRON, recommended
 from trimaran.program.strategy import Degrees
-from trimaran.report.tables import add_figures
+from trimaran.report.tables import add_figures, frame_table
 from trimaran_studies.validation.measurement import Answer, Row
 from trimaran_studies.validation.model_parallel import TransformerRun, transformer_run
 from trimaran_studies.validation.scores import quantile
@@ -183,12 +182,14 @@ def regret_document(jobs: Sequence[Job]) -> dict[str, object]:
 def regret_table(jobs: Sequence[Job], *, most: int = 24) -> Table:
     """Regrets of jobs for people, those with the largest of ours first."""
     several = sorted((job for job in jobs if len(job.plans) > 1), key=lambda job: -job.regret(job.chosen))
-    table = Table(
-        title="regret of published plans", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False
+    table = frame_table(
+        "Regret of published plans",
+        "ours, rule: the plan that we choose, and the guides'; of: plans that were measured\n"
+        "regret, rule's: measured time of our plan, and of the guides', over that of the fastest",
     )
     for name in ("network", "ours", "rule"):
         table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=20)
-    add_figures(table, "dev.", "batch", "plans", "regret", "rule's")
+    add_figures(table, "GPUs", "batch", "of", "regret", "rule's")
     for job in several[:most]:
         regrets = (f"{job.regret(plan):.3f}" for plan in (job.chosen, job.by_rule))
         places = (job.network, job.chosen.name, job.by_rule.name, job.devices, job.batch, str(len(job.plans)))

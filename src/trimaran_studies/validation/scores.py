@@ -344,6 +344,31 @@ def _baseline_scores(found: Mapping[str, tuple[float, float]]) -> dict[str, obje
 
 _COLUMNS = ("rows", "med", "p80", "p90", "≤10", "≤20", "in", "score", "±25%", "rank")
 _NAME = 24
+_LEGEND = (
+    "rows: predicted, of all; med, p80, p90: of errors |predicted / measured - 1| [%]\n"
+    "≤10, ≤20: rows with an error of at most 10 and 20 % [%]; in: rows within our 90 % intervals [%]\n"
+    f"score: mean interval score over the measured figure, less is better; ±{CONSTANT_HALF_WIDTH:.0%}: that of a "
+    "constant interval; rank: Spearman's correlation"
+)
+
+
+def verdict(rows: Sequence[Scored]) -> str:
+    """How well the rows are predicted, in a sentence."""
+    found = score(rows)
+    if found is None:
+        reasons = skipped(rows)
+        return f"None of {len(rows):,} published figures is predicted: {next(iter(reasons), 'there is none')}."
+    inside = "" if found.coverage is None else f"; {found.coverage:.0%} are within our 90 % intervals"
+    return (
+        f"{found.answered:,} of {found.rows:,} published figures are predicted, with a median error of "
+        f"{100 * found.median:.1f} %, 90 % of them below {100 * found.p90:.0f} %{inside}."
+    )
+
+
+def least_certain(rows: Sequence[Scored]) -> str | None:
+    """The family with the largest median error; None where nothing is predicted."""
+    known = {name: found for name, part in by_family(rows).items() if (found := score(part)) is not None}
+    return max(known, key=lambda name: known[name].median, default=None)
 
 
 def family_table(family: str, rows: Sequence[Scored], *, groups: Sequence[str] = GROUPS, most: int = 12) -> Table:
@@ -378,7 +403,7 @@ def family_table(family: str, rows: Sequence[Scored], *, groups: Sequence[str] =
 def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
     """Rows with the largest errors."""
     known = [(abs(row.error), row) for row in rows if row.error is not None and not row.flag]
-    table = frame_table("largest errors")
+    table = frame_table("Largest errors", "error: predicted / measured - 1; figures in the unit of their row")
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=18)
     add_figures(table, "measured", "predicted", "error")
@@ -390,7 +415,7 @@ def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
 
 def rows_table(rows: Iterable[Scored]) -> Table:
     """Every row: measured, predicted with its interval, error or the reason why there is none."""
-    table = frame_table()
+    table = frame_table("", "90 %: interval; error: predicted / measured - 1; figures in the unit of their row")
     for name in ("row", "network", "machine"):
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=16)
     add_figures(table, "measured", "predicted", "90 %", "error", no_wrap=False)
@@ -413,18 +438,8 @@ def skipped_lines(rows: Sequence[Scored], *, most: int = 8) -> list[str]:
     return lines
 
 
-def reading_lines() -> list[str]:
-    """How to read the columns."""
-    return [
-        "Errors are |predicted / measured - 1|, in %: median, 80th and 90th percentile, and the share of errors of at "
-        "most 10 and 20 %. in: share of measured figures within our 90 % intervals, in %. score: mean interval score "
-        "as a share of the measured figure, less is better; "
-        f"±{CONSTANT_HALF_WIDTH:.0%}: the same with a constant interval. rank: Spearman's correlation.",
-    ]
-
-
 def _table(title: str) -> Table:
-    table = frame_table(title)
+    table = frame_table(title, _LEGEND)
     table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME)
     add_figures(table, *_COLUMNS)
     return table

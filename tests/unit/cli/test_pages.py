@@ -6,6 +6,7 @@ in a sweep.
 
 import re
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -56,20 +57,24 @@ OWN_TESTS = {
     "rehearse": "tests/unit/rehearsal/test_page.py",
     "observe": "tests/commands/test_observe.py",
     "report": "a file of HTML",
-    "validate": "the table of a study: tests/published",
-    "planbench": "the table of a study: tests/unit/studies",
     "checkpoint": "lines without tables: tests/commands/test_checkpoint_command.py",
 }
 """Commands that no line above runs, with where their pages are looked at, or why they have none."""
 
 NO_NEXT = {
-    "reproduce": "what a study finds is not followed by a command",
+    "reproduce specification": "what a study finds is not followed by a command",
 }
+
+PUBLISHED = (
+    "validate --family mp_step_time --rows",
+    "planbench",
+)
+"""Studies of published rows, here of the plans of one job."""
 
 OBVIOUS = frozenset(
     """strategy step time share size rank name job family description remedy change batch devices policy phase class
     source predicted measured error figure bound verdict id what part operations device memory model rows fits gpus
-    samples/s cores year links sizes batches runs epochs peak worker""".split()  # noqa: SIM905  # a list of words
+    samples/s cores year links sizes batches runs epochs peak worker row network machine""".split()  # noqa: SIM905  # a list of words
 ) | {"what it is", "part of the step", "why", "limited by", "where the time goes"}
 """Headings that explain themselves."""
 
@@ -119,8 +124,7 @@ def check(command: str, tables: list[rich.table.Table]) -> None:
     assert re.match(r"[\w\[].*\s\S+", lines[0]), lines[0]
     assert verdict.count("──") == 0, "a table stands before the verdict"
     assert not unexplained(page, tables)
-    name = command.split()[0]
-    if name not in NO_NEXT:
+    if not command.startswith(tuple(NO_NEXT)):
         last = page.rpartition("\nNext")[2]
         assert re.match(r"(, [^:]*)?: trimaran \w+", last), lines[-3:]
         assert last.count("\n") <= 5, "something stands after the next command"
@@ -131,6 +135,19 @@ def test_a_page_has_a_verdict_legends_and_a_next_command_at_80_columns(
     command: str, tables: list[rich.table.Table]
 ) -> None:
     check(command, tables)
+
+
+@pytest.mark.parametrize("command", PUBLISHED)
+def test_a_study_of_published_rows_has_them_too(
+    command: str, tables: list[rich.table.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (resources.files("trimaran_studies.published") / "rows.csv").open(encoding="utf-8") as file:
+        head, *rows = file.read().splitlines()
+    kept = [row for row in rows if re.match(r"[^,]*,mp_step_time,[^,]*,VIA-Research/vTrain,", row)][:3]
+    assert kept
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("\n".join((head, *kept)) + "\n", encoding="utf-8")
+    check(f"{command} --data rows.csv", tables)
 
 
 @pytest.mark.sweep
@@ -144,7 +161,7 @@ def test_a_page_that_takes_measurements_has_them_too(
 
 def test_every_command_is_looked_at() -> None:
     known = {name for group in GROUPS.values() for name in group}
-    assert known == {command.split()[0] for command in (*QUICK, *SWEEP)} | set(OWN_TESTS)
+    assert known == {command.split()[0] for command in (*QUICK, *SWEEP, *PUBLISHED)} | set(OWN_TESTS)
 
 
 @pytest.mark.parametrize("command", [QUICK[0], QUICK[1], QUICK[4], "curve retinanet", "jobs"])

@@ -44,7 +44,7 @@ def _problem(*, latency_s: float, bytes_per_s: float) -> Problem:
 
 def _at(given: Problem, size: int) -> Candidate:
     strategy = builders.strategy(dp=2, bucket_bytes=size)
-    return evaluate(strategy, given.graph, given.table, given.cluster, batch=given.batch)
+    return evaluate(strategy, given)
 
 
 def test_the_ladder_has_every_power_of_two_that_makes_other_buckets() -> None:

@@ -200,7 +200,7 @@ def test_a_shorter_step_that_is_later_at_the_target_is_contrasted_with_its_sampl
 
 def test_a_remedy_that_needs_more_samples_says_so_beside_its_figures() -> None:
     given = _problem(pins=builders.pins(pp=1, tp=1, zero=0))
-    chosen = evaluate(REPLICAS, given.graph, given.table, given.cluster, batch=8)
+    chosen = evaluate(REPLICAS, given)
     bases = {one.name: one.basis for one in remedies_for(chosen, dissect(chosen, given).parts, given)}
     assert bases["PowerSGD of rank 4"].endswith(", and training needs 1.5 times the samples.")
     assert "samples" not in bases["16-bit communication"]
@@ -257,11 +257,7 @@ def test_the_best_of_all_methods_is_chosen_as_by_trying_each() -> None:
     found = search(given)
 
     strategies, _ = enumerate_strategies(given.graph, devices=2, batch=8, pins=CONSENTING)
-    every = [
-        evaluate(one, given.graph, given.table, given.cluster, batch=8).step_time_s
-        for one in strategies
-        if one.pp == one.tp == 1 and not one.zero
-    ]
+    every = [evaluate(one, given).step_time_s for one in strategies if one.pp == one.tp == 1 and not one.zero]
     assert min(one.step_time_s for one in found.candidates) <= min(every) * (1 + 1e-12)
 
 
@@ -270,8 +266,7 @@ def test_the_best_of_all_methods_is_chosen_as_by_trying_each() -> None:
 def test_no_step_is_below_its_bound(method: Compression, size: int) -> None:
     given = _problem(wire=1e-5, encode=1e-6, decode=2e-6, length=4)
     strategy = builders.strategy(dp=2, bucket_bytes=size, compression=method)
-    lower = bound(strategy, given.graph, given.table, given.cluster, batch=8)
-    found = evaluate(strategy, given.graph, given.table, given.cluster, batch=8)
+    lower, found = bound(strategy, given), evaluate(strategy, given)
     for least, cases in zip(lower.cases, found.cases, strict=True):
         assert least <= cases * (1 + 1e-9)
     assert max(lower.peak_bytes) <= max(found.peak_bytes)

@@ -12,7 +12,6 @@ from trimaran.program import Strategy
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)
-CLUSTER = builders.cluster()
 
 
 def parts(strategy: Strategy, data: EpochData, batch: int) -> list[tuple[int, int, int, bool]]:
@@ -52,9 +51,8 @@ def test_an_epoch_on_one_device_is_the_sum_of_its_parts() -> None:
     20 samples in batches of 8 are 8 + 8 + 4: a step of 8 takes 1 + 88 + 176 + 1.992 = 266.992 ms, the last one
     0.5 + 44 + 88 + 1.992 = 134.492 ms. Evaluating 12 takes 1 + 88 and 0.5 + 44 ms. Together 801.976 ms.
     """
-    candidate = evaluate(
-        builders.strategy(), GRAPH, TABLE, CLUSTER, batch=8, epoch=EpochData(samples=20, evaluation_samples=12)
-    )
+    data = EpochData(samples=20, evaluation_samples=12)
+    candidate = evaluate(builders.strategy(), builders.problem(graph=GRAPH, table=TABLE, epoch=data))
     assert candidate.epoch_s == pytest.approx(2 * 0.266992 + 0.134492 + 0.089 + 0.0445)
     assert candidate.objective_s == candidate.epoch_s
     assert candidate.step_time_s == pytest.approx(0.266992)
@@ -63,8 +61,7 @@ def test_an_epoch_on_one_device_is_the_sum_of_its_parts() -> None:
 def test_the_interval_of_an_epoch_is_that_of_all_its_parts() -> None:
     """Every operation 10 % shorter or longer; the update is half as long, or twice."""
     table = table_for(GRAPH, part=0.1)
-    data = EpochData(samples=16)
-    candidate = evaluate(builders.strategy(), GRAPH, table, CLUSTER, batch=8, epoch=data)
+    candidate = evaluate(builders.strategy(), builders.problem(graph=GRAPH, table=table, epoch=EpochData(samples=16)))
     low, high = candidate.interval_s
     assert candidate.epoch_interval_s == pytest.approx((2 * low, 2 * high))
     without = dataclasses.replace(candidate, epoch_s=None, epoch_interval_s=None)

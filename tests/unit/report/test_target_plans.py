@@ -92,6 +92,8 @@ def test_a_page_is_the_same_for_a_file_and_for_a_terminal() -> None:
 def test_what_is_not_shown_is_counted_without_rows_that_are_no_candidates() -> None:
     """A choice that is no candidate is shown too: of one nothing is left, of 20 the 5 beyond the table's 16 rows."""
     plan = for_target()
-    assert not any("--json" in line for line in shown(plan | {"candidates": plan["candidates"][1:]}))
+    assert not any("more:" in line for line in shown(plan | {"candidates": plan["candidates"][1:]}))
     others = [plan["candidates"][1] | {"devices": devices} for devices in range(1, 21)]
-    assert any("and 5 more: --json lists all" in line for line in shown(plan | {"candidates": others}))
+    assert any("and 5 more: --verbose lists all" in line for line in shown(plan | {"candidates": others}))
+    table = next(part for part in outlook_lines(plan | {"candidates": others}, most=None) if isinstance(part, Table))
+    assert table.row_count == 21

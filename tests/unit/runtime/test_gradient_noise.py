@@ -1,6 +1,7 @@
 """The noise scale of real steps on a loss whose gradients are known, and where it cannot be seen."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import TensorDataset
 from trimaran.base.job import Job
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
+from trimaran.graph.types import Graph
 from trimaran.launch.world import World
 from trimaran.pricing.convergence.noise_scale import Observation, estimate_noise_scale
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -206,7 +208,7 @@ def test_a_session_tells_it_at_any_time() -> None:
     ],
 )
 def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], strategy: Strategy, reason: str) -> None:
-    graph = capture(job()).graph
+    graph = _graph(job)
     if strategy.pp > 1:
         strategy = dataclasses.replace(strategy, boundaries=_halves(graph.split_points))
     with raises("gradient-noise.strategy-unsupported", match=reason):
@@ -214,10 +216,15 @@ def test_where_it_cannot_be_seen_the_reason_is_said(job: Callable[[], Job], stra
 
 
 def test_a_pipeline_without_shared_weights_can_be_observed() -> None:
-    graph = capture(zoo.lstm()).graph
+    graph = _graph(zoo.lstm)
     check_observable(
         builders.strategy(pp=2, schedule="1f1b", microbatches=4, boundaries=_halves(graph.split_points)), graph
     )
+
+
+@functools.cache
+def _graph(job: Callable[[], Job]) -> Graph:
+    return capture(job()).graph
 
 
 def _halves(cuts: Sequence[str]) -> tuple[str, ...]:

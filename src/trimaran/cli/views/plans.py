@@ -43,7 +43,7 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.plans import load_lines, outlook_lines, run_lines, training_line
+from trimaran.report.plans import TARGET_ROWS, load_lines, outlook_lines, run_lines, training_line
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import (
     add_figures,
@@ -105,7 +105,8 @@ def print_plan(out: Console, planned: Planned) -> None:
             out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
         print_lines(out, load_lines(plan_document(planned)))
     if planned.outlook is not None:
-        print_lines(out, outlook_lines(plan_document(planned)))
+        most = None if is_verbose() else TARGET_ROWS
+        print_lines(out, outlook_lines(plan_document(planned), most=most))
     elif evidence.plan.training is not None:
         # Of a plan just made the table has it.
         out.print(escape(training_line(to_plain(evidence.plan.training))))

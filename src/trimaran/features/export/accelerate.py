@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import NODE, SETTINGS, Exported, Recipe, lost_account, lost_order
+from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_account, lost_order
 
 RELEASE = "1.15"
 
@@ -33,7 +33,7 @@ def to_accelerate(recipe: Recipe) -> Exported:
 def _cluster(recipe: Recipe) -> dict[str, object]:
     sharded = recipe.zero >= 2 and recipe.dp > 1
     ranks = recipe.dp * recipe.tp * recipe.cp
-    machines = -(-ranks // NODE)
+    machines, _ = recipe.nodes(ranks)
     section: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "FSDP" if sharded else "MULTI_GPU" if recipe.devices > 1 else "NO",
@@ -90,8 +90,9 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield "gradients in bf16: by the script, such as a mixed precision policy; with the file alone they are in fp32"
     if recipe.optimizer_state not in (None, "fp32"):
         yield f"states of the optimizer in {recipe.optimizer_state}: by the script, which makes the optimizer"
-    if recipe.dp * recipe.tp * recipe.cp > NODE:
-        yield f"machines of {NODE} ranks: write the first one's address for HOST, on each its number as machine_rank"
+    machines, each = recipe.nodes(recipe.dp * recipe.tp * recipe.cp)
+    if machines > 1:
+        yield f"machines of {each} ranks: write the first one's address for HOST, on each its number as machine_rank"
     if recipe.pp > 1:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
     if recipe.zero == 1:

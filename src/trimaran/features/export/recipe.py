@@ -25,13 +25,23 @@ from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
+from trimaran.machine.find import find_machine
 from trimaran.planning.analytical import decoder_of_job
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.plan import Plan
+from trimaran.program.plan import Plan, Premises
 from trimaran.program.strategy import RANK_ORDER, Axis, Degrees, Schedule, Strategy
+
+NODE = 8
+"""Ranks that printed commands start on one node, where the plan's cluster is not known."""
+
+_TRAY = 4
+"""Devices of one operating system in a rack that NVLink joins (GB200 NVL72: 18 trays)."""
+
+_MOST = 16
+"""Devices that one operating system has; nodes of the catalog with more are racks."""
 
 Recompute = Literal["none", "selective", "full"]
 """Which activations are recomputed: none, what the runtime finds cheap, or whole layers."""
@@ -99,6 +109,7 @@ class Recipe(Degrees):
         shape: of the network, where the analytical model planned it and its name or configuration says one
         source: of the job, where it was captured
         planned_for: framework whose memory and time the plan has; empty: not known, or that of the job
+        node: devices of a node
     """
 
     job: str
@@ -115,6 +126,12 @@ class Recipe(Degrees):
     shape: TransformerShape | None = None
     source: Source | None = None
     planned_for: str = ""
+    node: int = NODE
+
+    def nodes(self, ranks: int) -> tuple[int, int]:
+        """Nodes that a number of ranks takes, and the ranks of each: equal, as launchers start them."""
+        each = max(count for count in range(1, min(ranks, self.node) + 1) if ranks % count == 0)
+        return ranks // each, each
 
     def has_order(self, *order: Axis) -> bool:
         """Whether ranks have the devices in this order, as far as degrees are above 1."""
@@ -149,10 +166,6 @@ def lost_account(recipe: Recipe, framework: str) -> Iterator[str]:
         )
 
 
-NODE = 8
-"""Ranks that printed commands start on one node; more are for several nodes."""
-
-
 ALLOCATOR = "expandable_segments:True"
 """Of PyTorch's allocator, in commands: without it fragments of a large network take some GiB more than plans assume."""
 
@@ -166,9 +179,19 @@ def torchrun_ranks(recipe: Recipe) -> str:
     Args:
         recipe: of a plan
     """
-    if recipe.devices <= NODE:
-        return f"--nproc-per-node {recipe.devices}"
-    return f"--nnodes {-(-recipe.devices // NODE)} --nproc-per-node {NODE} --rdzv-endpoint HOST:29500"
+    nodes, each = recipe.nodes(recipe.devices)
+    if nodes == 1:
+        return f"--nproc-per-node {each}"
+    return f"--nnodes {nodes} --nproc-per-node {each} --rdzv-endpoint HOST:29500"
+
+
+def _node_of(premises: Premises) -> int:
+    """Devices of a node of the cluster that a plan is for; `NODE` where it names none that is known."""
+    try:
+        devices = find_machine(premises.cluster).node.devices if premises.cluster else NODE
+    except InputError:
+        return NODE
+    return devices if devices <= _MOST else _TRAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +261,7 @@ def recipe_of_plan(
         bucket_bytes=None if strategy.bucket_bytes == DEFAULT_BUCKET_BYTES else strategy.bucket_bytes,
         clip_norm=clip_norm,
         compiled=strategy.execution == "compiled",
+        node=_node_of(plan.premises),
         beyond=tuple(_beyond_of_plan(strategy)),
         source=Source(
             form="own-loss" if own_loss else _form(graph),
@@ -412,6 +436,7 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         beyond=tuple(_beyond_of_degrees(strategy, precision)),
         shape=_shape(plan),
         planned_for=premises.framework,
+        node=_node_of(premises),
     )
 
 

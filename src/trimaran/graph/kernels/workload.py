@@ -224,17 +224,9 @@ def _alike(low: tuple[Work, ...], high: tuple[Work, ...]) -> bool:
 
 
 def _grown(work: Work, growth: Growth, more: int) -> Work:
-    return Work(
-        kind=work.kind,
-        phase=work.phase,
-        gradient=work.gradient,
-        module=work.module,
-        name=work.name,
-        dtype=work.dtype,
+    return replace(
+        work,
         flops=work.flops + more * growth.flops,
         nbytes=work.nbytes + more * growth.nbytes,
         dims=tuple(size + more * gain for size, gain in zip(work.dims, growth.dims, strict=True)),
-        launches=work.launches,
-        origin=work.origin,
-        moments=work.moments,
     )

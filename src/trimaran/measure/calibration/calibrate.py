@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
-from trimaran.launch.ranks import Event, launch
+from trimaran.launch.ranks import launch
 from trimaran.launch.world import World
 from trimaran.machine.types import Link
 from trimaran.measure.calibration.results import DeviceFigures
-from trimaran.measure.costs import fingerprint_here
+from trimaran.measure.costs import fingerprint_here, shown_by
 from trimaran.measure.wanted import wanted_curves
 from trimaran.pricing.noise import Noise, noise_between
 from trimaran.pricing.tables import CostTable, Curve, CurveKey
@@ -129,12 +129,8 @@ def find_on_rank(world: World, devices: bool, gathers: bool) -> Found:
 
 
 def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress, gathers: bool = False) -> list[Found]:
-    def on_event(rank: int, event: Event) -> None:
-        if "measuring" in event:
-            progress(str(event["measuring"]), int(str(event["done"])), int(str(event["total"])))
-
     progress("starting processes", 0, 0)
-    return launch(find_on_rank, (devices, gathers), ranks=ranks, on_event=on_event, link=link)
+    return launch(find_on_rank, (devices, gathers), ranks=ranks, on_event=shown_by(progress), link=link)
 
 
 def _table(found: Sequence[Found], ranks: int, link: Link | None) -> CostTable:

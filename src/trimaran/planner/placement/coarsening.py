@@ -12,7 +12,7 @@ A schedule of the coarse problem is one of the fine problem: the members of a gr
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimaran.planner.placement.problem import Flat
 
@@ -157,9 +157,9 @@ def _contracted(flat: Flat, made: _Groups) -> Coarse:
         [node for node in group if any(owner[reader] != index for reader in flat.read_by[node])]
         for index, group in enumerate(groups)
     ]
-    coarse = Flat(
+    coarse = replace(
+        flat,
         n=len(groups),
-        devices=flat.devices,
         forward=[sum(flat.forward[node] for node in group) for group in groups],
         backward=[sum(flat.backward[node] for node in group) for group in groups],
         out_bytes=[sum(flat.out_bytes[node] for node in group) for group in leaving],
@@ -168,10 +168,6 @@ def _contracted(flat: Flat, made: _Groups) -> Coarse:
         state=[sum(flat.state[node] for node in group) for group in groups],
         reads=[sorted(number[other] for other in made.reads[node]) for node in order],
         read_by=[sorted(number[other] for other in made.read_by[node]) for node in order],
-        memory=flat.memory,
-        wires=flat.wires,
-        links=flat.links,
-        ways=flat.ways,
         pins={index: flat.pins[group[0]] for index, group in enumerate(groups) if group[0] in flat.pins},
     )
     return Coarse(flat=coarse, groups=groups)

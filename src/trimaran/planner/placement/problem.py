@@ -9,8 +9,8 @@ Task `v` is the forward of node `v`, task `n + v` its backward. Times are in the
 solver wants whole numbers, in ticks: see `ticks`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Phase = Literal["F", "B"]
@@ -227,6 +227,28 @@ class Flat:
     def returning_s(self, node: int, source: int, target: int) -> float:
         """Time of the transfer of the gradient of a node's output [s]."""
         return self.wires[source, target].transfer_s(self.grad_bytes[node])
+
+    def part(self, nodes: Sequence[int], pins: Mapping[int, int]) -> "Flat":
+        """The problem of some nodes alone, numbered in their order.
+
+        Args:
+            nodes: by their numbers in this problem
+            pins: devices of some nodes, by the same numbers; those of others do not count
+        """
+        number = {node: index for index, node in enumerate(nodes)}
+        return replace(
+            self,
+            n=len(nodes),
+            forward=[self.forward[node] for node in nodes],
+            backward=[self.backward[node] for node in nodes],
+            out_bytes=[self.out_bytes[node] for node in nodes],
+            grad_bytes=[self.grad_bytes[node] for node in nodes],
+            held=[self.held[node] for node in nodes],
+            state=[self.state[node] for node in nodes],
+            reads=[[number[other] for other in self.reads[node] if other in number] for node in nodes],
+            read_by=[[number[other] for other in self.read_by[node] if other in number] for node in nodes],
+            pins={number[node]: device for node, device in pins.items() if node in number},
+        )
 
     @property
     def serial_s(self) -> float:

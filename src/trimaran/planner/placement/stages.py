@@ -77,25 +77,7 @@ def without(flat: Flat, dropped: list[int]) -> tuple[Flat, list[int]]:
     """The problem with some nodes left out, and the number in the whole of each node that stays."""
     gone = set(dropped)
     kept = [node for node in range(flat.n) if node not in gone]
-    number = {node: index for index, node in enumerate(kept)}
-    part = Flat(
-        n=len(kept),
-        devices=flat.devices,
-        forward=[flat.forward[node] for node in kept],
-        backward=[flat.backward[node] for node in kept],
-        out_bytes=[flat.out_bytes[node] for node in kept],
-        grad_bytes=[flat.grad_bytes[node] for node in kept],
-        held=[flat.held[node] for node in kept],
-        state=[flat.state[node] for node in kept],
-        reads=[[number[other] for other in flat.reads[node] if other in number] for node in kept],
-        read_by=[[number[other] for other in flat.read_by[node] if other in number] for node in kept],
-        memory=flat.memory,
-        wires=flat.wires,
-        links=flat.links,
-        ways=flat.ways,
-        pins={number[node]: device for node, device in flat.pins.items() if node in number},
-    )
-    return part, kept
+    return flat.part(kept, flat.pins), kept
 
 
 def waists(flat: Flat) -> list[int]:
@@ -161,28 +143,7 @@ def flat_of(flat: Flat, stage: Stage, pins: dict[int, int]) -> Flat:
         stage: which nodes
         pins: devices of its ends, by their numbers in the whole problem
     """
-    inside = range(stage.first, stage.last + 1)
-
-    def local(numbers: list[int]) -> list[int]:
-        return [number - stage.first for number in numbers if number in inside]
-
-    part = Flat(
-        n=len(inside),
-        devices=flat.devices,
-        forward=[flat.forward[node] for node in inside],
-        backward=[flat.backward[node] for node in inside],
-        out_bytes=[flat.out_bytes[node] for node in inside],
-        grad_bytes=[flat.grad_bytes[node] for node in inside],
-        held=[flat.held[node] for node in inside],
-        state=[flat.state[node] for node in inside],
-        reads=[local(flat.reads[node]) for node in inside],
-        read_by=[local(flat.read_by[node]) for node in inside],
-        memory=flat.memory,
-        wires=flat.wires,
-        links=flat.links,
-        ways=flat.ways,
-        pins={node - stage.first: device for node, device in (flat.pins | pins).items() if node in inside},
-    )
+    part = flat.part(range(stage.first, stage.last + 1), flat.pins | pins)
     if stage.entry:
         part.forward[0] = 0.0
     if stage.exit:

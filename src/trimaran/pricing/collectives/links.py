@@ -58,7 +58,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate, slowdowns
 from trimaran.machine.topology import pair, relays, switch_links
-from trimaran.machine.types import Link, Machine, Node
+from trimaran.machine.types import Link, Machine, Node, NodeKey
 
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -331,7 +331,7 @@ def transfer_crossings(machine: Machine, members: Whole, *, op: str) -> frozense
     host = members // each
     local = members - host * each
     within = bool((host == host[:, :1]).all())
-    if within and (members.shape[1] == 1 or _is_switched(_NodeKey(machine.node))):
+    if within and (members.shape[1] == 1 or _is_switched(NodeKey(machine.node))):
         return frozenset({Crossing(local=tuple(range(members.shape[1])))})
     ports, width = (1, 1) if within else _ports(machine)
     if op == "send_recv":
@@ -355,36 +355,21 @@ def _uplink_cards(machine: Machine, width: int) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _is_switched(node: "_NodeKey") -> bool:
+def _is_switched(node: NodeKey) -> bool:
     """Whether switches join all devices of a node alike, so that it does not matter which of them are taken."""
     found = {switch_links(node.node, number) for number in range(node.node.devices)}
     return len(found) == 1 and 0 not in found
 
 
-class _NodeKey:
-    """A node by its identity, as a key: comparing link graphs takes longer than the answer."""
-
-    __slots__ = ("node",)
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def __hash__(self) -> int:
-        return hash((self.node.name, self.node.devices, len(self.node.edges)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _NodeKey) and (self.node is other.node or self.node == other.node)
-
-
 def _alike(node: Node, local: tuple[int, ...]) -> tuple[int, ...]:
     """Devices of a node that have the same links as these; by itself on its node, a device is like any other."""
-    if len(local) == 1 or _is_switched(_NodeKey(node)):
+    if len(local) == 1 or _is_switched(NodeKey(node)):
         return tuple(range(len(local)))
     return local
 
 
 @functools.lru_cache(maxsize=1024)
-def _slowdowns(node: _NodeKey, groups: tuple[tuple[int, ...], ...], messages: bool) -> tuple[float, ...]:
+def _slowdowns(node: NodeKey, groups: tuple[tuple[int, ...], ...], messages: bool) -> tuple[float, ...]:
     return slowdowns(node.node, groups, messages=messages)
 
 
@@ -392,7 +377,7 @@ def _longer_inside(
     node: Node, hosts: Sequence[int], groups: Sequence[tuple[int, ...]], *, messages: bool
 ) -> list[float]:
     """For groups of devices, each on a node, how much longer they take inside it for what they share there."""
-    if _is_switched(_NodeKey(node)):
+    if _is_switched(NodeKey(node)):
         return [1.0] * len(groups)
     there: dict[int, list[int]] = defaultdict(list)
     for index, (host, group) in enumerate(zip(hosts, groups, strict=True)):
@@ -400,7 +385,7 @@ def _longer_inside(
             there[host].append(index)
     found = [1.0] * len(groups)
     for indices in there.values():
-        longer = _slowdowns(_NodeKey(node), tuple(groups[index] for index in indices), messages)
+        longer = _slowdowns(NodeKey(node), tuple(groups[index] for index in indices), messages)
         for index, factor in zip(indices, longer, strict=True):
             found[index] = factor
     return found
@@ -411,7 +396,7 @@ def _messages(machine: Machine, host: Whole, local: Whole, port: Whole, ports: i
     leaves = machine.leaves
     leaving = host[:, 0] != host[:, 1]
     staying = ~leaving
-    if _is_switched(_NodeKey(machine.node)):
+    if _is_switched(NodeKey(machine.node)):
         # All of them are alike.
         staying &= np.cumsum(staying) == 1
     pairs = [(a, b) for a, b in local[staying].tolist()]
@@ -508,7 +493,7 @@ class _Collectives:
 
     def _kinds(self) -> Whole:
         """A number for each run that tells runs of different devices apart, where that matters."""
-        if _is_switched(_NodeKey(self.machine.node)):
+        if _is_switched(NodeKey(self.machine.node)):
             return self.length
         weights = np.random.default_rng(0).integers(1 << 62, size=self.machine.node.devices, dtype=np.int64)
         kinds: Whole = np.add.reduceat(weights[self.local], self.first)
@@ -516,7 +501,7 @@ class _Collectives:
 
     def _inside(self) -> Real:
         """Of each group, how much longer it takes inside its nodes, the most on any."""
-        if _is_switched(_NodeKey(self.machine.node)):
+        if _is_switched(NodeKey(self.machine.node)):
             return np.ones(len(self.nodes))
         ends = np.append(self.first[1:], len(self.local)).tolist()
         runs = [tuple(self.local[start:end].tolist()) for start, end in zip(self.first.tolist(), ends, strict=True)]

@@ -79,7 +79,7 @@ from trimaran.runtime.communication.compression import Codec
 from trimaran.runtime.parts.part import Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups
+from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
 
 VERSION = 1
 _KINDS: tuple[Kind, ...] = ("parameter", "buffer", "optimizer")
@@ -451,7 +451,7 @@ class TrainingState:
     def _of_all(self, heard: "Sequence[_Said]") -> dict[str, Any]:
         groups = merge_groups([one for one, _, _, _ in heard])
         places = [
-            [next(n for n, group in enumerate(groups) if group.place == place and _is(group.options, given))
+            [next(n for n, group in enumerate(groups) if group.place == place and same_options(group.options, given))
              for place, (given, _) in enumerate(one)]
             for one, _, _, _ in heard
         ]  # fmt: skip
@@ -1318,10 +1318,6 @@ def _area(sharing: Sharing | None) -> Area:
 
 def _own_name(sharing: Sharing | None) -> str:
     return "" if sharing is None else f" of {sharing.spans}"
-
-
-def _is(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(repr(value) == repr(other[key]) for key, value in one.items())
 
 
 def _like(parameters: Trained) -> Trained:

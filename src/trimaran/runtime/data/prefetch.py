@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from trimaran.graph.batches import map_tensors
+from trimaran.graph.batches import name_tensors
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.reading import Answer, Key, now, since
 from trimaran.runtime.streams import Lane, Stamp
@@ -148,7 +146,7 @@ class InLine:
         if isinstance(found, Exception):
             # An error is raised when its microbatch is asked for.
             raise found
-        self._lane.finish(_tensors(found.taken.batch), found.copied)
+        self._lane.finish(name_tensors(found.taken.batch).values(), found.copied)
         return found.taken
 
     def close(self) -> None:
@@ -202,7 +200,7 @@ class Ahead:
             self._placed.put(found)
             raise found
         self._room.release()
-        self._lane.finish(_tensors(found.batch), found.copied)
+        self._lane.finish(name_tensors(found.batch).values(), found.copied)
         blocked_s, busy_s = since(start)
         # The worker blocked it until the batch had come, and the copy from then on.
         waited_s = min(blocked_s, max(0.0, (found.arrived_ns - start.clock_ns) * 1e-9))
@@ -252,14 +250,3 @@ def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float)
         copied_s=copied_s,
         in_line=False,
     )
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-
-    def add(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
-        return tensor
-
-    map_tensors(batch, add)
-    return found

@@ -12,7 +12,7 @@ from trimaran.features.export import export_plan
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
-from trimaran.features.export.recipe import Recipe, recipe_of_degrees
+from trimaran.features.export.recipe import Recipe, recipe_of_degrees, torchrun_ranks
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
@@ -66,6 +66,28 @@ def test_a_schedule_that_is_neither_1f1b_nor_interleaved_is_said(schedule: Any) 
     assert any(f"schedule {schedule}" in line for line in to_megatron(found).lost)
     with raises("export.not-expressible"):
         to_pytorch(found)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "ranks", "machines", "each"),
+    [
+        ("dgx-h100:128", 1024, 128, 8),
+        ("nc96ads-a100-v4:16", 64, 16, 4),
+        ("dgx2:4", 64, 4, 16),
+        ("gb200-nvl72:2", 144, 36, 4),  # 18 trays a rack, each an operating system
+        ("dgx-h100:2", 12, 2, 6),
+        ("", 1024, 128, 8),
+        ("missing.toml", 16, 2, 8),
+    ],
+)
+def test_ranks_are_started_on_the_nodes_of_the_cluster(cluster: str, ranks: int, machines: int, each: int) -> None:
+    plan = plan_of(8, data=ranks)
+    plan = dataclasses.replace(plan, premises=dataclasses.replace(plan.premises, cluster=cluster))
+    found = recipe_of_degrees(plan)
+    section = to_accelerate(found).sections["cluster"]
+    assert (section["num_machines"], section["num_processes"]) == (machines, ranks)
+    assert any(f"machines of {each} ranks" in line for line in to_accelerate(found).lost)
+    assert torchrun_ranks(found).startswith(f"--nnodes {machines} --nproc-per-node {each} ")
 
 
 def test_layers_that_do_not_divide_go_to_the_first_parts() -> None:
