@@ -160,7 +160,7 @@ class Behaviour:
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
         carried_by_model: those of them that the model has, or hooks on it
-        results: tensors with a gradient that the forward leaves in Python, as for a loss that reads them
+        results: what the forward leaves in Python for a loss that reads it, or with a gradient, as for one
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
         tied: parameters that are one under several names

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour
+from trimaran.graph.capture.capture import capture_and_look
 from trimaran.graph.examine import examine
 from trimaran.graph.user_model import make_model
 from trimaran.program.exactness import KINDS, objection
@@ -309,3 +310,59 @@ def test_what_follows_a_buffer_is_not_carried_in_python() -> None:
     seen = look(make_job(model=model))
     assert seen.carried == ()
     assert "0.weight_u" in seen.buffers
+
+
+class Logging:
+    """A loss that appends to a list, and perhaps reads it."""
+
+    def __init__(self) -> None:
+        self.seen_losses = []  # type: ignore[var-annotated]
+        self.read_losses = []  # type: ignore[var-annotated]
+
+    def unread(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = functional.cross_entropy(output, target)
+        self.seen_losses.append(loss.item())
+        return loss
+
+    def read(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = functional.cross_entropy(output, target)
+        self.read_losses.append(loss.item())
+        return loss * (0.5 if len(self.read_losses) > 1000 else 1.0)
+
+
+def test_a_list_that_nothing_reads_is_no_state() -> None:
+    """What reads it, if only after a thousand steps, is told by the source."""
+    assert refused(make_job(loss=Logging().unread)) == {}
+    assert refused(make_job(loss=Logging().read)).keys() == REPLICAS | MICROBATCHES
+
+
+@pytest.mark.parametrize("kept", ["under a key", "detached", "in a list"])
+def test_what_hooks_hand_to_the_loss_is_refused_in_parts_of_a_network(kept: str) -> None:
+    """A loss that reads features fails in a capture, where no hook fires; replicas train it all the same."""
+    features: dict[str, Any] = {}
+    several: list[Any] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if kept == "in a list":
+            several.append(output)
+        else:
+            features["hidden"] = output.detach() if kept == "detached" else output
+
+    def model() -> Any:
+        made = layers()
+        made[0].register_forward_hook(keep)
+        return made
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        hidden = several if kept == "in a list" else [features["hidden"]]
+        each = sum(one.square().mean(1) for one in hidden)
+        several.clear()
+        return (functional.cross_entropy(output, target, reduction="none") * (1.0 + each)).mean()
+
+    job = make_job(model=model, loss=loss)
+    captured = capture_and_look(job)
+    assert captured.graph.split_points == () or kept == "in a list"
+    assert bool(features) is False
+    found = refused(job)
+    assert found.keys() == GRAPHS
+    assert "behind for a loss that reads it" in found["pipeline"]
