@@ -18,10 +18,10 @@ from pathlib import Path
 
 from tasks import PROJECTIONS, RATIOS, SLIPS, TASKS, Task
 
-from trimaran.pricing.convergence.files import plain_table, toml_text
-from trimaran.pricing.convergence.types import CurveTable, Point
+from trimaran.convergence.files import plain_table, toml_text
+from trimaran.convergence.types import CurveTable, Point
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/convergence/catalog.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/convergence/catalog.toml"
 USES = ("calibrate", "dev")
 STANDARD_ERRORS = 2.0
 

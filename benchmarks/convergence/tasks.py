@@ -6,7 +6,7 @@ reference implementation has them.
 
 from dataclasses import dataclass
 
-from trimaran.pricing.convergence.types import CurveTable, Point, Unit
+from trimaran.convergence.types import CurveTable, Point, Unit
 
 
 @dataclass(frozen=True, kw_only=True)

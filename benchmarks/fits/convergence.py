@@ -23,17 +23,17 @@ from scipy.optimize import minimize
 sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 
-from trimaran.pricing.convergence.curve import LeftOut, leave_one_out
-from trimaran.pricing.convergence.fit import (
+from trimaran.convergence.curve import LeftOut, leave_one_out
+from trimaran.convergence.fit import (
     ConvergenceConstants,
     convergence_constants,
     log_evidence,
     predict_amounts,
     variances_of_means,
 )
-from trimaran.pricing.convergence.types import CurveTable
+from trimaran.convergence.types import CurveTable
 
-TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/convergence/constants.toml"
+TARGET = Path(__file__).parents[2] / "src/trimaran/convergence/constants.toml"
 START = (math.log(0.06), math.log(0.5), 0.0, math.log(1.0))
 PRIORS = ((math.log(0.06), 1.0), (math.log(0.5), 0.5), (0.0, 1.0), (0.0, 0.5))
 """Centre and deviation of the logarithms of roughness, its spread, Bcrit over the largest batch, and its spread."""

@@ -14,8 +14,8 @@ import pytest
 from tests.commands.running import trimaran
 from tests.forks.commands import begin_module
 
+from trimaran.convergence import read_curve
 from trimaran.measure.convergence.runs import find_crossing, read_runs
-from trimaran.pricing.convergence import read_curve
 
 JOB = """
 import torch

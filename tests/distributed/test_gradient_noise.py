@@ -13,8 +13,8 @@ from tests.forks.client import launch
 from torch import nn
 
 from trimaran.base.job import Job
+from trimaran.convergence.noise_scale import Observation
 from trimaran.launch.world import World
-from trimaran.pricing.convergence.noise_scale import Observation
 from trimaran.program.strategy import Strategy
 
 STEPS = 4

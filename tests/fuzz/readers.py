@@ -531,7 +531,7 @@ def _read_copied_configuration(path: Path) -> object:
 def _curves(suffix: str) -> Sequence[bytes]:
     import tempfile
 
-    from trimaran.pricing.convergence.files import find_curve, write_curve
+    from trimaran.convergence.files import find_curve, write_curve
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"curve.{suffix}"
@@ -549,7 +549,7 @@ _TABLE_2 = b"batch;steps;reached\n64;100,5;yes\n128;60;yes\n256;40;no\n"
 
 
 def _read_curve(path: Path) -> object:
-    from trimaran.pricing.convergence.files import read_curve
+    from trimaran.convergence.files import read_curve
 
     curve = read_curve(path)
     return curve.table
@@ -852,21 +852,21 @@ READERS: Mapping[str, Reader] = {
         read=_read_copied_configuration,
     ),
     "curve, TOML": Reader(
-        modules=("trimaran/pricing/convergence/files.py",),
+        modules=("trimaran/convergence/files.py",),
         file_name="curve.toml",
         form="toml",
         seeds=lambda: _curves("toml"),
         read=_read_curve,
     ),
     "curve, JSON": Reader(
-        modules=("trimaran/pricing/convergence/files.py",),
+        modules=("trimaran/convergence/files.py",),
         file_name="curve.json",
         form="json",
         seeds=lambda: _curves("json"),
         read=_read_curve,
     ),
     "table of runs": Reader(
-        modules=("trimaran/pricing/convergence/run_tables.py",),
+        modules=("trimaran/convergence/run_tables.py",),
         file_name="curve.csv",
         form="text",
         seeds=lambda: [_TABLE, _TABLE_2],
@@ -963,7 +963,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/base/files.py": "the guarded reader",
     "trimaran/base/decoding.py": "the guarded decoders",
     "trimaran/program/text.py": "decodes a text that was read: its reader is on the list",
-    "trimaran/pricing/convergence/run_tables.py": "likewise",
+    "trimaran/convergence/run_tables.py": "likewise",
     "trimaran_studies/published/rows.py": "likewise",
     "trimaran/features/price.py": "likewise",
     "trimaran_studies/specification/requirements.py": "results of this project's own benchmarks",

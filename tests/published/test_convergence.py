@@ -2,8 +2,8 @@
 
 import pytest
 
+from trimaran.convergence import CurveTable, Point, find_curve, fit_curve
 from trimaran.features.convergence.curve import study_catalog
-from trimaran.pricing.convergence import CurveTable, Point, find_curve, fit_curve
 
 RCP = "mlcommons/logging mlperf_logging/rcp_checker, reference convergence points"
 

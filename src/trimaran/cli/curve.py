@@ -49,9 +49,9 @@ def curve(
     """Fit a convergence curve: training that each global batch needs, with intervals, and how far to trust it."""
     with errors_reported(as_json=as_json):
         from trimaran.base.errors import InputError
+        from trimaran.convergence.files import doubling_ratios, write_curve
         from trimaran.features.convergence.curve import study_catalog, study_curve
         from trimaran.planning.requests import parse_counts
-        from trimaran.pricing.convergence.files import doubling_ratios, write_curve
         from trimaran.report import convergence_curve as curve_views
         from trimaran.report.convergence_curve import catalog_document, study_document
 

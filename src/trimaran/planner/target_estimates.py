@@ -28,7 +28,7 @@ from trimaran.planner.choice import MODEL_ERROR, front_of
 from trimaran.pricing.failures import LongRun
 
 if TYPE_CHECKING:
-    from trimaran.pricing.convergence.types import Need
+    from trimaran.convergence.types import Need
 
 
 Goal = Literal["throughput", "time", "cost"]

@@ -25,7 +25,7 @@ from trimaran.program.plan import Plan, plan_table, plan_verdict
 from trimaran.program.strategy import stale_note
 
 if TYPE_CHECKING:
-    from trimaran.pricing.convergence.curve import Curve
+    from trimaran.convergence.curve import Curve
 
 
 # ---------------------------------------------------------------------------------------------------------------------

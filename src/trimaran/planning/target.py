@@ -42,8 +42,8 @@ from trimaran.planning.results import Outlook, Planned
 from trimaran.program.plan import Objective, Plan, PlannedRates, PlannedTraining
 
 if TYPE_CHECKING:
+    from trimaran.convergence.curve import Curve
     from trimaran.jobs.learning_rate import Recipe
-    from trimaran.pricing.convergence.curve import Curve
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def find_job_curve(job: Job, reference: str, request: TargetRequest, *, samples:
     name = request.curve or _own_curve(job, reference)
     if name is None:
         return Known(curve=None, job_batch=job.global_batch_size, samples_per_epoch=samples)
-    from trimaran.pricing.convergence.curve import check_task
-    from trimaran.pricing.convergence.files import find_curve
-    from trimaran.pricing.convergence.types import oddities
+    from trimaran.convergence.curve import check_task
+    from trimaran.convergence.files import find_curve
+    from trimaran.convergence.types import oddities
 
     curve = find_curve(name)
     # The published data set is no multiple of the job's substitute.
@@ -197,7 +197,7 @@ def training_at(known: Known, batch: int) -> Training | None:
         10000.0
     """
     if known.tokens is not None:
-        from trimaran.pricing.convergence.types import Need
+        from trimaran.convergence.types import Need
 
         updates = float(math.ceil(known.tokens / (batch * known.sample_tokens)))
         said = f"given: {known.tokens:g} tokens"

@@ -19,10 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.convergence.curve import Curve, LeftOut, Quality
-from trimaran.pricing.convergence.files import DoublingRatio
-from trimaran.pricing.convergence.fit import noise_of_single_runs
-from trimaran.pricing.convergence.types import LARGEST_BATCH, Need, oddities
+from trimaran.convergence.curve import Curve, LeftOut, Quality
+from trimaran.convergence.files import DoublingRatio
+from trimaran.convergence.fit import noise_of_single_runs
+from trimaran.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import add_figures, frame_table, print_next

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimaran.base.units import format_count, format_seconds
-from trimaran.pricing.convergence.curve import Curve
+from trimaran.convergence.curve import Curve
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.tables import add_figures, frame_table, next_text
 

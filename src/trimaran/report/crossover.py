@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.precision import AS_ASKED, precision_words
-from trimaran.pricing.convergence.types import Unit
+from trimaran.convergence.types import Unit
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import Joined, add_figures, frame_table, print_next
 

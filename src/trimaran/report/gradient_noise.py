@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran.pricing.convergence.noise_scale import (
+from trimaran.convergence.noise_scale import (
     LEAST_STEPS,
     NoiseScale,
     Observation,

@@ -26,6 +26,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
+from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
@@ -35,7 +36,6 @@ from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.world import World
-from trimaran.pricing.convergence.noise_scale import Observation
 from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy

@@ -21,6 +21,7 @@ from rich.table import Table
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
+from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.crossover.candidates import Demand, Option, compare, free_options
 from trimaran.features.crossover.request import machine_for
 from trimaran.features.crossover.steps import Replicas, Workers
@@ -28,7 +29,6 @@ from trimaran.planner.pins import Pins
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.convergence.types import CurveTable, Point
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
 from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
@@ -390,7 +390,7 @@ def _plain(name: str) -> str:
 
 
 def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
-    from trimaran.pricing.convergence.curve import fit_curve
+    from trimaran.convergence.curve import fit_curve
 
     cluster, machine = machine_for(CLUSTER, max(studied.devices))
     replicas = Replicas(DataParallelJob(reference=studied.network, machine=machine, software=software))

@@ -61,8 +61,8 @@ def _projections(_: Recorded) -> list[Check]:
 
 
 def _curves(_: Recorded) -> list[Check]:
+    from trimaran.convergence import CurveTable, find_curve, fit_curve
     from trimaran.features.convergence.curve import study_catalog
-    from trimaran.pricing.convergence import CurveTable, find_curve, fit_curve
 
     together = study_catalog()[1]
     rms, mean, coverage = together.rms or 0.0, together.mean or 0.0, together.coverage or 0.0
@@ -102,7 +102,7 @@ def _curves(_: Recorded) -> list[Check]:
 
 
 def _crossovers(_: Recorded) -> list[Check]:
-    from trimaran.pricing.convergence import find_curve
+    from trimaran.convergence import find_curve
 
     checks = []
     for name, (batch, published) in _NEEDED.items():

@@ -44,10 +44,10 @@ from statistics import median_low
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
+from trimaran.convergence.files import find_curve
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.algorithms import collective_cost
-from trimaran.pricing.convergence.files import find_curve
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import DDP
 from trimaran.pricing.kernels.estimate import estimate_step

@@ -6,8 +6,8 @@ import math
 
 from rich.console import Console
 
+from trimaran.convergence import CurveTable, Point, fit_curve
 from trimaran.jobs.learning_rate import Recipe
-from trimaran.pricing.convergence import CurveTable, Point, fit_curve
 from trimaran.report.convergence_runs import (
     ConvergedBatch,
     ConvergedRun,

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from trimaran.base.job import Job
+from trimaran.convergence.noise_scale import Observation, estimate_noise_scale
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
 from trimaran.launch.world import World
-from trimaran.pricing.convergence.noise_scale import Observation, estimate_noise_scale
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Shard, Strategy
 from trimaran.runtime.executor import Executor

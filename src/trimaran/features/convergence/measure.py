@@ -22,6 +22,10 @@ from trimaran.base.decoding import from_plain
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
 from trimaran.base.files import temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.convergence.curve import Curve, fit_curve
+from trimaran.convergence.files import write_curve
+from trimaran.convergence.single_run import RateSchedule, predict_b_crit
+from trimaran.convergence.types import CurveTable, Point, oddities
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.features.convergence.task import (
     Target,
@@ -35,10 +39,6 @@ from trimaran.features.convergence.task import (
 )
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.runs import Limits, Run, add_run, find_run, opened, read_runs
-from trimaran.pricing.convergence.curve import Curve, fit_curve
-from trimaran.pricing.convergence.files import write_curve
-from trimaran.pricing.convergence.single_run import RateSchedule, predict_b_crit
-from trimaran.pricing.convergence.types import CurveTable, Point, oddities
 from trimaran.report.convergence_runs import ConvergedBatch, ConvergedRun, Convergence, NoiseComparison
 
 _TAKEN = "taken-"

@@ -25,14 +25,14 @@ from trimaran.base.decoding import decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import file_name, read_bytes, write_whole
 from trimaran.base.job import Job
+from trimaran.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
+from trimaran.convergence.single_run import RateSchedule
 from trimaran.features.convergence.request import ConvergeRequest
 from trimaran.graph.types import Graph
 from trimaran.jobs.learning_rate import Recipe, default_rule, digest_of_rule, follow_recipe, rates_of
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.batches import check_batches, count_microbatches, default_batches
 from trimaran.measure.convergence.runs import Limits, Outcome, Run, Trained, train_to_target
-from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
-from trimaran.pricing.convergence.single_run import RateSchedule
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation

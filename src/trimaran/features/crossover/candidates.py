@@ -22,7 +22,7 @@ from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Worker
 from trimaran.report.crossover import Row, Way, Worker
 
 if TYPE_CHECKING:
-    from trimaran.pricing.convergence.curve import Curve
+    from trimaran.convergence.curve import Curve
 
 
 Draws = NDArray[np.float64]

@@ -25,7 +25,7 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 
 if TYPE_CHECKING:
-    from trimaran.pricing.convergence.curve import Curve
+    from trimaran.convergence.curve import Curve
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -357,8 +357,8 @@ def find_crossover(
 
 
 def _curve(name: str, reference: str) -> "tuple[Curve, tuple[str, ...]]":
-    from trimaran.pricing.convergence.curve import check_task
-    from trimaran.pricing.convergence.files import find_curve
+    from trimaran.convergence.curve import check_task
+    from trimaran.convergence.files import find_curve
 
     curve = find_curve(name)
     return curve, check_task(curve, reference)

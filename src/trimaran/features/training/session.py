@@ -38,6 +38,7 @@ from trimaran.base.units import format_some
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
+from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks
 from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
@@ -48,7 +49,6 @@ from trimaran.launch.requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
 from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
-from trimaran.pricing.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.program import (
     Plan,
     Program,

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from trimaran.base.errors import InputError
+from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.types import Graph
-from trimaran.pricing.convergence.noise_scale import Observation
 from trimaran.program.lowering.partition import segment_ops, tied_segments
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.step.state import State

@@ -9,6 +9,8 @@ from tests import zoo
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
+from trimaran.convergence import CurveTable, Point, fit_curve
+from trimaran.convergence.noise_scale import Observation
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
 from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
 from trimaran.features.convergence.task import Target, Task, noise_of, read_target, rule_of_thumb, write_target
@@ -16,8 +18,6 @@ from trimaran.graph.capture.capture import capture
 from trimaran.jobs.learning_rate import Recipe
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.runs import Outcome, Run
-from trimaran.pricing.convergence import CurveTable, Point, fit_curve
-from trimaran.pricing.convergence.noise_scale import Observation
 
 TARGET = Target(value=0.9, source="by hand")
 

@@ -1,8 +1,8 @@
 """Ways to train that were made up, with round figures."""
 
+from trimaran.convergence import Curve, CurveTable, Point, fit_curve
 from trimaran.features.crossover.candidates import Option
 from trimaran.features.crossover.steps import Exchanged
-from trimaran.pricing.convergence import Curve, CurveTable, Point, fit_curve
 from trimaran.report.crossover import Worker
 
 NOTHING = Exchanged(0.0, 0.0, 1.0, 0.0)

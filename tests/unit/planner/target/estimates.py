@@ -1,7 +1,7 @@
 """Estimates made by hand: steps in milliseconds, needs in updates, certain unless said otherwise."""
 
+from trimaran.convergence.types import Need
 from trimaran.planner.target_estimates import Contender, Estimate, Training, estimate
-from trimaran.pricing.convergence.types import Need
 
 
 def contender(

@@ -10,10 +10,10 @@ from tests.raising import raises
 from tests.unit.planning.target.curves import digits_curve
 
 from trimaran.base.job import Job
+from trimaran.convergence import read_curve, write_curve
 from trimaran.jobs.learning_rate import Recipe, digest_of_rule
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.planning.target import find_job_curve, job_as_planned, source_as_planned
-from trimaran.pricing.convergence import read_curve, write_curve
 from trimaran.program import read_plan, write_plan
 from trimaran.program.plan import PlannedRates, PlannedTraining
 

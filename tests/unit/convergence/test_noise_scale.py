@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.pricing.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
+from trimaran.convergence.noise_scale import Observation, as_scaled, estimate_noise_scale
 from trimaran.report.gradient_noise import (
     gradient_noise_document,
     gradient_noise_lines,

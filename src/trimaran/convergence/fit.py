@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.files import packaged_toml
-from trimaran.pricing.convergence.types import CurveTable, Fit, Point
+from trimaran.convergence.types import CurveTable, Fit, Point
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Constants of convergence curves that no law gives: fitted by benchmarks/fits/convergence.py to published tables
@@ -60,7 +60,7 @@ class ConvergenceConstants:
 @functools.cache
 def convergence_constants() -> ConvergenceConstants:
     """The constants as fitted."""
-    found = packaged_toml("trimaran.pricing.convergence", "constants.toml")
+    found = packaged_toml("trimaran.convergence", "constants.toml")
     return ConvergenceConstants(**{name: float(found[name]) for name in ConvergenceConstants.__slots__})
 
 

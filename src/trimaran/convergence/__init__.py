@@ -1,7 +1,7 @@
 """Convergence: how much training each global batch needs to reach a target."""
 
-from trimaran.pricing.convergence.curve import Curve, check_task, fit_curve
-from trimaran.pricing.convergence.files import (
+from trimaran.convergence.curve import Curve, check_task, fit_curve
+from trimaran.convergence.files import (
     DoublingRatio,
     catalog_names,
     doubling_ratios,
@@ -9,8 +9,8 @@ from trimaran.pricing.convergence.files import (
     read_curve,
     write_curve,
 )
-from trimaran.pricing.convergence.run_tables import parse_table, read_table
-from trimaran.pricing.convergence.types import CurveTable, Fit, Need, Point, Unit
+from trimaran.convergence.run_tables import parse_table, read_table
+from trimaran.convergence.types import CurveTable, Fit, Need, Point, Unit
 
 __all__ = [
     "Curve",

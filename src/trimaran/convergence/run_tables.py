@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_text
-from trimaran.pricing.convergence.types import LARGEST_BATCH, CurveTable, Point, Unit
+from trimaran.convergence.types import LARGEST_BATCH, CurveTable, Point, Unit
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The rows of a user's table of runs: every cell checked where it stands, so that an error names line and column

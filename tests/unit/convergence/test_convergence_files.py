@@ -8,8 +8,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.jobs.learning_rate import Recipe, digest_of_rule
-from trimaran.pricing.convergence import (
+from trimaran.convergence import (
     CurveTable,
     Point,
     catalog_names,
@@ -20,7 +19,8 @@ from trimaran.pricing.convergence import (
     read_curve,
     write_curve,
 )
-from trimaran.pricing.convergence.types import oddities
+from trimaran.convergence.types import oddities
+from trimaran.jobs.learning_rate import Recipe, digest_of_rule
 
 TABLE = CurveTable(
     task='a "task" \\ with\tsigns é',

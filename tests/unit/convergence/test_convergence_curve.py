@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.raising import raises
 
-from trimaran.pricing.convergence import CurveTable, Point, fit_curve
+from trimaran.convergence import CurveTable, Point, fit_curve
 
 AMOUNTS = {256: 4.0, 1024: 6.0, 4096: 15.0}
 TABLE = CurveTable(

@@ -26,10 +26,10 @@ from typing import Any
 from trimaran.base.decoding import check_version, decode_object, decode_toml, from_plain
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError, did_you_mean
 from trimaran.base.files import packaged_toml, put_in_place, read_text, toml_text
+from trimaran.convergence.curve import Curve, fit_curve
+from trimaran.convergence.run_tables import read_table
+from trimaran.convergence.types import CurveTable, check_table
 from trimaran.jobs.learning_rate import rule_seen_from
-from trimaran.pricing.convergence.curve import Curve, fit_curve
-from trimaran.pricing.convergence.run_tables import read_table
-from trimaran.pricing.convergence.types import CurveTable, check_table
 from trimaran.program.json_files import to_plain
 
 CURVE_VERSION = 1
@@ -203,4 +203,4 @@ def _curve(name: str) -> Curve:
 
 @functools.cache
 def _catalog() -> Mapping[str, Mapping[str, Any]]:
-    return packaged_toml("trimaran.pricing.convergence", "catalog.toml")
+    return packaged_toml("trimaran.convergence", "catalog.toml")

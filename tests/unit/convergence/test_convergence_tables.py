@@ -7,7 +7,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError
-from trimaran.pricing.convergence import CurveTable, parse_table, read_table
+from trimaran.convergence import CurveTable, parse_table, read_table
 
 
 def _parse(text: str) -> CurveTable:

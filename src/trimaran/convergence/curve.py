@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.convergence.fit import (
+from trimaran.convergence.fit import (
     FEW,
     ConvergenceConstants,
     fit_form,
@@ -14,7 +14,7 @@ from trimaran.pricing.convergence.fit import (
     predict_amounts,
     variances_of_means,
 )
-from trimaran.pricing.convergence.types import (
+from trimaran.convergence.types import (
     LARGEST_BATCH,
     CurveTable,
     Fit,

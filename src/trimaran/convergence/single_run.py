@@ -23,8 +23,8 @@ Source:
 import math
 from collections.abc import Iterator, Mapping
 
-from trimaran.pricing.convergence.fit import fit_form
-from trimaran.pricing.convergence.types import CurveTable, Point
+from trimaran.convergence.fit import fit_form
+from trimaran.convergence.types import CurveTable, Point
 
 
 class RateSchedule:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.pricing.convergence.single_run import RateSchedule, predict_b_crit, predict_epochs
+from trimaran.convergence.single_run import RateSchedule, predict_b_crit, predict_epochs
 
 BATCHES = (16, 32, 64, 128, 256, 512)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trimaran.pricing.convergence import CurveTable, Point
-from trimaran.pricing.convergence.curve import LeftOut, Quality, leave_one_out, pooled
+from trimaran.convergence import CurveTable, Point
+from trimaran.convergence.curve import LeftOut, Quality, leave_one_out, pooled
 
 
 def _table(*amounts: float) -> CurveTable:
