@@ -117,7 +117,7 @@ def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     key = _asked(func, args, kwargs)
     form = _forms.get(key) if key is not None else None
     if form is not None:
-        return args[0] if form is _IN_PLACE else _made_again(form, args)
+        return args[0] if form is _IN_PLACE else _repeated(form, args)
     out = _without_data(func, args, kwargs)
     if key is not None:
         _forms[key] = _form(_kinds[func], out, args)
@@ -199,7 +199,7 @@ def _argument(value: Any) -> Any:
 
 
 def _form(kind: str, out: Any, args: Any) -> Any:
-    """What was made, to be made again: whether it is one tensor, a tuple or a list, and its tensors' forms."""
+    """What was made, to repeat it: whether it is one tensor, a tuple or a list, and its tensors' forms."""
     if kind == _IN_PLACE:
         return _IN_PLACE if out is args[0] else None
     made = [out] if isinstance(out, torch.Tensor) else out
@@ -225,7 +225,7 @@ def _form(kind: str, out: Any, args: Any) -> Any:
     return kind, None if made is not out else type(made), forms
 
 
-def _made_again(form: tuple[str, Any, list[Any]], args: Any) -> Any:
+def _repeated(form: tuple[str, Any, list[Any]], args: Any) -> Any:
     kind, several, forms = form
     storage = args[0].untyped_storage() if kind == _VIEW else None
     with in_kernel_invocation_manager(FAKE):
