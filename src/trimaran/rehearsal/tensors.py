@@ -154,7 +154,7 @@ class _NotKept(Exception):
 
 
 def _asked(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """What decides what an operation makes; None: more than forms of tensors and plain arguments."""
+    """The key of what an operation makes; None: more than forms of tensors and plain arguments tell it."""
     kind = _kinds.get(func)
     if kind is None:
         kind = _kinds[func] = _kind(func)
