@@ -16,13 +16,22 @@ How many bytes of a real step remain when the outputs of ReLU are coded, storage
 Zeros depend on data and on how far a network is trained, so a ratio is measured in a step of the job at hand. A step is
 recorded for its trace; a second one on the same batch shows each packed storage to a codec. Nothing is kept.
 
+How far any exact code of single words can get is counted too: with z the share of words that are zero bits, and H the
+entropy of the bit that tells them apart and of each of the four bytes of the others,
+
+    bits a word >= H(z) + (1 - z) * (H(byte 0) + H(byte 1) + H(byte 2) + H(byte 3))
+
+The three lower bytes of a float are noise of nearly 8 bits each: z decides.
+
 Source:
     Rhu et al., "Compressing DMA Engine", HPCA 2018: 2.6 times fewer bytes on average for trained networks on ImageNet,
     with an engine in hardware next to the link.
 """
 
+import lzma
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,8 +39,8 @@ import torch
 
 from trimaran.base.errors import ExecutionError
 from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.types import StepTrace
-from trimaran.memory_hooks.coding import Codec, Coding, SparseCodec, Traffic, bytes_at
+from trimaran.graph.trace.types import StepTrace, View
+from trimaran.memory_hooks.coding import Bytes, Codec, Coding, SparseCodec, Traffic, bytes_at
 from trimaran.pricing.copy_codecs import after_relu
 
 
@@ -110,6 +119,87 @@ def measure_coding(
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         step()
     return trace, found
+
+
+@dataclass(slots=True)
+class Counting:
+    """A codec that codes nothing and counts the words of one storage, for the limit of any exact code of single words.
+
+    Attributes:
+        words: of four bytes, how many
+        zeros: of them, with no bit set
+        bytes_of: of the others, how often each byte has each value; the most significant byte first
+        packed_bytes: of `lzma` on the bits of zeros and on each of the four bytes, all words together [bytes]
+    """
+
+    name: str = "counting"
+    traffic: Traffic = field(default_factory=Traffic)
+    words: int = 0
+    zeros: int = 0
+    bytes_of: np.ndarray = field(default_factory=lambda: np.zeros((4, 256), dtype=np.int64))
+    packed_bytes: int = 0
+
+    def takes(self, views: Sequence[View], start: int) -> bool:
+        return True
+
+    def encode(self, source: Bytes, target: Bytes) -> int:
+        each = source.reshape(-1, 4)[:, ::-1]
+        kept = each[each.any(axis=1)]
+        self.words += len(each)
+        self.zeros += len(each) - len(kept)
+        planes = [np.ascontiguousarray(kept[:, place]) for place in range(4)]
+        for place, plane in enumerate(planes):
+            self.bytes_of[place] += np.bincount(plane, minlength=256)
+        for plane in (np.packbits(each.any(axis=1)), *planes):
+            self.packed_bytes += min(len(plane), len(lzma.compress(plane.tobytes(), preset=1)))
+        return 0
+
+    def decode(self, source: Bytes, target: Bytes) -> None:
+        raise AssertionError("it codes nothing")
+
+    @property
+    def plane_bits(self) -> list[float]:
+        """Entropy of each byte of a word that is not zero, the most significant first [bits]."""
+        return [entropy(counts) for counts in self.bytes_of]
+
+    @property
+    def bits(self) -> float:
+        """Least bits of all words by any exact code of single words."""
+        kept = self.words - self.zeros
+        return self.words * entropy([self.zeros, kept]) + kept * sum(self.plane_bits)
+
+
+def entropy(counts: Sequence[int] | np.ndarray) -> float:
+    """Of how often each of some values occurs [bits].
+
+    Args:
+        counts: of each value
+
+    Example:
+        >>> entropy([1, 1, 1, 1]), entropy([5, 0])
+        (2.0, 0.0)
+    """
+    whole = float(sum(counts))
+    return sum(-count / whole * math.log2(count / whole) for count in counts if count) + 0.0
+
+
+def zeros_needed(ratio: float, plane_bits: float) -> float:
+    """Share of zeros from which an exact code of single words can reach a ratio [0..1].
+
+    Args:
+        ratio: how many times fewer bytes
+        plane_bits: entropy of a word that is not zero [bits]
+
+    Example:
+        >>> round(zeros_needed(2.6, 26.0), 3)
+        0.565
+    """
+    low, high = 0.5, 1.0
+    while high - low > 1e-9:
+        share = (low + high) / 2
+        bits = entropy([share, 1.0 - share]) + (1.0 - share) * plane_bits  # type: ignore[list-item]  # shares are counts
+        low, high = (share, high) if bits > 32.0 / ratio else (low, share)
+    return high
 
 
 def total(traffic: Mapping[int, Traffic]) -> Traffic:

@@ -6,6 +6,7 @@ Networks are trained for real on handwritten digits. Prints the tables of the RE
 
 import argparse
 import functools
+import json
 import statistics
 import sys
 import time
@@ -22,10 +23,12 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.compression.coding import (  # noqa: E402
+    Counting,
     least_codec_rate,
     measure_coding,
     saved_s,
     total,
+    zeros_needed,
 )
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 
@@ -67,8 +70,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "compression.json")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--limits-only", action="store_true", help="only the limits of exact codes; the rest of the result stays"
+    )
     torch.set_num_threads(1)
+    options = parser.parse_args()
+    if options.limits_only:
+        document = json.loads(options.output.read_text())
+        document["limits"] = {"environment": describe_environment(devices=1)}
+        document["limits"] |= limits(options.epochs)
+        write_document(document, options.output)
+        print(json.dumps(document["limits"], indent=1))
+        return
     environment = describe_environment(devices=1)
     rows = [row(name, options.epochs) for name in NETWORKS]
     print(
@@ -96,6 +109,7 @@ def main() -> None:
         "networks": rows,
         "rates": rates,
         "worth": worth(rates, rows),
+        "limits": {"environment": environment} | limits(options.epochs),
     }
     write_document(document, options.output)
     for where, one in document["worth"].items():
@@ -104,11 +118,8 @@ def main() -> None:
 
 def row(name: str, epochs: int) -> dict[str, Any]:
     """A network untrained and trained."""
-    make, size, rate = NETWORKS[name]
-    torch.manual_seed(0)
-    model = make()
-    untrained = ratios(model, size)
-    reached = train(model, size, rate, epochs)
+    size = NETWORKS[name][1]
+    model, untrained, reached = trained_model(name, epochs)
     trained = ratios(model, size)
     each = [one.ratio for one in trained.values()]
     return {
@@ -120,6 +131,45 @@ def row(name: str, epochs: int) -> dict[str, Any]:
         "least": min(each),
         "most": max(each),
         **{f"{codec}_s": coding_s(model, size, codec) for codec in CODECS},
+    }
+
+
+def trained_model(name: str, epochs: int) -> tuple[nn.Module, Any, float]:
+    """A network trained from seed 0; what was coded before, and its accuracy."""
+    make, size, rate = NETWORKS[name]
+    torch.manual_seed(0)
+    model = make()
+    untrained = ratios(model, size)
+    return model, untrained, train(model, size, rate, epochs)
+
+
+def limits(epochs: int) -> dict[str, Any]:
+    """The limits of exact codes, by network."""
+    return {name: limit(trained_model(name, epochs)[0], size) for name, (_, size, _) in NETWORKS.items()}
+
+
+def limit(model: nn.Module, size: int) -> dict[str, Any]:
+    """The limit of exact codes of what comes after a ReLU: by the entropy of words, storage by storage; and of lzma."""
+    found: list[Counting] = []
+
+    def counting() -> Counting:
+        found.append(Counting())
+        return found[-1]
+
+    began_s = time.process_time()
+    measure_coding(_step_of(model, size), model, make_codec=counting)
+    took_s = time.process_time() - began_s
+    words, zeros = sum(one.words for one in found), sum(one.zeros for one in found)
+    kept = [one.words - one.zeros for one in found]
+    planes = [sum(n * one.plane_bits[p] for n, one in zip(kept, found, strict=True)) / sum(kept) for p in range(4)]
+    return {
+        "zeros": zeros / words,
+        "plane_bits": planes,
+        "ratio_of_sparse": 32 * words / (words + 32 * (words - zeros)),
+        "ratio_by_entropy": 32 * words / sum(one.bits for one in found),
+        "ratio_of_lzma": 4 * words / sum(one.packed_bytes for one in found),
+        "lzma_bytes_per_s": 4 * words / took_s,
+        "zeros_needed": zeros_needed(PUBLISHED_RATIO, sum(planes)),
     }
 
 

@@ -39,6 +39,7 @@ from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
 from trimaran.measure.convergence.runs import Limits, find_crossing  # noqa: E402
+from trimaran.measure.others import Others  # noqa: E402
 from trimaran.planning.target import source_as_planned  # noqa: E402
 from trimaran.program import Plan, format_program, lower_evaluation, read_plan  # noqa: E402
 
@@ -72,12 +73,14 @@ class Trained:
         time_s: of training until the target; None: it was not reached [s]
         epochs: until the target
         epoch_s: of training, per epoch [s]
+        on_core: share of the time in which the first rank had a core [0..1]
     """
 
     seed: int
     time_s: float | None
     epochs: float | None
     epoch_s: float
+    on_core: float
 
 
 def main() -> None:
@@ -132,23 +135,28 @@ def run_cell(job: str, link: str, curve: Path, arguments: argparse.Namespace, fo
     target = json.loads(curve.read_text())["target"]
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     trained: dict[str, list[Trained]] = {way: [] for way in plans}
+    taken: dict[int, float | None] = {}
     for ranks in sorted({WAYS[way][0] for way in plans}):
         together = [way for way in plans if WAYS[way][0] == ranks]
         turns = [(way, seed) for seed in seeds for way in (together if seed % 2 else reversed(together))]
         trainings = [training(job, plans[way], seed, target) for way, seed in turns]
         with tempfile.TemporaryDirectory() as logs:
             limit = next(iter(plans.values())).premises.rate_limit
+            others = Others()
             outcomes = launch(train_in_turns, (trainings,), ranks=ranks, log_dir=logs, link=limit)[0]
-        for (way, seed), outcome in zip(turns, outcomes, strict=True):
+            taken[ranks] = others.share()
+        for (way, seed), (outcome, on_core) in zip(turns, outcomes, strict=True):
             epochs = find_crossing(outcome.evaluations, target)
             epoch_s = outcome.seconds / outcome.epochs
-            trained[way].append(Trained(seed=seed, time_s=epochs and epochs * epoch_s, epochs=epochs, epoch_s=epoch_s))
+            time_s = epochs and epochs * epoch_s
+            trained[way].append(Trained(seed=seed, time_s=time_s, epochs=epochs, epoch_s=epoch_s, on_core=on_core))
     return {
         "job": job,
         "link": link,
         "target": target,
         "seconds": time.monotonic() - began,
         "refused": refused,
+        "others": {str(ranks): share for ranks, share in taken.items()},
         "ways": [summarise(way, plans[way], trained[way]) for way in plans],
     }
 
@@ -278,9 +286,24 @@ def format_cell(cell: dict[str, Any]) -> str:
             f"  {way['way']:13} {way['strategy']:34} batch {way['global_batch_size']:4}  "
             f"{way['predicted']['epochs']:5.2f} epochs, {way['predicted']['time_s']:6.2f} s predicted; "
             f"{way['epochs'] or 0:5.2f} epochs, {time_s} trained, {way['reached']} of {len(way['trainings'])}"
+            + _parts(way)
         )
+    taken = {ranks: share for ranks, share in cell.get("others", {}).items() if share is not None}
+    lines += [f"  on {ranks} ranks other programs took {share:.0%} of the cores" for ranks, share in taken.items()]
     lines += [f"  {way}: {reason.splitlines()[-1]}" for way, reason in cell["refused"].items()]
     return "\n".join(lines)
+
+
+def _parts(way: dict[str, Any]) -> str:
+    """By which part a prediction differs: trained over predicted, epochs and time of an epoch."""
+    if way["epochs"] is None:
+        return ""
+    predicted = way["predicted"]
+    epochs = way["epochs"] / predicted["epochs"]
+    epoch = way["epoch_s"] * predicted["epochs"] / predicted["time_s"]
+    on_core = [one["on_core"] for one in way["trainings"] if "on_core" in one]
+    core = f", a rank on a core {statistics.median(on_core):.0%} of the time" if on_core else ""
+    return f"; epochs {epochs:.2f} times, an epoch {epoch:.2f} times as predicted{core}"
 
 
 def format_summary(cells: Sequence[dict[str, Any]]) -> str:

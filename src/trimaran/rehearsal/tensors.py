@@ -117,7 +117,7 @@ def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     key = _asked(func, args, kwargs)
     form = _forms.get(key) if key is not None else None
     if form is not None:
-        return args[0] if form is _IN_PLACE else _repeated(form, args)
+        return args[0] if form is _IN_PLACE else _rebuilt(form, args)
     out = _without_data(func, args, kwargs)
     if key is not None:
         _forms[key] = _form(_kinds[func], out, args)
@@ -154,7 +154,7 @@ class _NotKept(Exception):
 
 
 def _asked(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """The key of what an operation makes; None: more than forms of tensors and plain arguments tell it."""
+    """The key under which what an operation makes is kept; None: more than forms of tensors and plain arguments."""
     kind = _kinds.get(func)
     if kind is None:
         kind = _kinds[func] = _kind(func)
@@ -199,7 +199,7 @@ def _argument(value: Any) -> Any:
 
 
 def _form(kind: str, out: Any, args: Any) -> Any:
-    """What was made, to repeat it: whether it is one tensor, a tuple or a list, and its tensors' forms."""
+    """What was made, and how to make its like: whether it is one tensor, a tuple or a list, and its tensors' forms."""
     if kind == _IN_PLACE:
         return _IN_PLACE if out is args[0] else None
     made = [out] if isinstance(out, torch.Tensor) else out
@@ -225,7 +225,7 @@ def _form(kind: str, out: Any, args: Any) -> Any:
     return kind, None if made is not out else type(made), forms
 
 
-def _repeated(form: tuple[str, Any, list[Any]], args: Any) -> Any:
+def _rebuilt(form: tuple[str, Any, list[Any]], args: Any) -> Any:
     kind, several, forms = form
     storage = args[0].untyped_storage() if kind == _VIEW else None
     with in_kernel_invocation_manager(FAKE):

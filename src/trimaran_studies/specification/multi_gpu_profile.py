@@ -34,21 +34,29 @@ def _split_step(recorded: Recorded) -> list[Check]:
     unknown = [abs(case["unattributed"]) for case in cases]
     work = [case["recording_work"]["share"] for case in cases]
     worst = max(cases, key=lambda case: abs(case["unattributed"]))
+    dearest = max(cases, key=lambda case: case["recording_work"]["share"])
+    steps_s = [case["measured_s"] for case in cases]
+    rest_s = [share * step_s for share, step_s in zip(unknown, steps_s, strict=True)]
     return [
         judged(
             f"forward, backward, update, communication and waits sum to the step but for {percent(median(unknown))} "
             f"(median of {len(cases)} runs), at most {percent(max(unknown))}",
             "sums to the step ± 1 %",
             holds=max(unknown) <= 0.01,
-            reason=f"steps of milliseconds: in {worst['network']} by {worst['strategy']} "
-            f"({1e3 * worst['measured_s']:.1f} ms a step) the interpreter between instructions has the rest",
+            reason=f"the interpreter between instructions takes {1e3 * min(rest_s):.2f} to {1e3 * max(rest_s):.2f} ms "
+            f"of a step, and these steps take {1e3 * min(steps_s):.1f} to {1e3 * max(steps_s):.1f} ms: "
+            f"{sum(share <= 0.01 for share in unknown)} of {len(cases)} are within 1 %, farthest "
+            f"{worst['network']} by {worst['strategy']}; longer steps are (row A1)",
             measured=origin,
         ),
         judged(
             f"recording takes {percent(median(work))} of a step (median), at most {percent(max(work))}",
             "less than 2 %",
             holds=max(work) < 0.02,
-            reason="the shortest steps, of a few milliseconds, pay more",
+            reason=f"{sum(share >= 0.02 for share in work)} of {len(cases)} pays more: {dearest['network']} by "
+            f"{dearest['strategy']}, {1e3 * dearest['recording_work']['share'] * dearest['measured_s']:.2f} ms of "
+            f"{1e3 * dearest['measured_s']:.1f} (90 %: {percent(dearest['recording_work']['low'])} to "
+            f"{percent(dearest['recording_work']['high'])})",
             measured=origin,
         ),
     ]

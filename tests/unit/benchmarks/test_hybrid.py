@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.hybrid.run import crossover, format_summary, verdicts
+from benchmarks.hybrid.run import crossover, format_cell, format_summary, verdicts
 
 
 def way(name: str, ranks: int, predicted_s: float, trained_s: float | None) -> dict[str, Any]:
@@ -48,6 +48,14 @@ def test_a_wrong_prediction_is_called_wrong() -> None:
     assert "**wrong**" in text
     assert "right: 0 of 1" in text
     assert "right in 0 of 1 cells" in text
+
+
+def test_a_cell_names_the_part_by_which_a_prediction_differs() -> None:
+    slow = way("dp2", 2, 4.0, 9.0) | {"epochs": 6.0, "epoch_s": 1.5, "trainings": [{"on_core": 0.5}]}
+    text = format_cell(cell(slow) | {"others": {"2": 0.25, "4": None}})
+    # 5 epochs of 0.8 s were predicted.
+    assert "epochs 1.20 times, an epoch 1.88 times as predicted, a rank on a core 50% of the time" in text
+    assert "on 2 ranks other programs took 25% of the cores" in text
 
 
 def test_a_way_that_never_arrives_is_not_compared() -> None:
