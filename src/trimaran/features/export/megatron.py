@@ -6,12 +6,22 @@ and the loss.
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from trimaran.base.units import format_count
 from trimaran.features.export.recipe import Exported, Recipe, lost_order
+from trimaran.program.strategy import SELECTIVE, Recomputed
 
 RELEASE = "0.16"
+
+_MODULES: Mapping[Recomputed, str] = {
+    "attention": "core_attn",
+    "norms": "layernorm",
+    "activations": "moe_act",
+    "feed_forward": "mlp",
+    "up_projections": "mla_up_proj",
+}
+"""What is recomputed, as `--recompute-modules` names it."""
 
 # Megatron counts a bucket in elements of fp32 gradients.
 _GRADIENT_BYTES = 4
@@ -54,6 +64,8 @@ def _model(recipe: Recipe) -> dict[str, object]:
         section[recipe.precision] = True
     if recipe.recompute == "selective":
         section["recompute_granularity"] = "selective"
+        if recipe.recomputed and recipe.recomputed != SELECTIVE:
+            section["recompute_modules"] = [_MODULES[kind] for kind in sorted(recipe.recomputed)]
     elif recipe.recompute == "full":
         section["recompute_granularity"] = "full"
         section["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
@@ -147,5 +159,6 @@ def _text(recipe: Recipe) -> str:
             option, value = "--grad-reduce-in-bf16", True
         if value is False:
             continue
-        lines.append(option if value is True else f"{option} {shlex.quote(str(value))}")
+        words = map(str, value) if isinstance(value, list) else (str(value),)
+        lines.append(option if value is True else f"{option} {shlex.join(words)}")
     return "\n".join(lines) + "\n"

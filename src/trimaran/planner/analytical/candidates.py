@@ -11,13 +11,13 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
     zero                state that replicas shard: none, the optimizer, gradients too, parameters too
     hsdp                its copies: one of all replicas, or with all state sharded one of each node
     recompute           no layers, or all (attention's probabilities, where its kernel keeps them); where nothing
-                        recomputed does not fit, as few layers of each stage as do
+                        recomputed does not fit, norms and what else is cheap, or as few layers of each stage as do
     ulysses             ranks of a sequence gather keys and values, or exchange heads
     schedule            1f1b, interleaved; zero-bubble, dualpipe and dualpipev where the user allows them
     offload             the optimizer's state on the host, where the user allows it
 
 Strategies that differ in `v`, the schedule, `zero`, hsdp, offload and layers of stages do the same work, so they share
-one bound: a group. Some recomputed layers are more work than none, so they are in the group that recomputes nothing.
+one bound: a group. Some that is recomputed is more work than none, so it is in the group that recomputes nothing.
 
 How many layers each stage holds: evenly, or with fewer at the ends, where the embedding and the head are.
 
@@ -34,7 +34,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trimaran.machine.types import Machine
 from trimaran.planner.analytical.given import schedule_obstacles, tensor_obstacle
@@ -61,7 +61,9 @@ from trimaran.pricing.analytical.step_time import (
 )
 from trimaran.program.strategy import (
     RANK_ORDER,
+    SELECTIVE,
     Degrees,
+    Recomputed,
     Schedule,
     Strategy,
     ZeroStage,
@@ -254,7 +256,12 @@ class AnalyticalModel:
     def _exchange(self) -> MachineExchange:
         """Prices collectives."""
         problem = self.problem
-        return machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
+        key = id(problem.machine), problem.devices, problem.program.year
+        if key not in _EXCHANGES:
+            if len(_EXCHANGES) >= _MOST_EXCHANGES:
+                _EXCHANGES.clear()
+            _EXCHANGES[key] = machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
+        return _EXCHANGES[key]
 
     def traffic(self, strategy: Strategy) -> tuple[RankTraffic, ...]:
         """Which ranks' messages cross nodes, by kind of rank."""
@@ -273,36 +280,28 @@ class AnalyticalModel:
         """Of a sequence, as papers count it [FLOP]."""
         return model_flops(self.problem.shape, self.problem.program.documents)
 
-    @cached_property
-    def _least(self) -> dict[Strategy, float]:
-        """A microbatch on one stage and one replica, at least [s]."""
-        return {}
-
-    def bound(self, strategy: Strategy) -> float:
+    def bound(self, strategy: Strategy, choice: "Choice | None" = None) -> float:
         """No strategy of these degrees, whatever its schedule and sharding, has a shorter step [s].
 
         Of degrees that differ in stages and replicas alone a microbatch has the same work, which is computed once;
         `least_seconds` says how often it counts.
+
+        Args:
+            strategy: of a group
+            choice: in place of that of the strategy
         """
         problem, number = self.problem, strategy.microbatches
-        alone = strategy
+        if choice is None:
+            choice = Choice(*(getattr(strategy, name) for name in Choice._fields))
         if strategy.rank_order == RANK_ORDER:
             # In another order the links of a group depend on all degrees.
-            experts, others = strategy.ep * strategy.expert_ranks, strategy.tp * strategy.cp
-            replicas = experts // math.gcd(experts, others)
-            alone = replace(strategy, pp=1, dp=replicas, microbatches=min(2, number))
-        if alone not in self._least:
-            least_s = least_seconds(
-                problem.shape,
-                alone,
-                problem.program,
-                device=problem.machine.node.device,
-                exchange=self._exchange,
-                constants=step_constants(),
-                filling=0.0,
-            )
-            self._least[alone] = least_s / alone.microbatches * alone.pp
-        return self._least[alone] * passes(problem, strategy.pp, number) / strategy.pp
+            sharing = strategy.tp if choice.expert_tp is None else choice.expert_tp
+            experts, others = choice.ep * sharing, strategy.tp * strategy.cp
+            on = _On(stages=1, replicas=experts // math.gcd(experts, others), microbatches=min(2, number))
+        else:
+            on = _On(stages=strategy.pp, replicas=strategy.dp, microbatches=number)
+        least_s = _least_alone(problem, strategy, choice, on, self._exchange)
+        return least_s * passes(problem, strategy.pp, number) / strategy.pp
 
     def admitted(self, strategy: Strategy) -> tuple[Strategy, RankMemory]:
         """A strategy as it fits, with types of gradients and of the optimizer that make it, and its largest rank.
@@ -320,6 +319,19 @@ class AnalyticalModel:
             lenient=problem.lenient,
         )
 
+    def step(self, strategy: Strategy) -> TransformerStep:
+        """Time of a step, whether it fits or not."""
+        problem = self.problem
+        return transformer_step(
+            problem.shape,
+            strategy,
+            problem.program,
+            device=problem.machine.node.device,
+            exchange=self._exchange,
+            constants=step_constants(),
+            host_update_s=self._host_update_s if strategy.offload else 0.0,
+        )
+
     def price(self, strategy: Strategy, fitting: tuple[Strategy, RankMemory] | None = None) -> AnalyticalCandidate:
         """A strategy with its costs. Types that it does not say are taken for memory alone: they make no step faster.
 
@@ -330,15 +342,7 @@ class AnalyticalModel:
         problem, constants = self.problem, step_constants()
         fits, memory = self.admitted(strategy) if fitting is None else fitting
         shape, device = problem.shape, problem.machine.node.device
-        step = transformer_step(
-            shape,
-            strategy,
-            problem.program,
-            device=device,
-            exchange=self._exchange,
-            constants=constants,
-            host_update_s=self._host_update_s if strategy.offload else 0.0,
-        )
+        step = self.step(strategy)
         spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
@@ -349,6 +353,63 @@ class AnalyticalModel:
             interval_s=(step.seconds / spread, step.seconds * spread),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
+
+
+_EXCHANGES: dict[tuple[int, int, float], MachineExchange] = {}
+"""Prices of collectives that are known, which searches of other batches ask for too: by machine, devices and year."""
+
+_MOST_EXCHANGES = 256
+
+_ALONE: dict[tuple[Any, ...], tuple[Machine, float]] = {}
+"""Bounds that are known, with the machine that their keys name by identity."""
+
+_MOST_ALONE = 100_000
+
+
+class _On(NamedTuple):
+    """Stages, replicas and microbatches that stand for all of them in a bound."""
+
+    stages: int = 1
+    replicas: int = 1
+    microbatches: int = 1
+
+
+def _least_alone(
+    problem: AnalyticalProblem, strategy: Strategy, choice: "Choice", on: _On, exchange: MachineExchange | None
+) -> float:
+    """Least seconds of a microbatch of a group on all stages together, computed once for all batches [s].
+
+    Args:
+        problem: to plan
+        strategy: whose microbatch and ranks of a layer count
+        choice: of its group
+        on: how many stages, replicas and microbatches are looked at
+        exchange: prices collectives; None: they cost nothing
+    """
+    key = (
+        problem.shape,
+        problem.program,
+        id(problem.machine),
+        exchange and (exchange.ranks, strategy.tensor_overlap, strategy.rank_order),
+        (strategy.tp, strategy.cp, strategy.sequence_parallel, strategy.microbatch),
+        choice,
+        on,
+    )
+    if key not in _ALONE:
+        if len(_ALONE) >= _MOST_ALONE:
+            _ALONE.clear()
+        changed: dict[str, Any] = {"pp": on.stages, "dp": on.replicas, "microbatches": on.microbatches}
+        least_s = least_seconds(
+            problem.shape,
+            replace(strategy, **choice._asdict(), **changed),
+            problem.program,
+            device=problem.machine.node.device,
+            exchange=exchange or (lambda *_: 0.0),
+            constants=step_constants(),
+            filling=0.0,
+        )
+        _ALONE[key] = problem.machine, least_s / on.microbatches * on.stages
+    return _ALONE[key][1]
 
 
 def model_flops(shape: TransformerShape, documents: Documents | None = None) -> float:
@@ -456,39 +517,19 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
         problem: to plan
         rejected: counts strategies that cannot be built, by reason
     """
-    pins = problem.pins
-    for tensor, pipeline, context, data in _boxes(problem):
-        reason = _refused(problem, tensor, pipeline, context, data)
-        if reason:
-            rejected[reason] += 1
-            continue
-        for microbatch in _divisors(problem.batch // data):
-            if pins.microbatch not in (None, microbatch):
-                continue
-            if pins.microbatch is None and microbatch > problem.most_microbatch:
-                rejected[f"microbatches of more than {problem.most_microbatch} sequences"] += 1
-                continue
-            whole = Strategy(
-                tp=tensor,
-                pp=pipeline,
-                cp=context,
-                dp=data,
-                microbatch=microbatch,
-                microbatches=problem.batch // (data * microbatch),
-                sequence_parallel=tensor > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
-                gradients=pins.gradients,
-                optimizer_state=pins.optimizer_state,
-                rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
-            )
-            choices = product(_experts(problem, whole), _by_heads(problem, whole), _recomputed(problem))
-            for (expert, share), heads, again in choices:
-                yield replace(
-                    whole, ep=expert, expert_tp=share, ulysses=heads, tensor_overlap=pins.tensor_overlap, **again
-                )
+    for box in boxes(problem, rejected):
+        yield from box.groups(problem)
 
 
 def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
-    """Strategies of a group: chunks, schedules, layers of stages, sharding, and as few recomputed layers as fit."""
+    """Strategies of a group: chunks, schedules, layers of stages, sharding, and as little recomputed as fits."""
+    for one in plain_members(problem, group):
+        yield one
+        yield from partly_recomputed(problem, one)
+
+
+def plain_members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
+    """The same without what is recomputed only where it fits no other way, which takes longer."""
     for schedule, chunks in _orders(problem, group):
         for layers in _segment_layers(problem, group, chunks):
             for (zero, share), offload in product(_levels(problem, group), _offloads(problem)):
@@ -501,12 +542,8 @@ def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
                     schedule=schedule,
                     offload=offload,
                 )
-                if offload and not host_has_room(problem, one):
-                    continue
-                yield one
-                some = None if group.recomputed else _least_recomputed(problem, one)
-                if some is not None:
-                    yield some
+                if not offload or host_has_room(problem, one):
+                    yield one
 
 
 def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:
@@ -516,6 +553,51 @@ def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:
     return not needed or (room is not None and needed <= room)
 
 
+def partly_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[Strategy]:
+    """The same with as little recomputed as fits, where it does not fit without.
+
+    First what costs least: outputs of norms, then of the experts' activation functions, then latent attention's up
+    projections, which frameworks of eager modules have no switch for; next to it as few layers of each stage as fit.
+
+    Source:
+        NVIDIA/Megatron-LM, `--recompute-modules` (layernorm, moe_act, mla_up_proj); DeepSeek-AI, "DeepSeek-V3 Technical
+        Report", 2024, section 3.2.3, which recomputes norms and up projections.
+    """
+    if strategy.recomputed - SELECTIVE or strategy.schedule == "zero-bubble":
+        return
+    if problem.pins.recompute is not None or problem.pins.rules_out("memory"):
+        return
+    # Where memory lacks, the usual shardings of the optimizer and of everything come first.
+    if strategy.zero in (0, 2) and strategy.dp * strategy.cp > 1 and problem.pins.zero is None:
+        return
+    memory = largest_rank(problem.shape, strategy, bookkeeping=problem.bookkeeping)
+    if with_buffers(memory, strategy, reserve=problem.reserve).peak <= problem.memory_limit:
+        return
+    fits = _peak(problem, strategy) <= problem.memory_limit
+    cheap = [] if fits or problem.program.eager is not None else _cheap_kinds(problem.shape, strategy.recomputed)
+    if cheap and _peak(problem, replace(strategy, recomputed=cheap[-1])) <= problem.memory_limit:
+        tried = (replace(strategy, recomputed=kinds) for kinds in cheap)
+        yield next(one for one in tried if one.recomputed == cheap[-1] or _peak(problem, one) <= problem.memory_limit)
+    some = None if strategy.recomputed else _least_recomputed(problem, strategy)
+    if some is not None:
+        yield some
+
+
+def _peak(problem: AnalyticalProblem, strategy: Strategy) -> float:
+    """Of the largest rank, with the types with which it fits [bytes]."""
+    keeping, room = problem.bookkeeping, problem.memory_limit
+    shape, reserve, lenient = problem.shape, problem.reserve, problem.lenient
+    return admitted(shape, strategy, keeping=keeping, room=room, reserve=reserve, lenient=lenient)[1].peak
+
+
+def _cheap_kinds(shape: TransformerShape, before: frozenset[Recomputed]) -> list[frozenset[Recomputed]]:
+    """What costs least to recompute, alone and with the next ones, besides what is recomputed before."""
+    kinds: list[Recomputed] = ["norms"]
+    kinds += ["activations"] if shape.experts is not None else []
+    kinds += ["up_projections"] if shape.latent is not None else []
+    return [before.union(kinds[: number + 1]) for number in range(len(kinds))]
+
+
 def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strategy | None:
     """The same with as few recomputed layers of each stage as fit; None: it fits without, or not with all but one.
 
@@ -523,11 +605,6 @@ def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strateg
     it are looked at until one fits and the one before does not.
     """
     most = max(strategy.segment_layers, default=-(-problem.shape.layers // (strategy.pp * strategy.chunks)))
-    if problem.pins.recompute is not None or problem.pins.rules_out("memory") or strategy.schedule == "zero-bubble":
-        return None
-    # Where memory lacks, the usual shardings of the optimizer and of everything come first.
-    if strategy.zero in (0, 2) and strategy.dp * strategy.cp > 1 and problem.pins.zero is None:
-        return None
 
     def of(number: int) -> Strategy:
         return replace(strategy, recomputed=frozenset({"layers"}), recompute_layers=number)
@@ -620,13 +697,15 @@ class Box:
         cp: ranks of a sequence
         dp: replicas
         bound_s: no such strategy has a shorter step [s]
+        microbatch: sequences; 0: any number
     """
 
     tp: int
     pp: int
     cp: int
     dp: int
-    bound_s: float
+    bound_s: float = 0.0
+    microbatch: int = 0
 
     @property
     def devices(self) -> int:
@@ -637,6 +716,72 @@ class Box:
         """The problem on these devices, with these degrees alone."""
         pins = replace(problem.pins, tp=self.tp, pp=self.pp, cp=self.cp, dp=self.dp)
         return replace(problem, devices=self.devices, pins=pins)
+
+    def groups(self, problem: AnalyticalProblem) -> Iterator[Strategy]:
+        """A strategy of each group with these degrees and this microbatch."""
+        whole = self.whole(problem)
+        for choice in self.choices(problem):
+            yield choice.of(whole)
+
+    def choices(self, problem: AnalyticalProblem) -> Iterator["Choice"]:
+        """In which the groups differ."""
+        whole = self.whole(problem)
+        every = product(_experts(problem, whole), _by_heads(problem, whole), _recomputed(problem))
+        for (expert, share), heads, again in every:
+            yield Choice(expert, share, heads, **again)
+
+    def whole(self, problem: AnalyticalProblem) -> Strategy:
+        """What the groups have in common."""
+        pins = problem.pins
+        return Strategy(
+            tp=self.tp,
+            pp=self.pp,
+            cp=self.cp,
+            dp=self.dp,
+            microbatch=self.microbatch,
+            microbatches=problem.batch // (self.dp * self.microbatch),
+            sequence_parallel=self.tp > 1 if pins.sequence_parallel is None else pins.sequence_parallel,
+            gradients=pins.gradients,
+            optimizer_state=pins.optimizer_state,
+            tensor_overlap=pins.tensor_overlap,
+            rank_order=RANK_ORDER if pins.rank_order is None else pins.rank_order,
+        )
+
+
+class Choice(NamedTuple):
+    """In which groups of a box differ, by fields of `Degrees`."""
+
+    ep: int
+    expert_tp: int | None
+    ulysses: bool
+    recomputed: frozenset[Recomputed]
+    recompute_layers: int | None = None
+
+    def of(self, whole: Strategy) -> Strategy:
+        """The strategy of a group."""
+        return replace(whole, **self._asdict())
+
+
+def boxes(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Box]:
+    """Boxes of all the devices, one for each microbatch, without bounds.
+
+    Args:
+        problem: to plan
+        rejected: counts what cannot be built, by reason
+    """
+    pins = problem.pins
+    for tensor, pipeline, context, data in _boxes(problem):
+        reason = _refused(problem, tensor, pipeline, context, data)
+        if reason:
+            rejected[reason] += 1
+            continue
+        for microbatch in _divisors(problem.batch // data):
+            if pins.microbatch not in (None, microbatch):
+                continue
+            if pins.microbatch is None and microbatch > problem.most_microbatch:
+                rejected[f"microbatches of more than {problem.most_microbatch} sequences"] += 1
+                continue
+            yield Box(tensor, pipeline, context, data, microbatch=microbatch)
 
 
 def boxes_below(problem: AnalyticalProblem, below_s: float, *, most: int) -> list[Box]:
@@ -653,15 +798,18 @@ def boxes_below(problem: AnalyticalProblem, below_s: float, *, most: int) -> lis
     pins, shape, node = problem.pins, problem.shape, problem.machine.node.devices
     stages = [pins.pp] if pins.pp else [1] if pins.rules_out("pp") else list(range(1, shape.layers + 1))
     replicas = [pins.dp] if pins.dp else [1] if pins.rules_out("dp") else list(_divisors(problem.batch))
-    found = []
+    every = [pins.microbatch] if pins.microbatch else list(_divisors(problem.batch))
+    sizes = [size for size in every if pins.microbatch or size <= problem.most_microbatch]
+    found, least = [], Least(problem)
     for tensor, context in product(tensor_degrees(problem), _context_degrees(problem)):
-        alone = _alone_s(problem, tensor, context)
         for data in replicas:
             share, rest = divmod(problem.batch, data)
-            sizes = [(share // size, each) for size, each in alone if share % size == 0]
-            if rest or not sizes:
+            if rest or tensor * context * data > most:
                 continue
-            least_s = min(number * each for number, each in sizes)
+            known = [(share // size, least.seconds(tensor, context, data, size)) for size in sizes if share % size == 0]
+            if not known:
+                continue
+            least_s = min(number * each for number, each in known)
             for pipeline in stages:
                 devices = tensor * context * data * pipeline
                 if devices > most:
@@ -670,36 +818,67 @@ def boxes_below(problem: AnalyticalProblem, below_s: float, *, most: int) -> lis
                     continue
                 if devices > EVERY_NUMBER and devices % node and devices != problem.devices:
                     continue
-                bound_s = min(passes(problem, pipeline, number) * each for number, each in sizes) / pipeline
+                bound_s = min(passes(problem, pipeline, number) * each for number, each in known) / pipeline
                 if bound_s < below_s:
                     found.append(Box(tensor, pipeline, context, data, bound_s))
     return sorted(found, key=lambda box: (box.bound_s, -box.devices))
 
 
-def _alone_s(problem: AnalyticalProblem, tensor: int, context: int) -> list[tuple[int, float]]:
-    """Sizes of a microbatch, and what one takes on one stage without exchanges and recomputation [s]."""
-    pins = problem.pins
-    sizes = [size for size in _divisors(problem.batch) if size <= problem.most_microbatch]
-    return [
-        (
-            size,
-            least_seconds(
-                problem.shape,
-                Strategy(
-                    tp=tensor,
-                    cp=context,
-                    microbatch=size,
-                    expert_tp=1 if problem.shape.experts is not None else None,
-                    sequence_parallel=tensor > 1 and pins.sequence_parallel is not False,
-                ),
-                problem.program,
-                device=problem.machine.node.device,
-                exchange=lambda *_: 0.0,
-                constants=step_constants(),
-            ),
+@dataclass(frozen=True)
+class Least:
+    """Bounds of boxes: what a microbatch takes on one stage at least, without exchanges and recomputation.
+
+    Attributes:
+        problem: to plan
+    """
+
+    problem: AnalyticalProblem
+    _known: dict[tuple[int | None, ...], float] = field(default_factory=dict)
+
+    def of(self, box: Box) -> float:
+        """No strategy of a box with a microbatch has a shorter step [s]."""
+        number = self.problem.batch // (box.dp * box.microbatch)
+        each_s = self.seconds(box.tp, box.cp, box.dp, box.microbatch)
+        return passes(self.problem, box.pp, number) * each_s / box.pp
+
+    def seconds(self, tensor: int, context: int, data: int, size: int) -> float:
+        """Of a microbatch on all stages together [s].
+
+        Products of experts lose least where as many ranks as can be hold different ones.
+
+        Args:
+            tensor: ranks of a layer
+            context: ranks of a sequence
+            data: replicas
+            size: sequences of a microbatch
+        """
+        problem = self.problem
+        alone = Strategy(
+            tp=tensor,
+            cp=context,
+            dp=data,
+            microbatch=size,
+            sequence_parallel=tensor > 1 and problem.pins.sequence_parallel is not False,
         )
-        for size in ([pins.microbatch] if pins.microbatch else sizes)
-    ]
+        most: dict[int | None, int] = {}
+        for count, share in _experts(problem, alone):
+            most[share] = max(count, most.get(share, 1))
+        return min((self._seconds(alone, count, share) for share, count in most.items()), default=math.inf)
+
+    def _seconds(self, alone: Strategy, count: int, share: int | None) -> float:
+        key = alone.tp, alone.cp, alone.microbatch, count, share
+        if key not in self._known:
+            choice = Choice(count, share, False, frozenset())
+            self._known[key] = _least_alone(self._balanced, alone, choice, _On(), None)
+        return self._known[key]
+
+    @cached_property
+    def _balanced(self) -> AnalyticalProblem:
+        """One rank of experts may have no more visits than the others."""
+        shape = self.problem.shape
+        if shape.experts is None or shape.experts.imbalance == 1.0:
+            return self.problem
+        return replace(self.problem, shape=replace(shape, experts=replace(shape.experts, imbalance=1.0)))
 
 
 def tensor_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:

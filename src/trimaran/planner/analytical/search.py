@@ -32,9 +32,13 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalModel,
     AnalyticalProblem,
     Box,
+    Choice,
+    Least,
+    boxes,
     boxes_below,
-    groups,
     members,
+    partly_recomputed,
+    plain_members,
 )
 from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
 from trimaran.planner.best_first import best_first
@@ -48,7 +52,7 @@ from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.pricing.analytical.step_time import Program
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.strategy import Strategy, ZeroStage
+from trimaran.program.strategy import Degrees, Strategy, ZeroStage
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -204,7 +208,7 @@ _MOST_ON_A_SIDE = 4
 """Batches that are searched below, and above."""
 
 
-_Node = tuple[float, int, Box | Strategy]
+_Node = tuple[float, int, Box | tuple[Strategy, Choice]]
 """Of the search: a bound [s], a number of devices, and what has that bound: a box, or a group of strategies."""
 
 
@@ -223,6 +227,7 @@ class _Hunt:
         best_s: the best step so far; less where only faster ones are asked for [s]
         ratio: what has a bound of this multiple of the best step is not looked at
         fruitless_s: work after which the search ends where nothing fits [s on the reference]
+        fastest_only: nothing but the fastest is asked for, so that memory of slower ones is not looked at
     """
 
     problem: AnalyticalProblem
@@ -235,7 +240,10 @@ class _Hunt:
     best_s: float = float("inf")
     ratio: float = 1.0
     fruitless_s: float = FRUITLESS_S
+    fastest_only: bool = False
     _priced: int = 0
+    _beyond: int = 0
+    _least: Least | None = None
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
 
     def model(self, devices: int) -> AnalyticalModel:
@@ -248,43 +256,68 @@ class _Hunt:
         """By bounds, more devices first."""
         return node[0], -node[1]
 
-    def groups(self, problem: AnalyticalProblem, *, least_s: float = 0.0) -> Iterator[_Node]:
-        """The groups of a problem with their bounds, as far as they may matter.
+    def tiles(self, problem: AnalyticalProblem, *, least_s: float = 0.0) -> Iterator[_Node]:
+        """The boxes of a problem for each microbatch with their bounds, as far as they may matter.
 
         Args:
             problem: on all devices, or of a box
             least_s: a bound of all of them [s]
         """
-        model = self.model(problem.devices)
-        for group in groups(problem, self.rejected if problem is self.problem else Counter()):
+        if self._least is None:
+            self._least = Least(self.problem)
+        for box in boxes(problem, self.rejected if problem is self.problem else Counter()):
             self._spend(BOUNDED_S)
-            bound_s = max(least_s, model.bound(group))
+            box = replace(box, bound_s=max(least_s, self._least.of(box)))
+            if box.bound_s <= self.ratio * self.best_s:
+                yield box.bound_s, problem.devices, box
+            else:
+                self._beyond += sum(1 for _ in box.choices(problem))
+
+    def groups(self, box: Box) -> Iterator[_Node]:
+        """The groups of a box with a microbatch with their bounds, as far as they may matter."""
+        model = self.model(box.devices)
+        whole = box.whole(model.problem)
+        for choice in box.choices(model.problem):
+            self._spend(BOUNDED_S)
+            bound_s = max(box.bound_s, model.bound(whole, choice))
             if bound_s <= self.ratio * self.best_s:
-                yield bound_s, problem.devices, group
+                yield bound_s, box.devices, (whole, choice)
+            else:
+                self._beyond += 1
 
     def expand(self, node: _Node) -> Iterable[_Node]:
-        """The groups of a box; of a group all strategies are priced."""
+        """The microbatches of a box, their groups; of a group all strategies are priced."""
         bound_s, devices, what = node
         if isinstance(what, Box):
-            return self.groups(what.pinned(self.problem), least_s=bound_s)
-        model = self.model(devices)
-        if self._is_hopeless(model, what):
+            return self.groups(what) if what.microbatch else self.tiles(what.pinned(self.problem), least_s=bound_s)
+        model, group = self.model(devices), what[1].of(what[0])
+        if self._is_hopeless(model, group):
             self.rejected["does not fit the memory of a device"] += 1
             return ()
-        for strategy in members(model.problem, what):
-            fitting = model.admitted(strategy)
-            memory = fitting[1]
-            self._spend(MEASURED_S)
-            self.least_bytes = min(self.least_bytes, memory.peak)
-            if memory.peak > self.problem.memory_limit:
-                self.rejected["does not fit the memory of a device"] += 1
-                continue
-            found = model.price(strategy, fitting)
-            self._spend(PRICED_S)
-            self._priced += 1
-            self.fitting.append(found)
-            self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, bound_s)
+        for plain in plain_members(model.problem, group):
+            if self.fastest_only and self.best_s < float("inf"):
+                self._spend(PRICED_S)
+                if model.step(plain).seconds > self.best_s:
+                    continue
+            self._try(model, plain, bound_s)
+            for strategy in partly_recomputed(model.problem, plain):
+                self._try(model, strategy, bound_s)
         return ()
+
+    def _try(self, model: AnalyticalModel, strategy: Strategy, bound_s: float) -> None:
+        """Price a strategy if it fits."""
+        fitting = model.admitted(strategy)
+        memory = fitting[1]
+        self._spend(MEASURED_S)
+        self.least_bytes = min(self.least_bytes, memory.peak)
+        if memory.peak > self.problem.memory_limit:
+            self.rejected["does not fit the memory of a device"] += 1
+            return
+        found = model.price(strategy, fitting)
+        self._spend(PRICED_S)
+        self._priced += 1
+        self.fitting.append(found)
+        self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, bound_s)
 
     def _is_hopeless(self, model: AnalyticalModel, group: Strategy) -> bool:
         """Whether a group needs a tenth more than there is with all layers recomputed and all state sharded.
@@ -325,9 +358,13 @@ class _Hunt:
     def search_all_devices(self) -> None:
         """Search on all devices, up to some times the best step."""
         self.ratio = self.problem.ratio
-        left = best_first(self, list(self.groups(self.problem)))
-        if left and self.is_complete and left[0][0] > self.ratio * self.best_s:
-            self.rejected[f"at least {self.ratio:g} times the chosen step, by its bound"] += len(left)
+        left = best_first(self, list(self.tiles(self.problem)))
+        if self.is_complete and (not left or left[0][0] > self.ratio * self.best_s):
+            beyond = self._beyond + sum(
+                sum(1 for _ in what.choices(self.problem)) if isinstance(what, Box) else 1 for *_, what in left
+            )
+            if beyond:
+                self.rejected[f"at least {self.ratio:g} times the chosen step, by its bound"] += beyond
 
     def search_boxes(self, *, most: int) -> None:
         """Search on fewer devices too, as far as something there may be faster than the best so far.
@@ -335,13 +372,24 @@ class _Hunt:
         Args:
             most: devices
         """
-        self.ratio = 1.0
+        self.ratio, is_complete = 1.0, self.is_complete
         if self.fitting:
             # What is left of a limit of the user's, at most what this is worth.
             left_s = IDLE_S if self.problem.time_limit_s is None else min(self.work.left_s, IDLE_S)
             self.work = Work(limit_s=left_s)
-        boxes = boxes_below(self.problem, self.best_s, most=most)
-        left = best_first(self, [(box.bound_s, box.devices, box) for box in boxes])
+        found = boxes_below(self.problem, self.best_s, most=most)
+        waiting: dict[int, list[_Node]] = {}
+        for box in found:
+            waiting.setdefault(box.devices, []).append((box.bound_s, box.devices, box))
+        # Over slow links few nodes may be fastest, whose bounds come last: so they come first, for half of the work.
+        work, count = self.work, self.problem.machine.node.devices
+        self.work = Work(limit_s=work.left_s / 2.0)
+        while count <= most and self.fitting:
+            waiting[count] = best_first(self, waiting.get(count, []))
+            count *= 2
+        work.spend(self.work.done_s)
+        self.work, self.is_complete = work, is_complete
+        left = best_first(self, [node for nodes in waiting.values() for node in nodes])
         if self.is_complete and not self.problem.gap:
             self.lowest_s = min([self.lowest_s, self.best_s, *(node[0] for node in left[:1])])
 
@@ -402,7 +450,7 @@ def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[Analy
     Where a user decides all degrees and they do not surely fit, what usually fits is taken. Otherwise nothing is: a
     slower plan that surely fits with a little more memory would then be worse than one that does not.
     """
-    hunt = _Hunt(problem=problem, work=work)
+    hunt = _Hunt(problem=problem, work=work, fastest_only=problem.ratio == 1.0)
     hunt.search_all_devices()
     whole = list(hunt.fitting)
     hunt.search_boxes(most=problem.devices - 1)
@@ -479,7 +527,13 @@ def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
 def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int, work: Work) -> Iterator[NearbyBatch]:
     """The best strategy at a batch; nothing where a sample takes no less time than in the chosen one."""
     below_s = chosen.step_time_s * batch / problem.batch / (1.0 + WORTH_NAMING)
-    hunt = _Hunt(problem=replace(problem, batch=batch), work=work, best_s=below_s, fruitless_s=work.limit_s)
+    hunt = _Hunt(
+        problem=replace(problem, batch=batch),
+        work=work,
+        best_s=below_s,
+        fruitless_s=work.limit_s,
+        fastest_only=True,
+    )
     hunt.search_boxes(most=problem.devices)
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
     if best is not None and best.step_time_s <= below_s:
@@ -502,7 +556,8 @@ def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: W
         if problem.devices % share or count < 1 or work.is_over:
             continue
         fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.0)
-        hunt = _Hunt(problem=fewer, work=Work(limit_s=min(work.left_s, ASIDE_S)), fruitless_s=ASIDE_S)
+        within = Work(limit_s=min(work.left_s, ASIDE_S))
+        hunt = _Hunt(problem=fewer, work=within, fruitless_s=ASIDE_S, fastest_only=True)
         hunt.search_all_devices()
         found += sorted(hunt.fitting, key=lambda one: one.rank)[:1]
     return [one for one in found if one.devices < chosen.devices]
@@ -557,17 +612,27 @@ def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()
     free, rejected = replace(problem, pins=pins), Counter[str]()
     model, fitting = AnalyticalModel(problem=free), list[AnalyticalCandidate]()
     least, reached = float("inf"), dict[bool, tuple[int, ...]]()
-    for group in sorted(groups(free, rejected), key=order):
-        again, place = recomputes_layers(group), order(group)
-        if place > reached.get(again, place):
-            continue
-        for strategy in members(free, group):
-            admitted = model.admitted(strategy)
-            least = min(least, admitted[1].peak)
-            if admitted[1].peak <= problem.memory_limit:
-                reached[again] = place
-                fitting.append(model.price(strategy, admitted))
+    placed = sorted(
+        ((order(Degrees(tp=box.tp, pp=box.pp, cp=box.cp)), box) for box in boxes(free, rejected)), key=_place
+    )
+    for place, box in placed:
+        if len(reached) == 2 and place > max(reached.values()):
+            break
+        for group in box.groups(free):
+            again = recomputes_layers(group)
+            if place > reached.get(again, place):
+                continue
+            for strategy in members(free, group):
+                admitted = model.admitted(strategy)
+                least = min(least, admitted[1].peak)
+                if admitted[1].peak <= problem.memory_limit:
+                    reached[again] = place
+                    fitting.append(model.price(strategy, admitted))
     return _Priced(fitting, least, next(iter(rejected), "cannot be built"))
+
+
+def _place(placed: tuple[tuple[int, ...], Box]) -> tuple[int, ...]:
+    return placed[0]
 
 
 def _tried(problem: AnalyticalProblem, guide: Guide) -> _Priced:

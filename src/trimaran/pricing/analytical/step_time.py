@@ -234,8 +234,14 @@ class PassWork:
             softmaxes=self.softmaxes * rest,
             routings=self.routings * rest,
             routed=self.routed * rest,
-            shapes=tuple(product.again(products) for product in self.shapes) if products else (),
+            shapes=_repeated(self.shapes, products),
         )
+
+
+def _repeated(shapes: tuple[Product, ...], times: float) -> tuple[Product, ...]:
+    if times == 1.0:
+        return shapes
+    return tuple(product.again(times) for product in shapes) if times else ()
 
 
 def attended_tokens(shape: TransformerShape, layer: int) -> float:
@@ -429,7 +435,7 @@ def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
 def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:
     """Backward of a pass: gradients of inputs and, unless weights are frozen, of weights."""
     core = _FUSED_BACKWARD if attention == "fused" else 2.0
-    both = forward.times(1.0 if frozen else 2.0, core, 2.0)
+    both = replace(forward, shapes=()).times(1.0 if frozen else 2.0, core, 2.0)
     gradients = tuple(each for product in forward.shapes for each in product.gradients[: 1 if frozen else 2])
     return replace(both, nbytes=both.nbytes - forward.stream, stream=forward.stream, shapes=gradients)
 
@@ -1640,6 +1646,82 @@ def _once(seconds: Callable[..., float]) -> Callable[..., float]:
     return asked
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Times of the device and of the host for the kernels of passes.
+
+    Attributes:
+        program: settings of the training program
+        device: each rank's
+        constants: shares of peak and overheads
+        attention: share of attention that is computed
+    """
+
+    program: Program
+    device: Device
+    constants: StepConstants
+    attention: float
+
+    def seconds(self, work: PassWork) -> tuple[float, float]:
+        """Of any work, on the device and on the host [s]."""
+        program = self.program
+        device_s = self.constants.device_seconds(
+            work,
+            program.precision,
+            kernel=program.attention,
+            fused=program.fused,
+            device=self.device,
+            year=program.year,
+            tuned=program.tuned,
+        )
+        return device_s, self.constants.host_seconds(work)
+
+    def of_layer(self, shape: TransformerShape, degrees: Degrees, layer: int, *, again: bool) -> tuple[float, float]:
+        """Of forward and backward of a layer, and of what is recomputed for it [s].
+
+        Strategies of a search differ in stages and replicas, so each kind of layer is computed once.
+        """
+        # Ranks of experts matter where there are some.
+        spread = (degrees.ep, degrees.expert_ranks) if shape.has_experts(layer) else ()
+        parts = frozenset() if again else degrees.recomputed - {"layers"}
+        key = (
+            shape,
+            (degrees.tp, degrees.cp, degrees.sequence_parallel, degrees.microbatch, layer, again, *spread),
+            parts,
+            self.program,
+            self.attention,
+            id(self.device),
+            id(self.constants),
+        )
+        if key not in _LAYERS:
+            if len(_LAYERS) >= _MOST_KNOWN:
+                _LAYERS.clear()
+            _LAYERS[key] = (self.device, self.constants, self._of_layer(shape, degrees, layer, again=again))
+        return _LAYERS[key][2]
+
+    def _of_layer(self, shape: TransformerShape, degrees: Degrees, layer: int, *, again: bool) -> tuple[float, float]:
+        program = self.program
+        if again or degrees.recomputed - {"layers"}:
+            plain = replace(degrees, recomputed=frozenset(), recompute_layers=None)
+            once = self.of_layer(shape, plain, layer, again=False)
+        else:
+            once = 0.0, 0.0
+        forward = layer_forward(shape, degrees, attention=program.attention, layer=layer)
+        forward = forward.times(1.0, self.attention * _attention_work(shape, degrees, program, layer), 1.0)
+        if again:
+            work = forward.without_last if program.stops_early else forward
+        elif degrees.recomputed - {"layers"}:
+            work = _recomputed(shape, degrees, forward, layer)
+        else:
+            work = forward + backward(forward, attention=program.attention, frozen=program.frozen)
+        more = self.seconds(work)
+        return once[0] + more[0], once[1] + more[1]
+
+
+_LAYERS: dict[tuple[Any, ...], tuple[Device, StepConstants, tuple[float, float]]] = {}
+"""Seconds of layers that are known, with what their keys name by identity."""
+
+
 @_once
 def _stage_seconds(
     shape: TransformerShape,
@@ -1652,49 +1734,41 @@ def _stage_seconds(
     attention: float = 1.0,
 ) -> float:
     """Forward and backward of one microbatch on a stage, with attention or a share of it [s]."""
-    work, held, calls = PassWork(), 0, 0
+    kernels = _Kernels(program, device, constants, attention)
+    device_s, host_s, held, calls = 0.0, 0.0, 0, 0
     first, last = _ends(degrees, stage)
     for layer, number, again in alike_on_stage(shape, degrees, stage):
-        forward = layer_forward(shape, degrees, attention=program.attention, layer=layer)
-        forward = forward.times(1.0, attention * _attention_work(shape, degrees, program, layer), 1.0)
-        each = forward + backward(forward, attention=program.attention, frozen=program.frozen)
-        repeated = forward.without_last if program.stops_early else forward
-        each = each + (repeated if again else _recomputed(shape, degrees, forward, layer))
-        work = work + each.times(number, number, number)
+        each = kernels.of_layer(shape, degrees, layer, again=again)
+        device_s, host_s = device_s + number * each[0], host_s + number * each[1]
         held += number * layer_elements(shape, layer, tensor=degrees.tp)
         calls += number * sum_count(shape, degrees, layer=layer, again=again)
+    rest = PassWork()
     if last and shape.prediction_layers:
         module, again = prediction_forward(shape, degrees, attention=program.attention), _all_again(degrees)
         module = module.times(1.0, attention * _attention_work(shape, degrees, program, shape.layers - 1), 1.0)
-        work = work + module + backward(module, attention=program.attention, frozen=program.frozen)
+        rest = rest + module + backward(module, attention=program.attention, frozen=program.frozen)
         repeated = module.without_last if program.stops_early else module
         core = PassWork(attention=module.attention * ("attention" in degrees.recomputed))
-        work = work + (repeated if again else core)
+        rest = rest + (repeated if again else core)
         held += prediction_elements(shape, degrees.tp)
         calls += shape.prediction_layers * sum_count(shape, degrees, layer=shape.layers - 1, again=again)
     if first:
         rows = embedding_forward(shape, degrees)
-        work = work + rows + backward(rows, attention=program.attention, frozen=program.frozen)
+        rest = rest + rows + backward(rows, attention=program.attention, frozen=program.frozen)
     if last:
         head = head_forward(shape, degrees)
         # The head stays in 16 bits where layers compute in 8.
         both = head + backward(head, attention=program.attention, frozen=program.frozen)
         rows_of_rank = vocabulary_rows(shape, degrees.tp)
-        work = work + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
-    device_s = constants.device_seconds(
-        work,
-        program.precision,
-        kernel=program.attention,
-        fused=program.fused,
-        device=device,
-        year=program.year,
-        tuned=program.tuned,
-    )
+        rest = rest + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
+    if first or last:
+        each = kernels.seconds(rest)
+        device_s, host_s = device_s + each[0], host_s + each[1]
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)
     if program.eager is not None and degrees.tp > 1 and degrees.sequence_parallel:
         device_s += calls * _joined_bytes(shape, degrees, program) / device.sustained_bytes_per_s
-    host_s = constants.host_seconds(work) + (calls * constants.call_s if degrees.tp > 1 else 0.0)
+    host_s += calls * constants.call_s if degrees.tp > 1 else 0.0
     power = constants.sharpness
     return float((device_s**power + host_s**power) ** (1.0 / power))
 

@@ -100,6 +100,9 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
     found = recipe(8, recomputed=frozenset({"attention"}))
     assert found.recompute == "selective"
     assert to_megatron(found).sections["model"]["recompute_granularity"] == "selective"
+    assert "recompute_modules" not in to_megatron(found).sections["model"]
+    text = to_megatron(recipe(8, recomputed=frozenset({"norms", "activations"}))).text
+    assert "--recompute-modules moe_act layernorm\n" in text
 
 
 def test_another_order_of_ranks_is_exported_or_named() -> None:

@@ -18,7 +18,7 @@ from trimaran.planner.analytical.candidates import (
 )
 from trimaran.planner.analytical.search import fastest, nearby_batches, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
-from trimaran.pricing.analytical.shapes import decoder_of, gpt_shape
+from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 
 SMALL = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200, sequence=1024)
 
@@ -58,10 +58,17 @@ def test_pins_decide_which_numbers_there_are() -> None:
     assert (found.chosen.devices, found.on_all) == (16, None)
 
 
-@pytest.mark.parametrize("cluster", ["dgx-a100:2", "dgx1-v100"])
-def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(cluster: str) -> None:
+WIDE = gpt_shape(layers=2, hidden=8192, heads=64, vocabulary=1024, sequence=1024)
+EXPERTS = replace(WIDE, experts=builders.experts(count=64, active=2, ffn=4096))
+"""Alone a rank has all of them, whose products are small and leave units idle."""
+
+
+@pytest.mark.parametrize(("cluster", "shape"), [("dgx-a100:2", SMALL), ("dgx1-v100", SMALL), ("dgx-h100", EXPERTS)])
+def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(
+    cluster: str, shape: TransformerShape
+) -> None:
     precision = "fp16" if "v100" in cluster else "bf16"
-    asked = transformer_problem(SMALL, find_machine(cluster), batch=24, precision=precision)
+    asked = transformer_problem(shape, find_machine(cluster), batch=8 if shape is EXPERTS else 24, precision=precision)
     for box in boxes_below(asked, float("inf"), most=asked.devices)[::3]:
         inside = box.pinned(asked)
         model = AnalyticalModel(problem=inside)
