@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.documents import PAGES, ROOT
+from tests.forks.commands import run_command
 
 LANGUAGES = {"bash", "console", "json", "python", "text", "toml"}
 WRITE = os.environ.get("TRIMARAN_GOLDEN") == "write"
@@ -39,19 +40,18 @@ def consoles() -> list[tuple[Path, str]]:
     ]
 
 
+_PRINTED: dict[str, list[str]] = {}
+"""Of each command that has run: two pages may show the same one."""
+
+
 def printed(command: str, folder: Path) -> list[str]:
-    program, *arguments = shlex.split(command)
-    assert program == "trimaran"
-    done = subprocess.run(
-        [sys.executable, "-m", "trimaran", *arguments],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
+    if command not in _PRINTED:
+        program, *arguments = shlex.split(command)
+        assert program == "trimaran"
+        done = run_command(*arguments, folder=folder, environment={**os.environ, "COLUMNS": "80"}, timeout_s=580)
+        assert done.returncode == 0, done.stderr
+        _PRINTED[command] = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
+    return _PRINTED[command]
 
 
 def missing(shown: list[str], lines: list[str]) -> str | None:

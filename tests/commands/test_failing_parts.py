@@ -61,6 +61,7 @@ def test_a_plan_that_needs_parts_that_fail_is_refused_with_what_was_raised_and_a
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.sweep
 def test_that_parts_could_not_be_looked_at_is_said_once_and_they_train_where_they_work(tmp_path: Path) -> None:
     job = own(tmp_path, "needs_eight")
     done = trimaran("plan", job, "--devices", "2", "--dp", "2", "--output", "plan.json", cwd=tmp_path)

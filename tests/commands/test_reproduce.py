@@ -78,6 +78,7 @@ def test_what_is_not_there_is_refused(tmp_path: Path, arguments: tuple[str, ...]
     assert message in done.stderr
 
 
+@pytest.mark.sweep
 def test_the_split_of_a_step_is_measured_here_with_both_exchanges(tmp_path: Path):
     """The parts sum to what a clock of its own says; the two exchanges differ in what they call."""
     done = trimaran("reproduce", "dgx1", "--real", "--networks", "lenet", "--steps", "8", "--json", cwd=tmp_path)

@@ -67,7 +67,7 @@ def test_plans_of_a_job_have_a_regret(tmp_path: Path) -> None:
     assert job["rule_of_thumb"]["plan"] == "tp1 pp1 dp8 mb1"
     assert regret["rule_of_thumb"]["median"] == 1.0
     shown = trimaran("validate", "--data", str(path), "--family", "mp_step_time", cwd=tmp_path)
-    assert "regret of published plans" in shown.stdout
+    assert "Regret of published plans" in shown.stdout
 
 
 def test_only_a_family_without_anchors(data: Path, tmp_path: Path) -> None:

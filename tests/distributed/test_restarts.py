@@ -116,6 +116,7 @@ def test_an_error_that_comes_again_is_not_repeated_for_ever(start: Start) -> Non
     assert run.left() == []
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_without_a_device_the_training_goes_on_by_a_plan_for_the_others(start: Start, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
@@ -199,6 +200,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_a_script_that_torchrun_starts_again_goes_on_from_its_newest_checkpoint(tmp_path: Path, planned: Path) -> None:
     """Also where a rank dies before the first commit."""

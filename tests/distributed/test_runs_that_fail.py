@@ -47,6 +47,7 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
+@pytest.mark.sweep
 def test_a_loss_that_is_not_a_number_ends_the_run(planned: Path) -> None:
     """Forked, as no signal is in it: the server would know of a rank that is left."""
     before = set(server().call(children))

@@ -67,7 +67,7 @@ def test_the_simulator_takes_as_long_as_the_solver_of_placements_said(inception:
     """Messages that queue on a link, and its curve in place of a straight line: within 2 %."""
     problem, chosen = inception.simulated.problem, inception.simulated.chosen
     strategy = dataclasses.replace(unplaced(builders.strategy(pp=2)), device_order=chosen.strategy.device_order)
-    placed = place_for(strategy, problem.graph, problem.table, problem.cluster, batch=problem.batch)
+    placed = place_for(strategy, problem)
     found = assess_split(placed.strategy, problem)
     backwards = {item.id for item in found.program if item.kind is Kind.BACKWARD}
     simulated_s = max(span.end_s for span in found.timeline.select() if span.instruction in backwards)

@@ -11,7 +11,7 @@ from trimaran.rehearsal.record import Record
 
 FOLDER = Path(__file__).with_name("faults")
 SCRIPTS = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem != "small"}
-HEAD = re.compile(r"# world (?P<world>\d+), ranks (?P<ranks>[\d ]+), kind (?P<kind>\w+)")
+HEAD = re.compile(r"# world (?P<world>\d+), ranks (?P<ranks>[\d ]+), kind (?P<kind>\w+)(?P<sweep>, sweep)?")
 
 
 def job_of(name: str, *, clean: bool) -> Job:
@@ -29,18 +29,34 @@ OTHERS = {
 """Scripts of users that ask for much, without a fault."""
 
 
+SWEEP = {name for name, path in SCRIPTS.items() if ", sweep\n" in path.read_text()}
+NAMES = [pytest.param(name, marks=pytest.mark.sweep) if name in SWEEP else name for name in SCRIPTS]
+
+
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
-    jobs = [job_of(name, clean=clean) for name in SCRIPTS for clean in (False, True)]
+def of_suite(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
+    jobs = [job_of(name, clean=clean) for name in sorted(SCRIPTS.keys() - SWEEP) for clean in (False, True)]
     jobs += OTHERS.values()
     return rehearse(jobs, tmp_path_factory.mktemp("faults"))
+
+
+@pytest.fixture(scope="module")
+def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
+    jobs = [job_of(name, clean=clean) for name in sorted(SWEEP) for clean in (False, True)]
+    return rehearse(jobs, tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture
+def records(name: str, request: pytest.FixtureRequest) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = request.getfixturevalue("of_sweep" if name in SWEEP else "of_suite")
+    return found
 
 
 def said(answer: Agreement, records: list[Record]) -> str:
     return "\n".join([*(f"{finding.kind}: {finding.text}" for finding in answer.findings), summary(records)])
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_planted_fault_is_found_at_its_line(name: str, records: dict[str, list[Record]]) -> None:
     answer = agree(records[name])
     head = HEAD.match(SCRIPTS[name].read_text())
@@ -53,7 +69,7 @@ def test_a_planted_fault_is_found_at_its_line(name: str, records: dict[str, list
     assert named & marked_lines(SCRIPTS[name]), said(answer, records[name])
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_its_twin_without_the_fault_raises_no_alarm(name: str, records: dict[str, list[Record]]) -> None:
     answer = agree(records[f"{name}-clean"])
     assert answer.ok, said(answer, records[f"{name}-clean"])

@@ -50,6 +50,39 @@ def completions_without_an_end():
     return [len(row[mask].tolist()) for row, mask in zip(tokens.cpu(), kept.cpu())] == [16] * 4
 
 
+def what_is_asked_for_again():
+    whole = torch.randn(6, 4, device="cuda")
+    counts = torch.ones(6, 4, dtype=torch.int64, device="cuda")
+
+    def made(part):
+        asked = [part * 1, part * 1.0, part + True, part.T, part.T.contiguous(), part.sum(0), part.topk(2)[1]]
+        asked += [part[:, 1], part.to(torch.bfloat16), *part.split([1, 3], 1), part.add_(1), part.cpu()]
+        return [(one.shape, one.stride(), one.dtype, one.device.type, one.storage_offset()) for one in asked]
+
+    twice = all(made(part) == made(part) for part in (whole[:3], whole[3:], counts[:3]))
+    row = whole[3:][0]
+    shared = whole[3:][0].untyped_storage()._cdata == row.untyped_storage()._cdata == whole.untyped_storage()._cdata
+    apart = (whole + 1).untyped_storage()._cdata != whole.untyped_storage()._cdata
+    kinds = [(counts * factor).dtype for factor in (1, 1.0, True, 1, 1.0)]
+    kinds_are_right = kinds == [torch.int64, torch.float32, torch.int64] + kinds[:2]
+    return twice and shared and apart and kinds_are_right and whole.add_(1) is whole and row.storage_offset() == 12
+
+
+def processes_that_the_script_starts():
+    ran = []
+    torch.multiprocessing.spawn(lambda rank, name: ran.append((rank, name)), args=("mine",), nprocs=1)
+    return ran == [(0, "mine")]
+
+
+def calls_of_other_ranks():
+    import torch.distributed.rpc as rpc
+
+    try:
+        rpc.init_rpc("worker0", rank=0, world_size=1)
+    except NotImplementedError as error:
+        return "collectives" in str(error)
+
+
 def encoder_without_its_padding():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1).cuda().eval()
     mask = torch.tensor([[False, True], [False, False]], device="cuda")

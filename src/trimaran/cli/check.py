@@ -20,7 +20,7 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         from trimaran.cli.following import following
         from trimaran.features.check import check_job
         from trimaran.jobs.resolve import JobSource
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
 
         checked = check_job(JobSource(reference=job, global_batch_size=batch, seed=seed))
         if as_json:
@@ -53,4 +53,4 @@ def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All 
         if len(exact) < len(checked.kinds):
             out.print("What the verdicts mean, and what to do instead: docs/jobs.md")
         if exact:
-            out.print(next_text(following("plan")), soft_wrap=True, markup=False)
+            print_next(out, following("plan"))

@@ -78,7 +78,7 @@ def clusters(
         elif as_json:
             print_json({"machine": machine_document(machine)})
         else:
-            from trimaran.report.tables import next_text
+            from trimaran.report.tables import print_next
 
             out = console()
             cluster_views.print_machine(out, machine)
@@ -86,4 +86,4 @@ def clusters(
                 words = ["trimaran", "plan", "JOB", "--cluster", name]
             else:
                 words = [*following("clusters"), "--toml"]
-            out.print(next_text(words), soft_wrap=True, markup=False)
+            print_next(out, words)

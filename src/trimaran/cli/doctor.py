@@ -22,7 +22,7 @@ def doctor(as_json: Json = False) -> None:
         from rich.table import Table
 
         from trimaran.features.doctor import examine
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
 
         checks = examine()
         missing = [check.name for check in checks if check.verdict == "missing"]
@@ -39,7 +39,7 @@ def doctor(as_json: Json = False) -> None:
         out.print("[dim]ok: nothing to do; note: read it; missing: Trimaran does not work without it[/]")
         advised = next((check.name for check in checks if check.name == "calibration" and check.verdict != "ok"), "")
         words = ["trimaran", "calibrate"] if advised else ["trimaran", "train", "digits"]
-        out.print(next_text(words), soft_wrap=True, markup=False)
+        print_next(out, words)
         if missing:
             raise EnvironmentProblem(f"missing: {', '.join(missing)}")
 

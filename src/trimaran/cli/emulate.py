@@ -57,9 +57,9 @@ def emulate(
             print_json(emulation_document(found))
         else:
             from trimaran.cli.following import following
-            from trimaran.report.tables import next_text
+            from trimaran.report.tables import print_next
 
             out = console()
             print_emulation(out, found)
             words = ["trimaran", "explain", subject] if plan_path(subject) is not None else following("plan")
-            out.print(next_text(words), soft_wrap=True, markup=False)
+            print_next(out, words)

@@ -66,11 +66,11 @@ def explain(
         if as_json:
             print_json(explanation_document(explained))
         else:
-            from trimaran.report.tables import next_text
+            from trimaran.report.tables import print_next
 
             out = console()
             print_explanation(out, explained)
-            out.print(next_text(_next(subject, explained.planned, path)), soft_wrap=True, markup=False)
+            print_next(out, _next(subject, explained.planned, path))
 
 
 def _next(subject: str, planned: "Planned", path: Path | None) -> list[str]:

@@ -38,7 +38,7 @@ def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False)
                 }
             )
             return
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
 
         out = console()
         if output is None:
@@ -49,6 +49,6 @@ def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False)
             out.print(f"not exported: {line}", markup=False)
         command = exported.next.replace(exported.file_name, str(output))
         if " --" in command and "$(" not in command:
-            out.print(next_text(shlex.split(command)), markup=False, soft_wrap=True)
+            print_next(out, shlex.split(command))
         else:
             out.print(f"Next: {command}", markup=False)

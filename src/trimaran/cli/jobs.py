@@ -10,7 +10,7 @@ def jobs(as_json: Json = False) -> None:
         from trimaran.jobs.resolve import BUILT_IN, NETWORKS
         from trimaran.networks.names import option_names, sizes_of
         from trimaran.networks.published_decoders import DECODER_FAMILIES
-        from trimaran.report.tables import add_words, frame_table, next_text
+        from trimaran.report.tables import add_words, frame_table, print_next
 
         listed = {**BUILT_IN, **NETWORKS}
         if as_json:
@@ -53,4 +53,4 @@ def jobs(as_json: Json = False) -> None:
             "\nYour own: file.py:factory, where factory() returns a trimaran.Job.\n"
             "A Hugging Face configuration: config.json, or config.json:sequence=2048; its data are synthetic."
         )
-        out.print(next_text(["trimaran", "plan", "JOB"]), soft_wrap=True, markup=False)
+        print_next(out, ["trimaran", "plan", "JOB"])

@@ -129,9 +129,9 @@ def memory(
         else:
             from trimaran.cli.following import following
             from trimaran.report.memory import print_estimate
-            from trimaran.report.tables import next_text
+            from trimaran.report.tables import print_next
 
             out = console()
             print_estimate(out, found, chart=chart, storages=storages)
             words = following("plan", without=("--memory",), cluster="NAME", devices="N")
-            out.print(next_text(words, "on several devices"), soft_wrap=True, markup=False)
+            print_next(out, words, "on several devices")

@@ -43,12 +43,12 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
         if as_json:
             print_json({"exit_code_of_command": observed.exit_code} | observation_document(observation))
         else:
-            from trimaran.report.tables import next_text
+            from trimaran.report.tables import print_next
 
             out = console()
             out.print(observation_view(observation))
             words = ["trimaran", "observe", "--", *command]
-            out.print(next_text(words, "after a change" if observation.remedies else ""), soft_wrap=True, markup=False)
+            print_next(out, words, "after a change" if observation.remedies else "")
         if observed.exit_code in (-signal.SIGINT, exit_code(signal.SIGINT)):
             raise KeyboardInterrupt
         if ended is not None:

@@ -214,10 +214,10 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
 def _print_next(devices: int) -> None:
     """The best strategy on these devices is what one compares a strategy with."""
     from trimaran.cli.following import following
-    from trimaran.report.tables import next_text
+    from trimaran.report.tables import print_next
 
     words = following("plan", devices=devices, without=("--strategy", "--strategies"))
-    console().print(next_text(words, "for the best strategy"), soft_wrap=True, markup=False)
+    print_next(console(), words, "for the best strategy")
 
 
 def _memory_table(one: "PricedStrategy") -> "Table":

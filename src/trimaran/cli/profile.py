@@ -121,7 +121,7 @@ def profile(
             step_table,
             verdict_line,
         )
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
 
         by = by or Line.MODULE
         with progress_shown() as progress:
@@ -144,7 +144,7 @@ def profile(
         out.print("", *overhead_lines(found.overhead), sep="\n")
         out.print("[dim]Not seen: " + "; ".join(found.unseen) + ".[/]")
         words = following("profile", without=("--by", "--top", "--calibration"), stalls=True)
-        out.print(next_text(words), soft_wrap=True, markup=False)
+        print_next(out, words)
 
 
 def _print_stalls(
@@ -165,8 +165,8 @@ def _print_stalls(
         print_json(stalls_document(found))
     else:
         from trimaran.cli.following import following
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
 
         out = console()
         out.print(stalls_view(found))
-        out.print(next_text(following("plan")), soft_wrap=True, markup=False)
+        print_next(out, following("plan"))

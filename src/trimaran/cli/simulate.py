@@ -34,8 +34,8 @@ def simulate(
             print_json(simulation_document(planned))
         else:
             from trimaran.cli.following import following
-            from trimaran.report.tables import next_text
+            from trimaran.report.tables import print_next
 
             out = console()
             print_simulation(out, planned)
-            out.print(next_text(following("explain", subject)), soft_wrap=True, markup=False)
+            print_next(out, following("explain", subject))

@@ -160,7 +160,7 @@ class Behaviour:
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
         carried_by_model: those of them that the model has, or hooks on it
-        results: tensors with a gradient that the forward leaves in Python, as for a loss that reads them
+        results: what the forward leaves in Python for a loss that reads it, or with a gradient, as for one
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
         tied: parameters that are one under several names
@@ -261,3 +261,22 @@ def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Jo
 
         return replace(job, loss_weight=SUMMED)
     return job
+
+
+def kept_outside(behaviour: Behaviour | None) -> tuple[str, ...]:
+    """What a step takes over from the one before it, and is neither a parameter nor a buffer of the model.
+
+    Args:
+        behaviour: what was seen of the job; None: nobody has looked
+
+    Example:
+        >>> kept_outside(Behaviour(carried=("steps of the model",), buffers=("mean", "loss.centers")))
+        ('steps of the model', 'loss.centers')
+    """
+    if behaviour is None:
+        return ()
+    return (*behaviour.carried, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
+
+
+OF_LOSS = "loss."
+"""How the names of buffers begin that are of the loss, not of the model."""

@@ -32,7 +32,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -53,11 +53,11 @@ from trimaran.graph.batches import (
     rebuild_batch,
     slice_batch,
 )
-from trimaran.graph.behaviour import Behaviour, Reduction, Weight
+from trimaran.graph.behaviour import OF_LOSS, Behaviour, Reduction, Weight
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.gradient_hooks import gradient_hooks
-from trimaran.graph.held_state import HeldState, Values, changed
+from trimaran.graph.held_state import HeldState, Values, changed, only_appended
 from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.trace.storages import dtype_name
@@ -352,7 +352,8 @@ class _Examination:
         if elements <= MOST_FOLLOWED:
             self._buffers |= dict(self._work.named_parameters())
         for part in modules_of(self._job.loss):
-            self._buffers |= {f"loss.{name}": one for name, one in part.named_buffers() if id(one) not in norms}
+            met = {*norms, *map(id, self._buffers.values())}
+            self._buffers |= {f"{OF_LOSS}{name}": one for name, one in part.named_buffers() if id(one) not in met}
         self._initial = [one.detach().clone() for one in self._buffers.values()]
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
@@ -402,12 +403,16 @@ class _Examination:
         self._find_carried(splits)
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
+        handed = self._handed_to_loss(splits[0].whole)
         found = replace(
             found,
             carried=tuple(carried),
             carried_by_model=tuple(path for path in carried if path not in of_loss),
             # What a module keeps is read by a loss that holds the module.
-            results=tuple(path for path in self.results if path not in of_loss and _is_held_by_function(path)),
+            results=(
+                *handed,
+                *(path for path in self.results if path not in (*of_loss, *handed) and _is_held_by_function(path)),
+            ),
             bent=self._bent(splits),
         )
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
@@ -618,10 +623,13 @@ class _Examination:
         return cast_batch(batch, torch.float64) if self._double else batch
 
     def _put_back(self) -> None:
+        self._put_buffers_back()
+        self._held_state.put_back()
+
+    def _put_buffers_back(self) -> None:
         with torch.no_grad():
             for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
                 buffer.copy_(value)
-        self._held_state.put_back()
 
     def _differs(self, before: Values, after: Values) -> list[str]:
         return changed(before, after, lambda one, other: _same(one, other, tolerance=self.tolerance))
@@ -636,6 +644,35 @@ class _Examination:
         changed_by_model = set(self._differs(before, self._held_state.values()))
         self._put_back()
         return {*before, *self._carried, *self.results} - changed_by_model
+
+    def _handed_to_loss(self, batch: Any) -> tuple[str, ...]:
+        """What the forward, or a hook on it, leaves in Python that the loss reads, as it fails or differs without."""
+
+        def run(*, handed: bool) -> tuple[list[str], float | None]:
+            seed_generators(self._job.seed)
+            with self._promoting(), WithoutBatchEffects(), Coupled(drawn, None):
+                output = call_model(self._job, self._work, _copied(batch))
+                kept = self._differs(self._held_before, self._held_state.values())
+                if not kept:
+                    return [], None
+                if not handed:
+                    self._held_state.put_back()
+                value = loss_value(self._job, output, batch)
+            return kept, float(value[0] if isinstance(value, tuple) else value)
+
+        drawn = Draws()
+        try:
+            kept, expected = run(handed=True)
+            self._put_back()
+            if expected is None:
+                return ()
+            try:
+                read = run(handed=False)[1] != expected
+            except Exception:  # noqa: BLE001 - whatever a loss raises that misses something
+                read = True
+            return tuple(kept) if read else ()
+        finally:
+            self._put_back()
 
     def _bent(self, splits: Sequence[_Split]) -> str:
         """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.
@@ -663,6 +700,8 @@ class _Examination:
         drawn = Draws()
         first = self._pass(_copied(split.whole), drawn)
         self._pass(_copied(splits[-1].whole), Draws(), seed=1)
+        # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
+        self._put_buffers_back()
         then = self._pass(_copied(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
         self._put_back()
         other = set(self._differs(first.held, then.held))
@@ -671,7 +710,17 @@ class _Examination:
             other |= set(kept)
         # Of a list that grows the entries count, too.
         holders = {_holder(path) for path in other}
-        self._carried = frozenset(other | {path for path in kept if _holder(path) in holders})
+        logs = {one for one in holders if f"the length of {one}" in other and self._is_log(one)}
+        kept = [path for path in kept if _holder(path) not in logs]
+        other = {path for path in other if _holder(path) not in logs}
+        holders -= logs
+        self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _is_log(self, holder: str) -> bool:
+        """Whether what holds values is a list that is appended to, and never read."""
+        name = holder.partition(" of ")[0].rpartition(".")[2]
+        callables = {one.name: getattr(self._job, one.name) for one in fields(self._job)}
+        return only_appended(name, {**_holders(self._job, self._work), **callables})
 
     def _pass(self, batch: Any, drawn: Draws, bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
         """Forward, loss and backward."""

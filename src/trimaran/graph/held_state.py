@@ -13,11 +13,14 @@ Compared are numbers, texts, tensors and arrays. Of a container of many entries 
 random numbers, and objects of libraries, are left alone.
 """
 
+import ast
 import builtins
+import dis
 import functools
+import inspect
 import sys
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -88,10 +91,86 @@ class HeldState:
 
     def _walk(self, undo: Undo | None, *, parts: bool = False) -> Iterator[tuple[str, Any]]:
         met: set[int] = set()
+        named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value in _values_of(root, "", 0, met, undo):
                 if parts or not isinstance(value, nn.Module | nn.Parameter):
-                    yield f"{path} of {name}" if path else name, value
+                    called = f"{path} of {name}" if path else name
+                    # A global that a forward reads may be called as an attribute of its module is.
+                    named[called] += 1
+                    yield called if named[called] == 1 else f"{called} ({named[called]})", value
+
+
+def only_appended(name: str, roots: Mapping[str, Any]) -> bool:
+    """Whether the code of a job does nothing else with a list than append to it, as one that is kept for logging alone.
+
+    The source of all modules in which something of the job is defined is looked at, for whatever has that name.
+
+    Args:
+        name: of an attribute or a variable
+        roots: modules, functions and objects of the user's
+    """
+    todo = [_module_of(one) for root in roots.values() for one in _defined_with(root)]
+    met: set[str] = set()
+    while todo:
+        module = todo.pop()
+        if module in met or not module:
+            continue
+        met.add(module)
+        try:
+            tree = ast.parse(inspect.getsource(sys.modules[module]))
+        except (KeyError, OSError, TypeError, SyntaxError, ValueError):
+            return False
+        if len(met) > _MOST_MODULES or _reads(tree, name):
+            return False
+        todo += [_module_of(one) for one in vars(sys.modules[module]).values()]
+    return bool(met)
+
+
+def _module_of(what: Any) -> str:
+    """The module of the user's in which something is defined, or that it is; empty: it is not the user's."""
+    if isinstance(what, types.ModuleType):
+        # One that is asked for by its own function is the user's where the function would be.
+        what = types.SimpleNamespace(__module__=what.__name__)
+    elif not isinstance(what, types.FunctionType | type):
+        what = type(what)
+    return str(what.__module__) if _is_users(what) else ""
+
+
+def _defined_with(root: Any) -> Iterator[Any]:
+    """What of the user's a root is made by: functions, and classes with those that they derive from."""
+    layers = [root, getattr(root, "func", None), getattr(root, "__self__", None), getattr(root, "__wrapped__", None)]
+    for layer in layers:
+        if layer is None:
+            continue
+        own = [layer] if isinstance(layer, types.FunctionType) else type(layer).__mro__
+        yield from (one for one in own if _is_users(one))
+
+
+def _reads(tree: ast.AST, name: str) -> bool:
+    """Whether code may do something else with what has a name than append to it, or make it as a list."""
+    allowed: set[int] = set()
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and isinstance(one.value.func, ast.Attribute):
+            called = one.value.func
+            allowed |= {id(called.value)} if called.attr == "append" else set()
+        elif isinstance(one, ast.Assign | ast.AnnAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            if len(targets) == 1 and isinstance(one.value, ast.List) and not one.value.elts:
+                allowed.add(id(targets[0]))
+    for one in ast.walk(tree):
+        named = {getattr(one, key, None) for key in ("id", "attr", "arg", "name", "asname")}
+        constant = isinstance(one, ast.Constant) and one.value == name
+        if constant or not named.isdisjoint(_REFLECTS) or (name in named and id(one) not in allowed):
+            return True
+    return False
+
+
+_REFLECTS = frozenset(("vars", "__dict__", "getattr", "attrgetter", "globals", "locals", "eval", "exec"))
+"""By which code may read what it does not name."""
+
+_MOST_MODULES = 100
+"""Of the user's, whose source is looked at."""
 
 
 def changed(
@@ -185,7 +264,8 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tu
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
+    """The globals that code refers to; its names are those of attributes too."""
+    yield from dict.fromkeys(one.argval for one in dis.get_instructions(code) if "GLOBAL" in one.opname)
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
             yield from _names_in(one)

@@ -187,10 +187,7 @@ def place_on(strategy: Strategy, problem: Problem) -> Placed:
     """
     return place_for(
         arrange(strategy, problem),
-        problem.graph,
-        problem.table,
-        problem.cluster,
-        batch=problem.batch,
+        problem,
         kept=problem.pins.rows(problem.graph),
         time_limit_s=problem.time_limit_s,
         gap=problem.gap,

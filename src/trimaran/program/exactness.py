@@ -276,8 +276,8 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.results and partitioned:
         yield (
-            f"the forward leaves {seen.results[0]} behind, with its gradient, as for a loss that reads it, and a rank "
-            "of a partitioned network does not: return it from the forward, or use one device or replicas"
+            f"the forward leaves {seen.results[0]} behind for a loss that reads it, and a rank of a partitioned "
+            "network does not: return it from the forward, or use one device or replicas"
         )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (

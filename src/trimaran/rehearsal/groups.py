@@ -19,12 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
+import torch.multiprocessing
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -33,7 +35,7 @@ from torch.utils._pytree import tree_flatten
 
 from trimaran.program.json_files import digest
 from trimaran.rehearsal.calls import MESSAGES
-from trimaran.rehearsal.device.replaced import replace
+from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
@@ -529,10 +531,31 @@ class Exchanges:
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
         for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
             replace(kind, wait=self._noting_wait(kind.wait))
+        when_imported("torch.distributed.rpc", lambda rpc: replace(rpc, init_rpc=_no_remote_calls))
+        processes: Any = torch.multiprocessing
+        replace(processes, spawn=self._in_place_of_spawned(processes.spawn))
         for module in (dist, c10d):
             if not hasattr(module, "ProcessGroupNCCL"):
                 options = type("Options", (), {"__init__": lambda self, *_, **__: None})
                 replace(module, ProcessGroupNCCL=type("ProcessGroupNCCL", (), {"Options": options}))
+
+    def _in_place_of_spawned(self, spawn: Callable[..., Any]) -> Callable[..., Any]:
+        """A script that starts its ranks by itself: what it starts for this rank runs here."""
+
+        def run(fn: Any, args: Any = (), nprocs: int = 1, join: bool = True, *others: Any, **kwargs: Any) -> Any:
+            devices = torch.cuda.device_count()
+            if nprocs not in (self._world, devices):
+                return spawn(fn, args, nprocs, join, *others, **kwargs)
+            if self._world != nprocs:
+                raise NotImplementedError(
+                    f"torch.multiprocessing.spawn starts {nprocs} processes in each of {self._world} ranks: "
+                    f"start one process a rank, as torchrun does, or rehearse with --world {devices}"
+                )
+            self._recorder.note("torch.multiprocessing.spawn: of the processes that it starts, this rank's runs")
+            fn(self._rank, *args)
+            return None if join else SimpleNamespace(join=lambda *_, **__: True)
+
+        return run
 
     def _noting_wait(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         def noted(work: Any, *args: Any, **kwargs: Any) -> Any:
@@ -858,6 +881,18 @@ def ending_of(folder: Path, rank: int) -> Path:
 
 c10d_kinds: Any = torch._C._distributed_c10d
 _resolve: Any = c10d._resolve_process_group  # type: ignore[attr-defined]
+
+
+def _no_remote_calls(*_: Any, **__: Any) -> None:
+    """In place of `torch.distributed.rpc.init_rpc`.
+
+    Raises:
+        NotImplementedError: always
+    """
+    raise NotImplementedError(
+        "torch.distributed.rpc is not rehearsed: what it calls runs on ranks that are not there; "
+        "take collectives or messages"
+    )
 
 
 def _value(tensor: torch.Tensor) -> torch.Tensor | None:

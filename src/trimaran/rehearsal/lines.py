@@ -39,7 +39,7 @@ class Lines:
     def __init__(self, record: Record, folder: str) -> None:
         self._record = record
         self._folder = folder.rstrip("/") + "/"
-        self._codes: dict[CodeType, tuple[str, bool] | None] = {}
+        self._codes: dict[int, tuple[CodeType, tuple[str, bool] | None]] = {}
         self._known: dict[tuple[Frame, ...], int] = {(): 0}
         self._quick: dict[tuple[Any, ...], int] = {}
         self._modules: dict[str, int] = {"": 0}
@@ -78,7 +78,8 @@ class Lines:
         """Lines at which an exception was raised."""
         frames = []
         while traceback is not None:
-            frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+            self._told(traceback.tb_frame.f_code)
+            frames.append((id(traceback.tb_frame.f_code), traceback.tb_lineno))
             traceback = traceback.tb_next
         return self._intern(frames[::-1])
 
@@ -87,26 +88,27 @@ class Lines:
         return self._walk(sys._getframe(1))
 
     def _walk(self, frame: Any) -> int:
-        found: list[tuple[CodeType, int]] = []
+        found: list[tuple[int, int]] = []
+        codes = self._codes
         while frame is not None:
             code = frame.f_code
-            known = self._told(code)
-            if known is not None:
-                found.append((code, frame.f_lineno))
-                if known[1] and len(found) >= MOST_FRAMES:
+            told = (codes.get(id(code)) or self._told(code))[1]
+            if told is not None:
+                found.append((id(code), frame.f_lineno))
+                if told[1] and len(found) >= MOST_FRAMES:
                     break
             frame = frame.f_back
         return self._intern(found)
 
-    def _intern(self, found: Sequence[tuple[CodeType, int]]) -> int:
+    def _intern(self, found: Sequence[tuple[int, int]]) -> int:
         key = tuple(found)
         index = self._quick.get(key)
         if index is None:
             frames = []
-            for code, line in found:
-                known = self._told(code)
-                if known:
-                    frames.append(Frame(known[0], line, code.co_name, known[1]))
+            for number, line in found:
+                code, told = self._codes[number]
+                if told:
+                    frames.append(Frame(told[0], line, code.co_name, told[1]))
             others = [frame for frame in frames if not frame.own][:2]
             own = [frame for frame in frames if frame.own][: MOST_FRAMES - len(others)]
             kept = tuple(frame for frame in frames if frame in others or frame in own)
@@ -117,11 +119,9 @@ class Lines:
             self._quick[key] = index
         return index
 
-    def _told(self, code: CodeType) -> tuple[str, bool] | None:
-        """`_file` of a code's file, kept."""
-        if code not in self._codes:
-            self._codes[code] = self._file(code.co_filename)
-        return self._codes[code]
+    def _told(self, code: CodeType) -> tuple[CodeType, tuple[str, bool] | None]:
+        """A code and `_file` of its file, kept by identity: to hash a code takes all of its instructions."""
+        return self._codes.setdefault(id(code), (code, self._file(code.co_filename)))
 
     def _file(self, path: str) -> tuple[str, bool] | None:
         """How a file is shown and whether it is the user's own; None: of Python, torch or this package."""

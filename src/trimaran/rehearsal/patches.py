@@ -87,6 +87,7 @@ class Patches:
         # A stage whose parameters are without data would be left on the host, as one of torch.export's is.
         when_imported("torch.distributed.pipelining.stage", lambda stage: replace(stage, FakeTensor=_Never))
         when_imported("torch.distributed.fsdp._optim_utils", self._optimizers_of_others)
+        when_imported("torch.distributed.optim.zero_redundancy_optimizer", self._parts_of_optimizers)
         torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -562,6 +563,46 @@ class Patches:
             return gathered
 
         replace(module, _map_param_key_to_optim_keys=keys, _allgather_state_info=infos)
+
+    @staticmethod
+    def _parts_of_optimizers(module: Any) -> None:
+        """Ranks tell each other their part of an optimizer's state, as bytes.
+
+        Of a rank that is not rehearsed it is taken to be as this rank's, for its own parameters.
+        """
+        import torch.distributed as dist
+
+        consolidate = module.ZeroRedundancyOptimizer.consolidate_state_dict
+        asking: list[Any] = []
+
+        def all_parts(optimizer: Any, to: int = 0) -> None:
+            asking.append(optimizer)
+            try:
+                consolidate(optimizer, to)
+            finally:
+                asking.pop()
+
+        def part(obj: Any, src_rank: int, group: Any = None, device: Any = None) -> Any:
+            told = [obj]
+            dist.broadcast_object_list(told, src=src_rank, group=group)
+            is_told = told[0] is not obj or src_rank == dist.get_rank()
+            return told[0] if is_told or not asking else like(asking[-1], dist.get_group_rank(group, src_rank))
+
+        def like(optimizer: Any, rank: int) -> dict[str, Any]:
+            own, numbers = optimizer.optim.state_dict(), itertools.count()
+            groups, states = [], {}
+            for mine, others in zip(own["param_groups"], optimizer._partition_parameters()[rank], strict=True):
+                places = [next(numbers) for _ in others["params"]]
+                groups.append({**mine, "params": places})
+                for place, parameter in zip(places, others["params"], strict=True):
+                    states[place] = {
+                        key: torch.empty_like(parameter) if isinstance(value, torch.Tensor) and value.dim() else value
+                        for key, value in next(iter(own["state"].values()), {}).items()
+                    }
+            return {"state": states, "param_groups": groups}
+
+        replace(module.ZeroRedundancyOptimizer, consolidate_state_dict=all_parts)
+        replace(module, _broadcast_object=part)
 
     @staticmethod
     def _long_lists(module: Any) -> None:

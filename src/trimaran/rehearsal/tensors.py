@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
@@ -59,6 +60,8 @@ _WITHOUT_KERNEL = {
     _aten.is_same_size.default,
     _aten._reshape_alias.default,
 }
+_DEVICE = torch.ops.prim.device.default
+
 COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "c10d_functional")
 """Namespaces of operators that exchange."""
 
@@ -111,6 +114,18 @@ def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """An operation without data."""
     if func in _tried:
         return _by_trial(func, args, kwargs)
+    key = _asked(func, args, kwargs)
+    form = _forms.get(key) if key is not None else None
+    if form is not None:
+        return args[0] if form is _IN_PLACE else _rebuilt(form, args)
+    out = _without_data(func, args, kwargs)
+    if key is not None:
+        _forms[key] = _form(_kinds[func], out, args)
+    return out
+
+
+def _without_data(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """`fake` of an operation that was not asked for before."""
     try:
         with FAKE:
             out = IN_PLACE_OF_PARTS.get(func, func)(*args, **kwargs)
@@ -121,6 +136,105 @@ def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         constant, out.constant = out.constant, None
         set_twin(out, constant)
     return out
+
+
+_forms: dict[tuple[Any, ...], Any] = {}
+"""What operations make, by what they are asked with: layers and steps ask for the same again. None: not kept."""
+
+_NEW, _VIEW, _IN_PLACE = "new", "view", "in place"
+
+_kinds: dict[Any, str] = {}
+"""Whether an operator makes new tensors only, one view of its first tensor, or writes into that; "": something else."""
+
+_PLAIN_ARGUMENTS = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class _NotKept(Exception):
+    """An argument tells more than its form."""
+
+
+def _asked(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """The key under which what an operation makes is kept; None: more than forms of tensors and plain arguments."""
+    kind = _kinds.get(func)
+    if kind is None:
+        kind = _kinds[func] = _kind(func)
+    if not kind:
+        return None
+    try:
+        named = tuple((name, _argument(value)) for name, value in kwargs.items()) if kwargs else ()
+        return func, tuple(map(_argument, args)), named, torch.get_default_dtype()
+    except _NotKept:
+        return None
+
+
+def _kind(func: Any) -> str:
+    schema = func._schema
+    unknown = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+    if func.namespace != "aten" or not schema.returns or unknown & set(func.tags):
+        return ""
+    if all(one.alias_info is None for one in (*schema.arguments, *schema.returns)):
+        return _NEW
+    first, others = schema.arguments[0], schema.arguments[1:]
+    alone = len(schema.returns) == 1 and first.alias_info is not None and str(first.type) == "Tensor"
+    if not alone or str(schema.returns[0].type) != "Tensor" or any(one.alias_info is not None for one in others):
+        return ""
+    if func.is_view:
+        return _VIEW
+    return _IN_PLACE if first.alias_info.is_write and schema.name.endswith("_") else ""
+
+
+def _argument(value: Any) -> Any:
+    kind = type(value)
+    if kind is FakeTensor:
+        if value.layout != torch.strided or value.constant is not None or value.fake_mode is not FAKE:
+            raise _NotKept
+        if value.is_neg() or value.is_conj():
+            raise _NotKept
+        return value.shape, value.stride(), value.dtype, value.fake_device, value.storage_offset()
+    if kind is list or kind is tuple:
+        return tuple(map(_argument, value))
+    if kind not in _PLAIN_ARGUMENTS:
+        raise _NotKept
+    return kind, value  # 1, 1.0 and True are equal
+
+
+def _form(kind: str, out: Any, args: Any) -> Any:
+    """What was made, and how to make its like: whether it is one tensor, a tuple or a list, and its tensors' forms."""
+    if kind == _IN_PLACE:
+        return _IN_PLACE if out is args[0] else None
+    made = [out] if isinstance(out, torch.Tensor) else out
+    if not isinstance(made, (tuple, list)) or not made:
+        return None
+    storages = {leaf.untyped_storage()._cdata for leaf in tree_leaves(args) if isinstance(leaf, FakeTensor)}
+    forms: list[Any] = []
+    for one in made:
+        if type(one) is not FakeTensor or one.layout != torch.strided or one.constant is not None:
+            return None
+        if one.requires_grad or one.is_neg() or one.is_conj() or twin_of(one) is not None:
+            return None
+        storage = one.untyped_storage()
+        if kind == _VIEW and (not isinstance(args[0], FakeTensor) or storage._cdata not in storages):
+            return None
+        if kind == _NEW:
+            last = sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
+            nbytes = (last + 1 if one.numel() else 0) * one.element_size()
+            if one.storage_offset() or storage.nbytes() != nbytes or storage._cdata in storages:
+                return None
+            storages.add(storage._cdata)
+        forms.append((tuple(one.shape), one.stride(), one.dtype, one.fake_device, one.storage_offset()))
+    return kind, None if made is not out else type(made), forms
+
+
+def _rebuilt(form: tuple[str, Any, list[Any]], args: Any) -> Any:
+    kind, several, forms = form
+    storage = args[0].untyped_storage() if kind == _VIEW else None
+    with in_kernel_invocation_manager(FAKE):
+        parts = [torch.empty_strided(one[0], one[1], dtype=one[2], device="meta") for one in forms]
+        if storage is not None:
+            for part, one in zip(parts, forms, strict=True):
+                part.set_(storage, one[4], one[0], one[1])
+    outs = [FakeTensor(FAKE, part, one[3]) for part, one in zip(parts, forms, strict=True)]
+    return outs[0] if several is None else several(outs)
 
 
 def _by_trial(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -202,7 +316,14 @@ class RehearsalMode(TorchDispatchMode):
         """Not one of torch's own, so it sees what these do."""
         return False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, so there is nothing to keep from the compiler at each operation."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # asked for at every operation
+            return args[0].fake_device
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)

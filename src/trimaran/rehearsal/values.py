@@ -326,6 +326,8 @@ class Values:
 
     def _with_twins(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The operation on the twins of its tensors; `_UNKNOWN` where one has none."""
+        if any(isinstance(arg, FakeTensor) and twin_of(arg) is None for arg in args):
+            return _UNKNOWN
         known = True
 
         def real(tensor: torch.Tensor) -> torch.Tensor:

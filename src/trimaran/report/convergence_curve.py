@@ -25,7 +25,7 @@ from trimaran.pricing.convergence.fit import noise_of_single_runs
 from trimaran.pricing.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import add_figures, frame_table, next_text
+from trimaran.report.tables import add_figures, frame_table, print_next
 
 _FAR_BELOW = 90.0
 """Bcrit is sought down to a hundredth of the smallest batch."""
@@ -417,7 +417,7 @@ def print_curve(out: Console, study: CurveStudy) -> None:
     source = textwrap.wrap(f"source: {table.source}", 80, break_long_words=False, break_on_hyphens=False)
     out.print("", Text("\n".join(source), style="dim"), sep="\n", soft_wrap=True)
     words = ["trimaran", "plan", "JOB", "--cluster", "NAME", "--objective", "time", "--curve", study.name]
-    out.print(next_text(words), soft_wrap=True, markup=False)
+    print_next(out, words)
 
 
 def curve_verdict(study: CurveStudy) -> str:
@@ -443,4 +443,4 @@ def print_catalog(
     for ratio in ratios:
         out.print(f"\n{escape(ratio.name)} is no curve: twice the batch needs {ratio.ratio:g} times the epochs.")
     out.print("\nYour own: trimaran curve TABLE.csv.")
-    out.print(next_text(["trimaran", "curve", "NAME"], "to show one"), soft_wrap=True, markup=False)
+    print_next(out, ["trimaran", "curve", "NAME"], "to show one")

@@ -23,7 +23,7 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.pricing.convergence.types import Unit
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import Joined, add_figures, frame_table, next_text
+from trimaran.report.tables import Joined, add_figures, frame_table, print_next
 
 Basis = Literal["paper", "ours"]
 """Paper: a fixed local batch, SE = 1, equal devices. Ours: local batch free, predicted exchange, devices may be
@@ -527,7 +527,7 @@ def print_crossover(out: Console, found: Crossover) -> None:
     for line in reason_lines(found):
         text = line.lstrip()
         out.print(Padding(Joined(Text(text)), (0, 0, 0, 2 + len(line) - len(text))))
-    out.print(next_text(*next_words(found)), soft_wrap=True, markup=False)
+    print_next(out, *next_words(found))
 
 
 def next_words(found: Crossover) -> tuple[list[str], str]:

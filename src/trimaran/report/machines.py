@@ -11,7 +11,7 @@ from trimaran.base.units import format_bytes, format_rate
 from trimaran.machine.rings import RingSet, ring_bandwidth
 from trimaran.machine.topology import Pair, host_bandwidth, pairs, shared_uplinks
 from trimaran.machine.types import Device, Edge, Link, Machine, Node
-from trimaran.report.tables import add_figures, add_words, frame_table, next_text
+from trimaran.report.tables import add_figures, add_words, frame_table, print_next
 
 FEW = 16
 """Devices of a node whose pairs and rings are all worked out."""
@@ -146,7 +146,7 @@ def print_nodes(out: Console, nodes: Sequence[Node]) -> None:
         devices, network = f"{node.devices} {node.device.name}", network_words(node.network_cards).replace(" x ", " ")
         table.add_row(node.name, devices, _own_links(node), network, str(node.cpu_cores))
     out.print(table)
-    out.print(next_text(["trimaran", "clusters", "NAME"], "to draw one"), soft_wrap=True, markup=False)
+    print_next(out, ["trimaran", "clusters", "NAME"], "to draw one")
 
 
 def print_devices(out: Console, devices: Sequence[Device]) -> None:
@@ -169,7 +169,7 @@ def print_devices(out: Console, devices: Sequence[Device]) -> None:
         )
     out.print(table)
     words = ["trimaran", "memory", "JOB", "--device", "NAME"]
-    out.print(next_text(words, "what fits one"), soft_wrap=True, markup=False)
+    print_next(out, words, "what fits one")
 
 
 def print_machine(out: Console, machine: Machine) -> None:

@@ -33,7 +33,7 @@ from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
 from trimaran.report.svg import Drawing
-from trimaran.report.tables import add_figures, add_words, next_text
+from trimaran.report.tables import add_figures, add_words, print_next
 from trimaran.simulator.exchange_comparison import Ratio
 
 Mode = Literal["weak", "strong"]
@@ -671,7 +671,7 @@ def print_study(out: Console, study: ScalingStudy) -> None:
         out.print(remedy_table(best_advice(study.advice)), "")
     for line in legend_lines(study):
         out.print(f"[dim]{escape(line)}[/]")
-    out.print(next_text(next_words(study)), soft_wrap=True, markup=False)
+    print_next(out, next_words(study))
 
 
 def verdict_lines(study: ScalingStudy) -> list[str]:

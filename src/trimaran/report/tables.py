@@ -147,6 +147,11 @@ def next_text(words: Sequence[str], then: str = "") -> str:
     return "\n".join(lines)
 
 
+def print_next(out: Console, words: Sequence[str], then: str = "") -> None:
+    """Print the command that follows an answer, as `next_text` has it."""
+    out.print(next_text(words, then), soft_wrap=True, markup=False)
+
+
 def _options_of(words: Sequence[str]) -> Iterator[str]:
     """Parts of a command that stay in one line: the command with its name, an option with its value."""
     part: list[str] = []

@@ -28,7 +28,7 @@ Peers = Annotated[
 def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> None:
     """Score predictions and choices of plans of sharded transformers, in one table."""
     with errors_reported(as_json=as_json):
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
         from trimaran_studies.validation.planbench import planbench as run
         from trimaran_studies.validation.planbench import planbench_document, planbench_tables, planbench_verdict
 
@@ -43,4 +43,4 @@ def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> 
             out.print(table, "", sep="\n")
         words = ["trimaran", "validate", "--family", "mp_step_time", "--rows"]
         words += [word for path in data or () for word in ("--data", str(path))]
-        out.print(next_text(words), soft_wrap=True, markup=False)
+        print_next(out, words)

@@ -227,7 +227,7 @@ def _survey(page: Path | None, *, as_json: bool) -> None:
 
 
 def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
-    from trimaran.report.tables import next_text
+    from trimaran.report.tables import print_next
     from trimaran_studies.reproduce.vdnn import (
         SOURCE,
         accounting_lines,
@@ -253,7 +253,7 @@ def _simulate(device: str, networks: str | None, *, as_json: bool) -> None:
         out.print(f"[dim]{escape(line)}[/]")
     last = found.networks[-1]
     words = ["trimaran", "memory", last.network, "--device", device, "--batch", str(last.batch)]
-    out.print(next_text(words), soft_wrap=True, markup=False)
+    print_next(out, words)
 
 
 def _exchange(networks: str | None, *, as_json: bool) -> None:

@@ -51,7 +51,7 @@ def validate(
 ) -> None:
     """Predict published measurements and show the errors."""
     with errors_reported(as_json=as_json):
-        from trimaran.report.tables import next_text
+        from trimaran.report.tables import print_next
         from trimaran_studies.validation.measured_loaders import loader_lines
         from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
         from trimaran_studies.validation.scores import (
@@ -91,4 +91,4 @@ def validate(
         if not rows and (worst := least_certain(found)):
             words = ["trimaran", "validate", "--family", worst, "--rows"]
         words += [word for path in data or () for word in ("--data", str(path))]
-        out.print(next_text(words), soft_wrap=True, markup=False)
+        print_next(out, words)

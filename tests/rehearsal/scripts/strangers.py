@@ -380,6 +380,177 @@ def gan_average():
         )
 
 
+def init():
+    return dev
+
+
+def net(d=64):
+    return nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d))
+
+
+def steps(m, o, dev, n=3, d=64):
+    for i in range(n):
+        l = m(torch.randn(8, d, device=dev)).pow(2).mean()
+        l.backward()
+        o.step()
+        o.zero_grad()
+        p0("step", i, l.item())
+
+
+def sharded_optimizer():
+    dev = init()
+    from torch.distributed.optim import ZeroRedundancyOptimizer as Z
+
+    m = DDP(net().to(dev), [L])
+    o = Z(m.parameters(), optimizer_class=torch.optim.Adam, lr=1e-3, parameters_as_bucket_view=True)
+    sch = torch.optim.lr_scheduler.CosineAnnealingLR(o, 10)
+    steps(m, o, dev)
+    sch.step()
+    o.consolidate_state_dict(to=0)
+    if R == 0:
+        torch.save(o.state_dict(), os.path.join(tempfile.gettempdir(), "z.pt"))
+        print("zero state", len(o.state_dict()["state"]))
+    dist.barrier()
+
+
+def sharded_while_reduced():
+    dev = init()
+    from torch.distributed.optim import ZeroRedundancyOptimizer as Z
+    from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    m = DDP(net().to(dev), [L], static_graph=True, gradient_as_bucket_view=True)
+    o = Z(m.parameters(), optimizer_class=torch.optim.Adam, overlap_with_ddp=True, lr=1e-3)
+    m.register_comm_hook(None, hook_with_zero_step(allreduce_hook, m, o))
+    steps(m, o, dev, 5)
+    p0("zero overlap")
+
+
+def metrics():
+    dev = init()
+    m = DDP(nn.Linear(64, 10).to(dev), [L])
+    o = torch.optim.SGD(m.parameters(), 0.1)
+    best = -1.0
+    bad = 0
+    stop = torch.zeros(1, dtype=torch.int32, device=dev)
+    ds = torch.utils.data.TensorDataset(torch.randn(100, 64), torch.randint(0, 10, (100,)))
+    dl = torch.utils.data.DataLoader(ds, 8, sampler=torch.utils.data.DistributedSampler(ds, shuffle=False))
+    for ep in range(6):
+        m.train()
+        l = F.cross_entropy(m(torch.randn(8, 64, device=dev)), torch.randint(0, 10, (8,), device=dev))
+        l.backward()
+        o.step()
+        o.zero_grad()
+        m.eval()
+        c = torch.zeros(1, device=dev)
+        n = torch.zeros(1, device=dev)
+        preds = []
+        lost = 0.0
+        with torch.inference_mode():
+            for x, y in dl:
+                z = m(x.to(dev))
+                c += (z.argmax(-1).cpu() == y).sum().to(dev)
+                n += len(y)
+                preds.append(z.softmax(-1))
+                lost += F.cross_entropy(z, y.to(dev), reduction="sum")
+        p = torch.cat(preds)
+        out = [torch.empty_like(p) for _ in range(W)]
+        dist.all_gather(out, p)
+        p = torch.cat(out)[: len(ds)]
+        every = [None] * W
+        dist.all_gather_object(every, {"rank": R, "n": int(n), "loss": float(lost)})
+        tot = sum(e["n"] for e in every)
+        avg = sum(e["loss"] for e in every) / tot
+        dist.reduce(c, 0)
+        dist.all_reduce(n)
+        if R == 0:
+            acc = (c / n).item()
+            bad = 0 if acc > best else bad + 1
+            best = max(best, acc)
+            stop.fill_(int(bad >= 2))
+        dist.broadcast(stop, src=0)
+        p0("eval", ep, tuple(p.shape), tot, round(avg, 3), best)
+        if stop.item() == 1:
+            p0("stopped at", ep)
+            break
+
+
+def resumed_epochs():
+    dev = init()
+    class_ = torch.utils.data.TensorDataset(torch.randn(512, 64), torch.randint(0, 10, (512,)))
+    s = torch.utils.data.DistributedSampler(class_, shuffle=True, drop_last=True, seed=3)
+
+    def seed_worker(i):
+        np.random.seed(torch.initial_seed() % 2**32)
+        random.seed(i)
+
+    dl = torch.utils.data.DataLoader(
+        class_,
+        8,
+        sampler=s,
+        num_workers=2,
+        persistent_workers=True,
+        pin_memory=True,
+        prefetch_factor=4,
+        worker_init_fn=seed_worker,
+    )
+    m = DDP(nn.Linear(64, 10).to(dev), [L])
+    o = torch.optim.SGD(m.parameters(), 0.1)
+    start = 0
+    snap = os.path.join(tempfile.gettempdir(), "snapshot.pt")
+    if os.path.exists(snap):
+        d = torch.load(snap, map_location=f"cuda:{L}")
+        m.module.load_state_dict(d["m"])
+        start = d["ep"]
+    for ep in range(start, 2):
+        s.set_epoch(ep)
+        m.train()
+        tot = torch.zeros(3, device=dev)
+        for i, (x, y) in enumerate(dl):
+            x, y = x.to(dev, non_blocking=True), y.to(dev, non_blocking=True)
+            out = m(x)
+            l = F.cross_entropy(out, y)
+            o.zero_grad()
+            l.backward()
+            o.step()
+            tot += torch.stack([l.detach() * len(y), (out.argmax(1) == y).sum(), torch.tensor(len(y), device=dev)])
+        dist.all_reduce(tot)
+        p0(f"epoch {ep} loss {tot[0] / tot[2]:.3f} acc {100 * tot[1] / tot[2]:.1f}% n {int(tot[2])}")
+        if R == 0:
+            torch.save({"m": m.module.state_dict(), "ep": ep + 1}, snap)
+        dist.barrier()
+
+
+def routed_tokens():
+    dev = init()
+    E = W
+    gate = nn.Linear(64, E).to(dev)
+    ex = net().to(dev)
+    o = torch.optim.Adam([*gate.parameters(), *ex.parameters()])
+    for i in range(2):
+        x = torch.randn(128, 64, device=dev)
+        w, idx = gate(x).softmax(-1).max(-1)
+        order = idx.argsort()
+        cnt = torch.bincount(idx, minlength=E)
+        got = torch.empty_like(cnt)
+        dist.all_to_all_single(got, cnt)
+        si, so = cnt.tolist(), got.tolist()
+        y = x.new_empty(sum(so), 64)
+        dist.all_to_all_single(y, x[order].contiguous(), so, si)
+        y = ex(y)
+        back = torch.empty_like(x)
+        import torch.distributed.nn.functional as DF
+
+        back = DF.all_to_all_single(back, y, si, so)
+        out = torch.zeros_like(x).index_add(0, order, back) * w[:, None]
+        l = out.pow(2).mean()
+        l.backward()
+        [dist.all_reduce(p.grad) for p in gate.parameters()]
+        o.step()
+        o.zero_grad()
+        p0("moe", i, l.item(), sum(si))
+
+
 globals()[which]()
 dist.barrier(device_ids=[L])
 p0("done", which)

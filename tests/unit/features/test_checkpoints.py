@@ -415,12 +415,61 @@ def with_another(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD([*parameters, OUTSIDE], lr=0.1)
 
 
+class Counting(torch.optim.SGD):
+    """Every third step is larger, by a count that no state has."""
+
+    count = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.count += 1
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] *= 3.0 if self.count % 3 == 0 else 1.0
+        found = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return found
+
+
+class Forgetting(torch.optim.lr_scheduler.StepLR):
+    """Its state does not say how far it is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+class Counted(nn.Linear):
+    """It divides by the number of its forwards, which is no buffer."""
+
+    calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(inputs) / self.calls
+
+
+class Centered(nn.Module):
+    """A loss with a mean that follows the targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.center.mul_(0.9).add_(target.mean(), alpha=0.1)
+        return nn.functional.mse_loss(output, target - self.center)
+
+
 OUTSIDE = nn.Parameter(torch.zeros(2))
 UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"lr_schedule": odd_schedule}, "checkpoint.not-plain"),
     "optimizer": ({"optimizer": lambda parameters: Hidden(parameters, lr=0.1)}, "checkpoint.not-plain"),
     "foreign": ({"optimizer": with_another}, "checkpoint.foreign-parameters"),
     "extra": ({"model": lambda: Extra(3, 1)}, "checkpoint.extra-state"),
+    "optimizer that counts": ({"optimizer": lambda parameters: Counting(parameters, lr=0.1)}, "checkpoint.forgets"),
+    "schedule that forgets": ({"lr_schedule": lambda optimizer: Forgetting(optimizer, 3)}, "checkpoint.forgets"),
+    "attribute": ({"model": lambda: Counted(3, 1)}, "checkpoint.outside-the-model"),
+    "buffer of the loss": ({"loss": Centered()}, "checkpoint.outside-the-model"),
 }  # fmt: skip
 
 
@@ -429,6 +478,60 @@ def test_what_cannot_be_kept_is_refused_before_training(what: str, tmp_path: Pat
     fields, code = UNSAVABLE[what]
     with session_of(make_job(**fields)) as session, raises(code, InputError):
         session.check_saving(tmp_path)
+
+
+def test_it_is_refused_where_nobody_has_asked_before(tmp_path: Path) -> None:
+    with session_of(make_job(model=lambda: Counted(3, 1))) as session:
+        take_steps(session, 1)
+        with raises("checkpoint.outside-the-model", InputError, match="calls of the model"):
+            session.save_checkpoint(tmp_path)
+
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "metric": torch.optim.lr_scheduler.ReduceLROnPlateau,
+    "ends": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=8),
+    "chain": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=4),
+            torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3),
+        ],
+        milestones=[4],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_that_go_on_are_saved(name: str, tmp_path: Path) -> None:
+    with session_of(make_job(lr_schedule=SCHEDULES[name])) as session:
+        session.check_saving(tmp_path)
+
+
+def test_what_callbacks_keep_is_said(tmp_path: Path) -> None:
+    """An average that begins anew where the training goes on is not that of the training without a break."""
+
+    def make() -> Job:
+        averages: dict[str, torch.Tensor] = {}
+
+        def follow(session: Any, step: int, metrics: dict[str, float]) -> None:
+            averages["bias"] = session.model[2].bias.detach() * 0.1 + averages.get("bias", 0.0)
+
+        def set_rate(session: Any, step: int, metrics: dict[str, float]) -> None:
+            session.model[1].p = 0.25
+
+        return make_job(on_step=follow, on_epoch=set_rate)
+
+    with session_of(make()) as session:
+        take_steps(session, 5)
+        session.save_checkpoint(tmp_path)
+        # As it is: nothing is lost in this process.
+        session.load_checkpoint(tmp_path)
+        assert session.notes == ()
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        (note,) = session.notes
+        assert "averages['bias'] of Job.on_step" in note
+        assert "p of 1" in note
 
 
 def damage(path: Path) -> None:

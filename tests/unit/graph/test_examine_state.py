@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour
+from trimaran.graph.capture.capture import capture_and_look
 from trimaran.graph.examine import examine
 from trimaran.graph.user_model import make_model
 from trimaran.program.exactness import KINDS, objection
@@ -279,3 +280,89 @@ def test_a_look_leaves_what_python_holds() -> None:
     examine(job, model)
     assert calls == []
     assert model.steps == 0
+
+
+scale = 2.0
+
+
+class Scaled(nn.Linear):
+    """A global of the name of its attribute is not its attribute."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.scale = 1.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.scale += 1.0
+        return super().forward(inputs) * scale / self.scale
+
+
+def test_a_global_does_not_hide_the_attribute_of_its_name() -> None:
+    assert look(make_job(model=Scaled)).carried_by_model == ("scale of the model",)
+
+
+def test_what_follows_a_buffer_is_not_carried_in_python() -> None:
+    """A weight that is divided by its norm in each forward is computed from parameters and buffers."""
+
+    def model() -> Any:
+        return nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.Linear(8, 3))
+
+    seen = look(make_job(model=model))
+    assert seen.carried == ()
+    assert "0.weight_u" in seen.buffers
+
+
+class Logging:
+    """A loss that appends to a list, and perhaps reads it."""
+
+    def __init__(self) -> None:
+        self.seen_losses = []  # type: ignore[var-annotated]
+        self.read_losses = []  # type: ignore[var-annotated]
+
+    def unread(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = functional.cross_entropy(output, target)
+        self.seen_losses.append(loss.item())
+        return loss
+
+    def read(self, output: Tensor, target: Tensor) -> Tensor:
+        loss = functional.cross_entropy(output, target)
+        self.read_losses.append(loss.item())
+        return loss * (0.5 if len(self.read_losses) > 1000 else 1.0)
+
+
+def test_a_list_that_nothing_reads_is_no_state() -> None:
+    """What reads it, if only after a thousand steps, is told by the source."""
+    assert refused(make_job(loss=Logging().unread)) == {}
+    assert refused(make_job(loss=Logging().read)).keys() == REPLICAS | MICROBATCHES
+
+
+@pytest.mark.parametrize("kept", ["under a key", "detached", "in a list"])
+def test_what_hooks_hand_to_the_loss_is_refused_in_parts_of_a_network(kept: str) -> None:
+    """A loss that reads features fails in a capture, where no hook fires; replicas train it all the same."""
+    features: dict[str, Any] = {}
+    several: list[Any] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        if kept == "in a list":
+            several.append(output)
+        else:
+            features["hidden"] = output.detach() if kept == "detached" else output
+
+    def model() -> Any:
+        made = layers()
+        made[0].register_forward_hook(keep)
+        return made
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        hidden = several if kept == "in a list" else [features["hidden"]]
+        each = sum(one.square().mean(1) for one in hidden)
+        several.clear()
+        return (functional.cross_entropy(output, target, reduction="none") * (1.0 + each)).mean()
+
+    job = make_job(model=model, loss=loss)
+    captured = capture_and_look(job)
+    assert captured.graph.split_points == () or kept == "in a list"
+    assert bool(features) is False
+    found = refused(job)
+    assert found.keys() == GRAPHS
+    assert "behind for a loss that reads it" in found["pipeline"]

@@ -102,7 +102,7 @@ def test_a_page_says_its_verdict_first_and_has_a_table_behind_its_chart() -> Non
 def test_what_is_not_known_is_said_with_its_command() -> None:
     text = render_page(page(absent=[Absent(title="Scaling", how="trimaran scale digits --json")]))
     check_page(text)
-    assert "<strong>Scaling</strong>: trimaran scale digits --json" in text
+    assert '<strong>Scaling</strong>: trimaran scale digits <span class="whole">--json</span>' in text
 
 
 def test_the_script_is_the_one_of_the_policy() -> None:
@@ -271,6 +271,32 @@ def test_labels_of_points_cover_neither_each_other_nor_a_point() -> None:
         assert not cross(first, second)
     assert not [dot for box in boxes for dot in dots if cross(box, dot)]
     assert all(box[0] >= 68 and box[2] <= 560 for box in boxes)
+
+
+def test_a_label_is_next_to_its_point_among_others() -> None:
+    """The nearest free place, not the first free one of a row: that may be at the other end of the chart."""
+    others = [(72.2 + 0.4 * n, 2.95 - 0.02 * n) for n in range(5)]
+    svg = curve_chart(
+        "c",
+        [
+            Series(name="", points=[*others, (94.0, 2.0), (81.0, 5.0)], line=False),
+            Series(name="", points=[(73.1, 2.7)], labels=["dp32 zero3"], line=False),
+            Series(name="", points=[(72.2, 2.95)], labels=["dp32"], line=False, size=7.0),
+        ],
+        Axis(title="x"),
+        Axis(title="y"),
+    )
+    dots = [(dot["cx"], dot["cy"]) for dot in places(svg, "circle")]
+    for name, dot in (("dp32 zero3", dots[-2]), ("dp32", dots[-1])):
+        ((x, y),) = [(x, y) for x, y, _, text in texts(svg) if text == name]
+        assert abs(x - dot[0]) < 80, name
+        assert abs(y - dot[1]) < 40, name
+
+
+def test_a_name_of_a_part_is_whole_at_its_bar() -> None:
+    name = "waiting for the host (launches)"
+    bars = [Bar(name=name, parts=[1.0]), Bar(name="compute", parts=[2.0])]
+    assert name in [text for *_, text in texts(bar_chart("c", bars, [("time", "red")], Axis(title="t [ms]")))]
 
 
 def cross(first: tuple[float, ...], second: tuple[float, ...]) -> bool:

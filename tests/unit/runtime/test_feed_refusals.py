@@ -179,19 +179,19 @@ def test_workers_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_requests_that_no_pipe_holds_are_answered(feeds: list[Feed]) -> None:
-    """A microbatch of 100 000 numbers takes 300 kB or more; nine of them are asked for at once."""
-    rows = torch.utils.data.TensorDataset(torch.arange(200_000), torch.arange(200_000))
+    """A microbatch of 30 000 numbers takes 90 kB or more, a pipe 64 KiB; nine of them are asked for at once."""
+    rows = torch.utils.data.TensorDataset(torch.arange(60_000), torch.arange(60_000))
     job = Job(
         model=lambda: nn.Linear(1, 1),
         loss=nn.functional.mse_loss,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         dataset=lambda: rows,
-        global_batch_size=100_000,
+        global_batch_size=30_000,
     )
     own = Feed(job, replicas=1, microbatches=1, replica=0, reads=True, feeding=Feeding(workers=1, ahead=9))
     feeds.append(own)
     seen = torch.cat([share.whole()[0] for share in own.shares()])
-    assert torch.equal(seen.sort()[0], torch.arange(200_000))
+    assert torch.equal(seen.sort()[0], torch.arange(60_000))
 
 
 def test_in_line_the_next_batches_are_begun_before_the_one_that_is_taken(feeds: list[Feed]) -> None:

@@ -10,7 +10,7 @@ from trimaran.base.units import format_count, format_rate, format_seconds
 from trimaran.measure.calibration.results import Calibration, DeviceFigures, Estimate, LinkFigures
 from trimaran.program.json_files import to_plain
 from trimaran.report.run_report import noise_line
-from trimaran.report.tables import add_figures, add_words, frame_table, next_text
+from trimaran.report.tables import add_figures, add_words, frame_table, print_next
 
 
 def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
@@ -34,7 +34,7 @@ def print_calibration(out: Console, calibration: Calibration, *, output: Path | 
     if output is None:
         out.print("Kept for this machine. In a file: trimaran calibrate -o machine.json")
     words = ["trimaran", "plan", "JOB", *([] if output is None else ["--calibration", str(output)])]
-    out.print(next_text(words), soft_wrap=True, markup=False)
+    print_next(out, words)
 
 
 def _verdict(calibration: Calibration) -> str:

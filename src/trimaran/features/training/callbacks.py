@@ -24,6 +24,7 @@ from torch import nn
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
+from trimaran.graph.held_state import HeldState, Values, changed
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program import Strategy
@@ -89,6 +90,27 @@ class Callbacks:
         self._stop = False
         self._parameters = tuple(executor.model.parameters())
         self._trained = [one.requires_grad for one in self._parameters]
+        named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
+        self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
+        self._held_before = self._values()
+
+    def kept(self) -> tuple[str, ...]:
+        """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
+        return tuple(changed(self._held_before, self._values()))
+
+    def _values(self) -> Values:
+        values, model = self._held.versions(), self._executor.model
+        if not values:
+            return {}
+        for path, module in model.named_modules():
+            plain = {name: one for name, one in vars(module).items() if isinstance(one, bool | int | float | str)}
+            values |= {f"{name} of {path or 'the model'}": one for name, one in plain.items()}
+        known = {id(one) for one in (*model.parameters(), *model.buffers())}
+        for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
+            for name, one in (*module.named_parameters(), *module.named_buffers()):
+                if id(one) not in known:
+                    values[f"{name} of {type(module).__name__} {number}"] = one._version
+        return values
 
     @property
     def running(self) -> bool:

@@ -39,7 +39,7 @@ from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.callbacks import Callbacks
-from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.examine import look_at_gathering
@@ -736,6 +736,12 @@ class Session:
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, None
+        if (kept := figures.get("kept")) and not self._callbacks.kept():
+            notes = (
+                *notes,
+                f"callbacks of the job had changed {format_some([*kept])}, which no checkpoint has: here it is as at "
+                "the start. What the training needs of it, put into session.carried or into a buffer of the model",
+            )
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         self._index, self._loaded = self._feed.index, self._feed.epoch
         if self._verifier is not None:
@@ -803,6 +809,7 @@ class Session:
             "skipping": self.executor.skipping,
             "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
+            "kept": self._callbacks.kept(),
         }
         with self.executor.agreement.alike("what is carried"):
             own, plain = self._own_position(), encode(figures, "session.carried")
@@ -1002,6 +1009,7 @@ def init(
         verify=verify,
         on_nan="skip" if on_nan == "skip" else "stop",
     )
+    session.executor.training.outside = kept_outside(seen)
     session._ends_script = True
     return session
 

@@ -29,6 +29,7 @@ from torch._ops import OpOverload
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
 from trimaran.graph.batches import call_model, compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
 from trimaran.graph.capture.export import NotExportableError, first_line, take_apart
@@ -49,6 +50,7 @@ from trimaran.graph.capture.operations import (
 )
 from trimaran.graph.capture.sizes import Batches, describe_shape, fit
 from trimaran.graph.flops import Tally, state_of, tally_operation
+from trimaran.graph.held_state import HeldState
 from trimaran.graph.sharding.calls import mark_shapes
 from trimaran.graph.sharding.regions import find_regions
 from trimaran.graph.trace.storages import dtype_name
@@ -56,6 +58,8 @@ from trimaran.graph.types import OUTSIDE, ROOT, Affine, Graph, Op, TensorSpec
 from trimaran.graph.user_model import (
     begin_training,
     device_of,
+    has_user_hooks,
+    hooks_of_user,
     precision_context,
     quiet,
     uncompiled,
@@ -99,9 +103,25 @@ def run_whole(
     Raises:
         InputError: the model or the loss fails, or the loss is not one
     """
-    with quiet(), uncompiled(), untouched(model), without_user_hooks(model):
+
+    def run() -> tuple[WholeRun, WholeRun]:
         begin_training(model)
         return _run(job, model, batches[0], samples[0]), _run(job, model, batches[1], samples[1])
+
+    with quiet(), uncompiled(), untouched(model):
+        try:
+            with without_user_hooks(model):
+                return run()
+        except InputError:
+            hooks = [hook for module in model.modules() for hook in hooks_of_user(module)]
+            if not hooks:
+                raise
+            # The loss may read what hooks have kept.
+            held = HeldState({"the loss": job.loss, "hooks": tuple(hooks)})
+            try:
+                return run()
+            finally:
+                held.put_back()
 
 
 def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], reason: str) -> Graph:
@@ -504,8 +524,10 @@ def _check_loss(job: Job, model: nn.Module, flow: Flow, batch: Any) -> None:
         try:
             compute_loss(job, flow.structure.rebuild(outputs), batch)
         except Exception as error:
+            hooked = [path or "the model" for path, module in model.named_modules() if has_user_hooks(module)]
+            reads = f", or what hooks on {format_some(hooked)} have kept" if hooked else ""
             raise NotExportableError(
-                f"the loss needs more of the model's output than its tensors: {first_line(error)}"
+                f"the loss needs more of the model's output than its tensors{reads}: {first_line(error)}"
             ) from error
 
 

@@ -300,8 +300,10 @@ class _Hunt:
             model.admitted(replace(group, recomputed=frozenset({"layers"}), zero=zero))[1].peak for zero in tried
         )
         self._spend(MEASURED_S)
-        self.least_bytes = min(self.least_bytes, least)
-        return least > 1.1 * self.problem.memory_limit
+        if least <= 1.1 * self.problem.memory_limit:
+            return False
+        self.least_bytes = min(self.least_bytes, least)  # of another group the strategies that are allowed tell
+        return True
 
     def _spend(self, seconds: float) -> None:
         self.work.spend(seconds if self.problem.shape.experts is None else WITH_EXPERTS * seconds)

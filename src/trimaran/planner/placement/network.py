@@ -25,6 +25,7 @@ from statistics import median
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, Op
 from trimaran.machine.types import Allocation
+from trimaran.planner.candidates import PricedJob
 from trimaran.planner.placement.problem import Placement, PlacementNode, PlacementProblem, Wire
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.tables import CostTable
@@ -282,11 +283,8 @@ class Placed:
 
 def place_for(
     strategy: Strategy,
-    graph: Graph,
-    table: CostTable,
-    cluster: Allocation,
+    job: PricedJob,
     *,
-    batch: int,
     kept: Mapping[str, int] | None = None,
     time_limit_s: float | None = None,
     gap: float = 0.0,
@@ -295,10 +293,7 @@ def place_for(
 
     Args:
         strategy: says how many rows, replicas and microbatches there are, and which devices they are
-        graph: the job's
-        table: costs of its operations and of the links
-        cluster: the devices
-        batch: samples of one update, over all ranks
+        job: with its costs and devices
         kept: operations that must be on a row, by id
         time_limit_s: work of the whole search [s on the reference]; None: no limit
         gap: the solver stops when it is as close to its bound
@@ -309,8 +304,9 @@ def place_for(
     # The solver is loaded where it is needed only.
     from trimaran.planner.placement.solve import place
 
-    microbatch = batch // (strategy.dp * strategy.microbatches)
-    arranged = cluster.ordered(strategy.device_order)
+    graph, table = job.graph, job.table
+    microbatch = job.batch // (strategy.dp * strategy.microbatches)
+    arranged = job.cluster.ordered(strategy.device_order)
     forward_s, backward_s = operation_phases(graph, table, batch=microbatch, execution=strategy.execution)
     step = table.steps.get(graph.digest)
     question = placement_problem(

@@ -107,7 +107,6 @@ class Recipe:
         passes: how often a gradient is read or written besides the exchange, for those copies
         collectives: of one exchange of a call, by their names in `pricing.collectives`
         interference: factor on the time of compute while a call runs
-        gathers_rows: of a sparse gradient, the rows that a batch touches are gathered; else all of it is summed
         owners_update: a tensor is updated by the rank that owns it alone
         host_updates: with a tensor of more elements than this every device updates, not the host of the one node; 0:
             the host does
@@ -131,7 +130,6 @@ class Recipe:
     passes: int = 0
     collectives: tuple[str, ...] = ("all_reduce",)
     interference: float = INTERFERENCE.value
-    gathers_rows: bool = False
     owners_update: bool = False
     host_updates: int = 0
     unknowns: tuple[tuple[str, Unknown], ...] = (("call_s", _CALL_S), ("interference", INTERFERENCE))

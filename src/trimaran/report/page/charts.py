@@ -34,6 +34,9 @@ INK, SOFT, GRID, GROUND = "var(--ink)", "var(--soft)", "var(--grid)", "var(--gro
 _FONT = 13
 _LETTER = 7.5  # mean width of a character in that size, of a wide font [pixels]
 _LINE = 20.0
+_NAME = 32
+"""Letters of a name at a bar or a value."""
+
 _MOST_ROWS = 20
 """Bars that lie below each other; of more, each stands, and they touch."""
 
@@ -371,10 +374,19 @@ def _draw_labels(
                 continue
             box = min(spots, key=lambda spot: sum(_overlap(spot, other) for other in taken))
             taken.append(box)
-            if abs((box[1] + box[3]) / 2 - height) > _LINE * 1.5:
-                end = min(max(at, box[0]), box[2]), box[3] if box[3] < height else box[1]
+            end = _nearest(box, at, height)
+            if math.dist(end, (at, height)) > _LINE:
                 drawing.line([(at, height), end], colour=one.colour)
-            drawing.text(box[0], box[3] - 4, label, size=_SMALL, colour=one.colour)
+            # A font that is wider than thought must not cover the point.
+            before = box[2] <= at
+            drawing.text(
+                box[2] if before else box[0],
+                box[3] - 4,
+                label,
+                size=_SMALL,
+                anchor="end" if before else "start",
+                colour=one.colour,
+            )
 
 
 _Box = tuple[float, float, float, float]
@@ -385,14 +397,22 @@ def _around(at: float, height: float, size: float, wide: float, top: float) -> I
     """Boxes for a label around a point and inside the plot, the nearest first."""
     tall, away = 16.0, size + 4
     lefts = (at + away, at - away - wide, at - wide / 2, at - 20, at + 20 - wide, WIDTH - _RIGHT - wide, _LEFT + 4)
-    for row in range(7):
-        for lift in sorted({-row, row}):
-            middle = height + lift * (tall + 2)
-            # In the row of the point there is room left and right of it alone.
-            for left in lefts if row else lefts[:2]:
-                box = (left, middle - tall / 2, left + wide, middle + tall / 2)
-                if box[0] >= _LEFT and box[2] <= WIDTH - 2 and box[1] >= top and box[3] <= top + _PLOT:
-                    yield box
+    boxes = [
+        # In the row of the point there is room left and right of it alone.
+        (left, middle - tall / 2, left + wide, middle + tall / 2)
+        for row in range(-6, 7)
+        for middle in (height + row * (tall + 2),)
+        for left in (lefts if row else lefts[:2])
+    ]
+    inside = [
+        box for box in boxes if box[0] >= _LEFT and box[2] <= WIDTH - 2 and box[1] >= top and box[3] <= top + _PLOT
+    ]
+    return sorted(inside, key=lambda box: math.dist(_nearest(box, at, height), (at, height)))
+
+
+def _nearest(box: _Box, at: float, height: float) -> Point:
+    """The place in a box that is nearest to a point."""
+    return min(max(at, box[0]), box[2]), min(max(height, box[1]), box[3])
 
 
 def _overlap(first: _Box, second: _Box) -> float:
@@ -480,7 +500,7 @@ def interval_chart(title: str, intervals: Sequence[Interval], axis: Axis) -> str
         return ""
     room = 0.06 * (high - low)
     low, high = low - room if low < 0 else 0.0, high + room
-    longest = max(len(short(one.name, 26)) for one in intervals)
+    longest = max(len(short(one.name, _NAME)) for one in intervals)
     left, right, top, tall = 24 + longest * _LETTER, 24.0, 14.0, 40.0
     bottom = top + tall * len(intervals)
     drawing = Drawing(width=WIDTH, height=bottom + 48, title=title, inline=True)
@@ -492,7 +512,7 @@ def interval_chart(title: str, intervals: Sequence[Interval], axis: Axis) -> str
     for n, one in enumerate(intervals):
         y, colour = top + tall * (n + 0.5), SERIES_COLOURS[n % len(SERIES_COLOURS)]
         down, up = place(one.ends[0]), place(one.ends[1])
-        drawing.text(left - 10, y + 4.5, short(one.name, 26), size=_FONT, anchor="end", colour=INK)
+        drawing.text(left - 10, y + 4.5, short(one.name, _NAME), size=_FONT, anchor="end", colour=INK)
         if up > down:
             drawing.line([(down, y), (up, y)], colour=colour, width=3)
             for end in (down, up):
@@ -539,8 +559,17 @@ def bar_chart(
     # One colour needs no name: the axis says what it is.
     legend = [parts[n] for n in kept] if len(kept) > 1 else []
     top = 12.0 + _LINE * _rows([name for name, _ in legend] + ([limit.name] if limit else [])) + 8.0
-    draw = _lying if len(bars) <= _MOST_ROWS else _standing
-    drawing = draw(title, bars, parts, kept, axis, limit, names, top, most)
+    shown = _Bars(
+        title=title,
+        bars=bars,
+        parts=[(n, *parts[n]) for n in kept],
+        axis=axis,
+        limit=limit,
+        names=names,
+        top=top,
+        most=most,
+    )
+    drawing = shown.lying() if len(bars) <= _MOST_ROWS else shown.standing()
     spots = _spots([name for name, _ in legend] + ([limit.name] if limit else []))
     for (name, colour), (x, y) in zip(legend, spots, strict=False):
         drawing.box(x, y - 11, 14, 14, colour=colour)
@@ -555,49 +584,94 @@ def bar_chart(
 _BAR, _SPACE = 18.0, 8.0
 
 
-def _lying(
-    title: str,
-    bars: Sequence[Bar],
-    parts: Sequence[tuple[str, str]],
-    kept: Sequence[int],
-    axis: Axis,
-    limit: Limit | None,
-    names: str,
-    top: float,
-    most: float,
-) -> Drawing:
-    longest = max(len(short(bar.name, 26)) for bar in bars)
-    noted = max(len(bar.note) for bar in bars)
-    left = 14 + longest * _LETTER
-    right = WIDTH - (12 + noted * _LETTER if noted else _RIGHT)
-    bottom = top + len(bars) * (_BAR + _SPACE)
-    drawing = Drawing(width=WIDTH, height=bottom + 48, title=title, inline=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bars:
+    """Bars to draw.
 
-    def place(value: float) -> float:
-        return left + (right - left) * value / most
+    Attributes:
+        title: of the chart
+        bars: in order
+        parts: number in each bar, name and colour of those that are drawn
+        axis: of the values
+        limit: a value that matters
+        names: what the names of bars that stand are
+        top: below the legend [pixels]
+        most: the largest value
+    """
 
-    _value_ticks(drawing, axis, (0.0, most), place, top - 4, bottom, right)
-    for number, bar in enumerate(bars):
-        y = top + number * (_BAR + _SPACE)
-        drawing.text(left - 8, y + 13.5, short(bar.name, 26), size=_FONT, anchor="end", colour=INK)
+    title: str
+    bars: Sequence[Bar]
+    parts: Sequence[tuple[int, str, str]]
+    axis: Axis
+    limit: Limit | None
+    names: str
+    top: float
+    most: float
+
+    def pieces(self, bar: Bar) -> Iterable[tuple[float, float, str, str]]:
+        """Begin and end of each part of a bar, its colour, and what a pointer on it reads."""
         at = 0.0
-        for n in kept:
-            wide = place(bar.parts[n]) - left
-            if wide >= 0.3:
-                says = f"{bar.name}, {parts[n][0]}: {axis.label(bar.parts[n])}"
-                gap = 1.0 if wide > 3 else 0.0
-                drawing.box(place(at), y, wide - gap, _BAR, colour=parts[n][1], says=says)
+        for n, name, colour in self.parts:
+            yield at, at + bar.parts[n], colour, f"{bar.name}, {name}: {self.axis.label(bar.parts[n])}"
             at += bar.parts[n]
-        if bar.note:
-            behind = place(at) + 6
-            if limit and behind - 4 < place(limit.at) < behind + len(bar.note) * _LETTER + 2:
-                behind = place(limit.at) + 6
-            drawing.text(behind, y + 13.5, bar.note, size=_FONT, colour=INK)
-    if limit:
-        drawing.line(
-            [(place(limit.at), top - 4), (place(limit.at), bottom)], colour=limit.colour, width=1.6, dashed=True
-        )
-    return drawing
+
+    def lying(self) -> Drawing:
+        """Below each other."""
+        longest = max(len(short(bar.name, _NAME)) for bar in self.bars)
+        noted = max(len(bar.note) for bar in self.bars)
+        left = 14 + longest * _LETTER
+        right = WIDTH - (12 + noted * _LETTER if noted else _RIGHT)
+        bottom = self.top + len(self.bars) * (_BAR + _SPACE)
+        drawing = Drawing(width=WIDTH, height=bottom + 48, title=self.title, inline=True)
+
+        def place(value: float) -> float:
+            return left + (right - left) * value / self.most
+
+        _value_ticks(drawing, self.axis, (0.0, self.most), place, self.top - 4, bottom, right)
+        for number, bar in enumerate(self.bars):
+            y, at = self.top + number * (_BAR + _SPACE), 0.0
+            drawing.text(left - 8, y + 13.5, short(bar.name, _NAME), size=_FONT, anchor="end", colour=INK)
+            for begin, at, colour, says in self.pieces(bar):
+                wide = place(at) - place(begin)
+                if wide >= 0.3:
+                    drawing.box(place(begin), y, wide - (1.0 if wide > 3 else 0.0), _BAR, colour=colour, says=says)
+            if bar.note:
+                behind = place(at) + 6
+                if self.limit and behind - 4 < place(self.limit.at) < behind + len(bar.note) * _LETTER + 2:
+                    behind = place(self.limit.at) + 6
+                drawing.text(behind, y + 13.5, bar.note, size=_FONT, colour=INK)
+        if self.limit:
+            at = place(self.limit.at)
+            drawing.line([(at, self.top - 4), (at, bottom)], colour=self.limit.colour, width=1.6, dashed=True)
+        return drawing
+
+    def standing(self) -> Drawing:
+        """Side by side."""
+        top = self.top + 22
+        bottom, wide = top + _PLOT, (WIDTH - _LEFT - _RIGHT) / len(self.bars)
+        drawing = Drawing(width=WIDTH, height=bottom + 48, title=self.title, inline=True)
+
+        def place(value: float) -> float:
+            return bottom - _PLOT * value / self.most
+
+        drawing.text(4, top - 10, self.axis.title, size=_FONT, colour=SOFT)
+        for value in round_values(0.0, self.most, 5):
+            drawing.line([(_LEFT, place(value)), (WIDTH - _RIGHT, place(value))], colour=GRID)
+            drawing.text(_LEFT - 8, place(value) + 4.5, self.axis.label(value), size=_FONT, anchor="end", colour=INK)
+        for group, first, count in _alike(self.bars):
+            for begin, end, colour, says in self.pieces(group):
+                if end > begin:
+                    box = (_LEFT + first * wide, place(end), count * wide + 0.05, place(begin) - place(end))
+                    drawing.box(*box, colour=colour, says=says)
+        every = max(1, round(len(self.bars) / 8))
+        for n in range(0, len(self.bars), every):
+            x = _LEFT + (n + 0.5) * wide
+            drawing.text(x, bottom + 20, self.bars[n].name, size=_FONT, anchor="middle", colour=INK)
+        drawing.text((_LEFT + WIDTH - _RIGHT) / 2, bottom + 42, self.names, size=_FONT, anchor="middle", colour=SOFT)
+        if self.limit:
+            at = place(self.limit.at)
+            drawing.line([(_LEFT, at), (WIDTH - _RIGHT, at)], colour=self.limit.colour, width=1.6, dashed=True)
+        return drawing
 
 
 def _value_ticks(
@@ -619,47 +693,6 @@ def _value_ticks(
             drawing.text(at, bottom + 18, label, size=_FONT, anchor="middle", colour=INK)
             free = at + half + 6
     drawing.text((place(ends[0]) + right) / 2, bottom + 40, axis.title, size=_FONT, anchor="middle", colour=SOFT)
-
-
-def _standing(
-    title: str,
-    bars: Sequence[Bar],
-    parts: Sequence[tuple[str, str]],
-    kept: Sequence[int],
-    axis: Axis,
-    limit: Limit | None,
-    names: str,
-    top: float,
-    most: float,
-) -> Drawing:
-    top += 22
-    bottom, wide = top + _PLOT, (WIDTH - _LEFT - _RIGHT) / len(bars)
-    drawing = Drawing(width=WIDTH, height=bottom + 48, title=title, inline=True)
-
-    def place(value: float) -> float:
-        return bottom - _PLOT * value / most
-
-    drawing.text(4, top - 10, axis.title, size=_FONT, colour=SOFT)
-    for value in round_values(0.0, most, 5):
-        drawing.line([(_LEFT, place(value)), (WIDTH - _RIGHT, place(value))], colour=GRID)
-        drawing.text(_LEFT - 8, place(value) + 4.5, axis.label(value), size=_FONT, anchor="end", colour=INK)
-    for group, first, count in _alike(bars):
-        at = 0.0
-        for n in kept:
-            if group.parts[n] > 0:
-                says = f"{group.name}, {parts[n][0]}: {axis.label(group.parts[n])}"
-                high = place(at + group.parts[n])
-                x = _LEFT + first * wide
-                drawing.box(x, high, count * wide + 0.05, place(at) - high, colour=parts[n][1], says=says)
-            at += group.parts[n]
-    every = max(1, round(len(bars) / 8))
-    for n in range(0, len(bars), every):
-        drawing.text(_LEFT + (n + 0.5) * wide, bottom + 20, bars[n].name, size=_FONT, anchor="middle", colour=INK)
-    drawing.text((_LEFT + WIDTH - _RIGHT) / 2, bottom + 42, names, size=_FONT, anchor="middle", colour=SOFT)
-    if limit:
-        at = place(limit.at)
-        drawing.line([(_LEFT, at), (WIDTH - _RIGHT, at)], colour=limit.colour, width=1.6, dashed=True)
-    return drawing
 
 
 def _alike(bars: Sequence[Bar]) -> Iterable[tuple[Bar, int, int]]:

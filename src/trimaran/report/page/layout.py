@@ -291,9 +291,19 @@ def _timelines(part: Timelines) -> str:
 
 def _absent(absent: Sequence[Absent]) -> Iterable[str]:
     if absent:
-        lines = "".join(f"<li><strong>{escaped(one.title)}</strong>: {escaped(one.how)}</li>" for one in absent)
+        lines = "".join(f"<li><strong>{escaped(one.title)}</strong>: {_unbroken(one.how)}</li>" for one in absent)
         yield '<section id="absent" class="full" aria-labelledby="absent-title">'
         yield f'<h2 id="absent-title">Not in this report</h2><ul>{lines}</ul></section>'
+
+
+_WHOLE = 24
+"""Letters of a word that is not broken at its hyphens, such as an option; a longer one may not fit a small screen."""
+
+
+def _unbroken(text: str) -> str:
+    """A text with commands, whose options stay whole."""
+    words = ((escaped(word), "-" in word and len(word) <= _WHOLE) for word in text.split(" "))
+    return " ".join(f'<span class="whole">{word}</span>' if is_whole else word for word, is_whole in words)
 
 
 def _foot(page: Page) -> Iterable[str]:

@@ -730,7 +730,7 @@ def _stages(strategy: Strategy, modules: Mapping[str, int] | None, layers: int |
             held = f"{sum(own)} layers ({' + '.join(map(str, own))})" if len(own) > 1 else f"{sum(own)} layers"
         elif layers:
             held = f"about {layers / strategy.pp:.3g} of {layers} layers" + (
-                f", in {strategy.chunks} chunks" if strategy.chunks > 1 else ""
+                f", {strategy.chunks} chunks" if strategy.chunks > 1 else ""
             )
         else:
             held = "not said"
@@ -778,7 +778,7 @@ def _placement_drawing(rows: Sequence[tuple[str, str, str]], modules: Mapping[st
         says = f"{name}: {held}; {ranks}"
         drawing.box(x, y, wide, high, colour=_ROW_COLOURS[row % len(_ROW_COLOURS)], says=says)
         drawing.box(x + 5, y + 2, wide - 7, high - 4, colour=GROUND, says=says)
-        most = int((wide - 20) / 7.2)
+        most = int((wide - 20) / 6.8)
         drawing.text(x + 12, y + 22, short(name, most), size=13, colour=INK, bold=True)
         drawing.text(x + 12, y + 40, short(held, most), size=12, colour=SOFT)
         drawing.text(x + 12, y + 57, short(ranks, most), size=12, colour=SOFT)

@@ -19,13 +19,15 @@ State is that of one process, by the names of the user's model, whatever the pla
 What cannot be kept exactly is refused before the training begins (`check`).
 """
 
+import copy
 import hashlib
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -55,13 +57,17 @@ from trimaran.checkpoint_files.pieces import (
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
 from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.held_state import HeldState
 from trimaran.graph.optimizers import (
     Trained,
     make_optimizer,
+    make_schedule,
     parameter_groups,
     stand_ins,
+    takes_metric,
     trained_parameters,
     without_hooks,
+    written_options,
 )
 from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 from trimaran.graph.user_model import quiet
@@ -147,6 +153,7 @@ class TrainingState:
 
     Attributes:
         graph: digest of the graph of the job; empty: it is not known
+        outside: what a step takes over from the one before it, and is neither a parameter nor a buffer of the model
     """
 
     def __init__(
@@ -171,6 +178,8 @@ class TrainingState:
         self._replica, self._row = place
         self._modules = modules
         self.graph = ""
+        self.outside: tuple[str, ...] = ()
+        self._checked = False
         self._room: dict[str, torch.Tensor] = {}
         self._shared_out: tuple[list[Piece], Writers] | None = None
         self._ordered: tuple[list[str], dict[str, Any] | None] | None = None
@@ -183,9 +192,20 @@ class TrainingState:
 
         Raises:
             InputError: the optimizer, the schedule or the model keeps something that is no plain value and no tensor,
-                or that does not lie on the ranks as its parameter does
+                or that does not lie on the ranks as its parameter does; or a step takes over what no state has
         """
+        self._checked = True
         self._gatherer.check_extra()
+        buffers = {name for kind, name in self._gatherer.shapes if kind == "buffer"}
+        outside = [name for name in self.outside if name not in buffers]
+        if outside:
+            raise InputError(
+                f"each step takes over {format_some(outside)} from the one before it, which is no buffer of the "
+                "model, so that a checkpoint would not have it: keep it in a buffer of the model (register_buffer), "
+                "or train without saving",
+                code="checkpoint.outside-the-model",
+                names=tuple(outside),
+            )
         optimizer = self._updater.optimizer
         if optimizer is None:
             return
@@ -210,6 +230,7 @@ class TrainingState:
         self._try_optimizer(name)
         self._extra()
         self._schedule_state()
+        self._try_going_on(name)
 
     def _try_optimizer(self, name: str) -> None:
         """Look at what the optimizer keeps of small tensors after a step."""
@@ -228,19 +249,54 @@ class TrainingState:
                 elif value.dim() and value.shape != shape and self._part.sharing and self._traits.elementwise:
                     raise _not_like_share(what, tuple(value.shape), tuple(shape))
 
+    def _try_going_on(self, name: str) -> None:
+        """See whether an optimizer and a schedule that are put back go on as they would have, on small tensors."""
+        starts, gradients = self._stand_ins()
+        if not starts:
+            return
+        with preserved_randomness(self._gatherer.model), quiet(), _put_back_after(self._job):
+            try:
+                first = _Trained(self._job, starts)
+                first.take(gradients[:_BEFORE])
+                second = _Trained(self._job, first.values())
+                second.load(first)
+                (values, options), (again, options_again) = (one.take(gradients * _ROUNDS) for one in (first, second))
+            except Exception:  # noqa: BLE001 whatever it is, the training meets it too and tells it better
+                return
+        if options == options_again and all(torch.equal(*pair) for pair in zip(values, again, strict=True)):
+            return
+        schedule = self._updater.schedule
+        what = f"the schedule {type(schedule).__name__}" if schedule is not None and options != options_again else name
+        raise InputError(
+            f"{what} does not go on as before from its own state_dict(): on small tensors it "
+            "was put back by load_state_dict(), and then made other updates than without a break. What it keeps in "
+            "attributes, such as a count of steps, is lost: keep it in the optimizer's state or param_groups, or "
+            "return it from state_dict() and take it in load_state_dict(), or train without saving",
+            code="checkpoint.forgets",
+            what=what,
+        )
+
+    def _stand_ins(self) -> tuple[list[tuple[str, torch.Tensor]], list[list[torch.Tensor]]]:
+        """Small tensors in the place of some parameters, and gradients of some steps; none where none can be tried."""
+        parameters = trained_parameters(self._gatherer.model)
+        known = {one for one, _ in parameters.named_parameters()}
+        tried = [one for one in self._traits.tried if one in known]
+        if not tried:
+            return [], []
+        starts, gradients = stand_ins(_like(parameters), tried)
+        return list(starts), gradients
+
     def _kept_of_some(self, *, own_dtypes: bool = False) -> dict[str, tuple[torch.Size, dict[Any, Any]]]:
         """What the optimizer keeps of small tensors after a step, and their shapes, by names of some parameters.
 
         Args:
             own_dtypes: tensors of the dtypes of the parameters; else of fp64
         """
-        parameters = trained_parameters(self._gatherer.model)
-        known = {one for one, _ in parameters.named_parameters()}
-        tried = [one for one in self._traits.tried if one in known]
-        if not tried:
+        starts, gradients = self._stand_ins()
+        if not starts:
             return {}
+        parameters = trained_parameters(self._gatherer.model)
         with preserved_randomness(self._gatherer.model), quiet():
-            starts, gradients = stand_ins(_like(parameters), tried)
             dtypes = {one: like.dtype if own_dtypes else torch.float64 for one, like in parameters.named_parameters()}
             named = [(one, nn.Parameter(start.detach().clone().to(dtypes[one]))) for one, start in starts]
             optimizer = make_optimizer(self._job, Trained(named))
@@ -269,6 +325,8 @@ class TrainingState:
             # State that lives on the host may be on its way there.
             torch.cuda.synchronize(self._world.device)
         with self._agreement.alike("what is saved"):
+            if not self._checked:
+                self.check()
             here, values = self._here()
             said = _Said(
                 self._gatherer.options(self._part, self._updater), self._schedule_state(), self._extra(), values
@@ -1029,6 +1087,59 @@ class TrainingState:
                 source=source,
             ) from error
         return moved
+
+
+class _Trained:
+    """Small tensors with the job's optimizer and schedule."""
+
+    def __init__(self, job: Job, starts: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self._named = [(name, nn.Parameter(start.detach().clone())) for name, start in starts]
+        self._optimizer = make_optimizer(job, Trained(self._named))
+        without_hooks(self._optimizer)
+        self._schedule = make_schedule(job, self._optimizer)
+        self._by_metric = self._schedule is not None and takes_metric(self._schedule)
+
+    def take(self, gradients: Sequence[Sequence[torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
+        """A step by each; tensors and options after each. A schedule that comes to its end ends them."""
+        torch.manual_seed(0)
+        found: list[torch.Tensor] = []
+        options: list[str] = []
+        for step in gradients:
+            for (_, parameter), gradient in zip(self._named, step, strict=True):
+                parameter.grad = gradient.clone()
+            self._optimizer.step()
+            found += [parameter.detach().clone() for _, parameter in self._named]
+            try:
+                if self._schedule is not None:
+                    self._schedule.step(*((1.0,) if self._by_metric else ()))
+            except Exception:  # noqa: BLE001 it is the user's, and may be made for fewer steps
+                break
+            options.append(written_options(self._optimizer))
+        return found, options
+
+    def values(self) -> list[tuple[str, torch.Tensor]]:
+        return [(name, parameter.detach()) for name, parameter in self._named]
+
+    def load(self, other: "_Trained") -> None:
+        """Take over the state of another one, as from a checkpoint."""
+        self._optimizer.load_state_dict(copy.deepcopy(other._optimizer.state_dict()))
+        if self._schedule is not None:
+            self._schedule.load_state_dict(copy.deepcopy(other._schedule.state_dict()))
+
+
+@contextmanager
+def _put_back_after(job: Job) -> Iterator[None]:
+    """Put back what the functions of a job that make an optimizer and a schedule hold."""
+    held = HeldState({"Job.optimizer": job.optimizer, "Job.lr_schedule": job.lr_schedule})
+    try:
+        yield
+    finally:
+        held.put_back()
+
+
+_BEFORE, _ROUNDS = 1, 4
+"""Steps that are taken before a state is put back: one, so that a count that is lost is off in any period. And how
+often the gradients of a trial are gone through then."""
 
 
 _GENERATORS: Mapping[str, tuple[str, ...]] = {

@@ -89,6 +89,15 @@ def test_what_does_not_fit_is_refused_with_the_least_that_it_needs() -> None:
         find(SMALL, "dgx-a100", batch=16, memory_bytes=10**8)
 
 
+def test_the_least_is_of_strategies_that_are_allowed() -> None:
+    """With all layers recomputed it would fit, which the pin forbids."""
+    pins = Pins(dp=8, zero=3, recompute="none", microbatch=8)
+    with raises("analytical.nothing-fits", InfeasibleError) as caught:
+        find(SMALL, "dgx-a100", batch=64, memory_bytes=5 * 10**9, pins=pins)
+    needed, left = (float(part.split(" GB")[0].split()[-1]) for part in str(caught.value).split(" GB")[:2])
+    assert needed > left == 5.0
+
+
 def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
     with raises("analytical.nothing-fits", InfeasibleError):
         find(SMALL, "dgx-a100", batch=16, pins=builders.pins_of_degrees(tensor=3))

@@ -1,5 +1,7 @@
 """A plan for a machine that is not at hand holds what its device keeps, not what the kernels of this machine keep."""
 
+import functools
+
 import pytest
 
 from trimaran.planner.problem import assess
@@ -12,9 +14,10 @@ MOST_OVER = 0.3
 """Gradients of activations have the precision of weights in a plan, and those of weights are there all the time."""
 
 
-def peak_of(reference: str, precision: str, batch: int, strategy: Strategy | None = None) -> int:
+@functools.cache
+def peak_of(reference: str, precision: str, batch: int) -> int:
     request = PlanRequest(cluster="dgx-a100", devices=2, batch=batch, precision=precision)
-    return max(assess(strategy or Strategy(), machine_problem(reference, request)).peak_bytes)
+    return max(assess(Strategy(), machine_problem(reference, request)).peak_bytes)
 
 
 @pytest.mark.parametrize(
