@@ -185,7 +185,7 @@ def test_no_step_is_shorter_than_what_its_busiest_rank_computes_and_its_messages
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
         if strategy.is_stale:
             continue
-        messages = busiest_link(strategy, case.graph, case.table, case.cluster, batch=16)
+        messages = busiest_link(strategy, problem(case, case.cluster))
         assert (max(messages) > 0) == (strategy.pp > 1), strategy.name
         for bounded, seconds in zip(messages, taken, strict=True):
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
