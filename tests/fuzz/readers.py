@@ -115,6 +115,12 @@ def _read_program(path: Path) -> object:
     return program
 
 
+def _read_factors(path: Path) -> None:
+    from trimaran.rehearsal.prices import read_calibration
+
+    read_calibration(path)
+
+
 def _read_program_text(path: Path) -> object:
     from trimaran.base.files import read_text
     from trimaran.program.rules.check import check_program
@@ -699,6 +705,15 @@ READERS: Mapping[str, Reader] = {
         form="json",
         seeds=_programs,
         read=_read_program,
+    ),
+    "calibration of a rehearsal": Reader(
+        modules=("trimaran/rehearsal/prices.py",),
+        file_name="factors.json",
+        form="json",
+        seeds=lambda: [
+            b'{"others": 1.1, "host": 2.0, "kernels": {"aten.mm.default": 0.9}, "spread": 0.1, "source": "a profile"}'
+        ],
+        read=_read_factors,
     ),
     "program text": Reader(
         modules=("trimaran/program/text.py",),

@@ -1,6 +1,6 @@
 """What recorded kernels and collectives take on a target cluster: the models that plans are priced by, no others.
 
-    kernel       TraceOp ─▶ works ─▶ curves of the device (`pricing/kernels`)
+    kernel       TraceOp ─▶ works ─▶ curves of the device (`pricing/kernels`) × the user's calibration
     collective   group ─▶ links that it crosses on the machine ─▶ curves of collectives (`pricing/collectives`)
 
 A group is priced with all groups like it under way at once, the slowest layout of them: ranks that are not rehearsed
@@ -17,10 +17,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError
+from trimaran.base.files import read_bytes
 from trimaran.graph.kernels.convert import ITEM_BYTES, works_alone
 from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.graph.trace.types import TraceOp
@@ -34,6 +38,75 @@ from trimaran.pricing.kernels.estimate import framework_constant, seconds_alone
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.rehearsal.record import Collective, Kernel, TensorForm
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Factors from one device that was measured
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured by modelled times, from one device.
+
+    Attributes:
+        kernels: by name of the operator, with or without its overload ("aten.mm" or "aten.mm.default")
+        kinds: by family of kernels, for those that `kernels` does not name
+        others: of all other kernels
+        host: of the host's time for a launch
+        collectives: by operation, such as "all_gather"
+        spread: standard deviation of the logarithm of what remains unknown
+        source: where the factors come from
+    """
+
+    kernels: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    others: float = 1.0
+    host: float = 1.0
+    collectives: dict[str, float] = {}
+    spread: float = 0.05
+    source: str
+
+    def of(self, name: str, kind: str) -> float:
+        """The factor of a kernel.
+
+        Args:
+            name: with its overload
+            kind: family
+
+        Example:
+            >>> table = Calibration(kernels={"aten.mm": 1.2}, kinds={"softmax": 0.9}, source="example")
+            >>> table.of("aten.mm.default", "product"), table.of("aten._softmax.default", "softmax")
+            (1.2, 0.9)
+        """
+        for spelling in (name, name.rpartition(".")[0]):
+            if spelling in self.kernels:
+                return self.kernels[spelling]
+        return self.kinds.get(kind, self.others)
+
+
+_MOST_CALIBRATION_BYTES = 4 * 2**20
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Factors from a JSON file with the fields of `Calibration`.
+
+    Raises:
+        InputError: no file, none of these, or a factor that is not positive
+    """
+    found = decode_typed(read_bytes(path, most_bytes=_MOST_CALIBRATION_BYTES), Calibration, source=str(path))
+    factors = {"others": found.others, "host": found.host, **found.kernels, **found.kinds, **found.collectives}
+    for name, factor in factors.items():
+        if not (factor > 0.0 and math.isfinite(factor)):
+            raise InputError(
+                f"{path}: the factor of {name} is {factor}: measured by modelled time is a number above 0",
+                code="rehearse.bad-factor",
+                name=name,
+                factor=factor,
+            )
+    if not (found.spread >= 0.0 and math.isfinite(found.spread)):
+        raise InputError(
+            f"{path}: spread is {found.spread}: a standard deviation is 0 or more", code="rehearse.bad-spread"
+        )
+    return found
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Kernels
@@ -68,6 +141,7 @@ def price_kernels(
     software: Software,
     *,
     tf32: bool = False,
+    calibration: Calibration | None = None,
 ) -> list[KernelPrice]:
     """The price of each of a record's kernels.
 
@@ -76,6 +150,7 @@ def price_kernels(
         device: of the catalog
         software: framework and year
         tf32: products of float32 are rounded to TF32
+        calibration: factors from one device
 
     Returns:
         A price for each, in order.
@@ -100,11 +175,12 @@ def price_kernels(
         kind = str(work.kind)
         if work.kind is WorkKind.ATTENTION:
             on_device = _attention_seconds(work, on_device, device, software)
+        factor = 1.0 if calibration is None else calibration.of(name, kind)
         if "_scaled_" in name and work.kind is WorkKind.PRODUCT:
-            on_device /= _EIGHT_BITS
+            factor /= _EIGHT_BITS
         found[number] = KernelPrice(
-            before.device_s + on_device,
-            before.host_s + on_host,
+            before.device_s + on_device * factor,
+            before.host_s + on_host * (1.0 if calibration is None else calibration.host),
             before.flops + work.flops,
             before.kind or kind,
         )
@@ -266,12 +342,15 @@ class Links:
         world: ranks in all
         per_node: ranks of a node; they have its first devices
         year: of the software, which decides the library of collectives
+        calibration: factors from runs
 
     Raises:
         InputError: more ranks than devices
     """
 
-    def __init__(self, machine: Machine, *, world: int, per_node: int, year: float) -> None:
+    def __init__(
+        self, machine: Machine, *, world: int, per_node: int, year: float, calibration: Calibration | None = None
+    ) -> None:
         nodes = -(-world // per_node)
         if per_node > machine.node.devices or nodes > max(1, machine.nodes):
             raise InputError(
@@ -282,6 +361,7 @@ class Links:
                 per_node=per_node,
             )
         self._machine, self._world, self._per_node, self._year = machine, world, per_node, year
+        self._factors = calibration.collectives if calibration is not None else {}
         self._crossings: dict[tuple[str, tuple[int, ...]], frozenset[Crossing]] = {}
         self._known: dict[tuple[str, tuple[int, ...], int], Transfer] = {}
 
@@ -313,13 +393,14 @@ class Links:
             find = self._message_crossings if asked == "send_recv" else self._group_crossings
             crossings = self._crossings[asked, ranks] = find(asked, ranks)
         cost, latency = (self._slowest(asked, size, crossings) for size in (nbytes, _EMPTY_BYTES))
-        latency_s = min(latency.seconds, cost.seconds)
+        factor = self._factors.get(operation, self._factors.get(asked, 1.0))
+        latency_s = min(latency.seconds, cost.seconds) * factor
         return Transfer(
             latency_s=latency_s,
-            flow_s=cost.seconds - latency_s,
+            flow_s=cost.seconds * factor - latency_s,
             links=(self._limit(ranks),),
-            low=cost.low,
-            high=cost.high,
+            low=cost.low * factor,
+            high=cost.high * factor,
             source=cost.source,
         )
 

@@ -29,12 +29,12 @@ from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.exchange.costs import straggling
-from trimaran.pricing.kernels.corrections import step_seconds
+from trimaran.pricing.kernels.corrections import Profile, correction_from_profile, step_seconds
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant, step_spread
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.rehearsal.prices import Links, host_seconds, price_kernels
+from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels
 from trimaran.rehearsal.record import Issue, Kernel, Record, Run
 from trimaran.rehearsal.replay import Excerpt, Times, last_steps, play_of, run
 
@@ -174,6 +174,7 @@ def step_time(
     kinds: Mapping[int, int] | None = None,
     software: Software | None = None,
     tf32: bool = False,
+    calibration: Calibration | None = None,
 ) -> StepTime:
     """The step time of a rehearsed script on a machine.
 
@@ -183,6 +184,7 @@ def step_time(
         kinds: by rank, the rehearsed rank that does the same; ranks that are not named wait for nobody
         software: framework and year; None: PyTorch of today's models
         tf32: products of float32 are rounded to TF32
+        calibration: factors from one device
 
     Returns:
         Step, parts, and the timeline of the last whole step.
@@ -197,6 +199,7 @@ def step_time(
         kinds=dict(kinds or {}),
         software=software or Software(),
         tf32=tf32,
+        calibration=calibration,
     )
     excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
@@ -219,6 +222,46 @@ def _check_steps(excerpts: Sequence[Excerpt]) -> None:
         )
 
 
+def calibration_from_profile(
+    profile: Profile, record: Record, machine: Machine, *, software: Software | None = None, tf32: bool = False
+) -> Calibration:
+    """Factors from a profile of the script on one device: of operators, and of families of kernels for the others.
+
+    Args:
+        profile: of steps on a device of the machine's kind
+        record: of the same script with the same batch, rehearsed on one rank
+        machine: whose device was profiled
+        software: as of `step_time`
+        tf32: as of `step_time`
+
+    Raises:
+        InputError: the profile has none of the kernels that the step consists of
+    """
+    software = software or Software()
+    prices = price_kernels(record.kernels, machine.node.device, software, tf32=tf32)
+    by_name: Counter[str] = Counter()
+    by_kind: dict[WorkKind, float] = {}
+    host_s = 0.0
+    for event in last_steps(record).last:
+        if isinstance(event, Run) and prices[event.kernel].kind:
+            price = prices[event.kernel]
+            by_name[record.kernels[event.kernel].name.rpartition(".")[0]] += price.device_s  # type: ignore[assignment]
+            host_s += price.host_s
+            kind = next((kind for kind in WorkKind if kind == price.kind), None)
+            if kind is not None:
+                by_kind[kind] = by_kind.get(kind, 0.0) + price.device_s
+    correction = correction_from_profile(profile, by_kind, host_s)
+    measured = {name.replace("::", "."): seconds for name, seconds in profile.operators_s.items()}
+    return Calibration(
+        kernels={name: measured[name] / seconds for name, seconds in by_name.items() if seconds and name in measured},
+        kinds={str(kind): factor for kind, factor in correction.kinds.items()},
+        others=correction.others,
+        host=correction.host,
+        spread=correction.spread,
+        source=f"corrected by {profile.source}",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """What a step is priced with."""
@@ -227,6 +270,7 @@ class _Asked:
     kinds: dict[int, int]
     software: Software
     tf32: bool
+    calibration: Calibration | None
 
     @property
     def device(self) -> Device:
@@ -235,6 +279,8 @@ class _Asked:
     @property
     def spread(self) -> float:
         """Standard deviation of the logarithm of the time of all kernels."""
+        if self.calibration is not None:
+            return self.calibration.spread
         return step_spread(self.device, self.software, constants())
 
 
@@ -247,13 +293,17 @@ class _Priced:
     """
 
     def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
-        first, software = excerpts[0].record, asked.software
-        links = Links(asked.machine, world=first.world, per_node=first.per_node, year=software.year)
+        first, calibration, software = excerpts[0].record, asked.calibration, asked.software
+        links = Links(
+            asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
+        )
         self.prices = {
-            excerpt.record.rank: price_kernels(excerpt.record.kernels, asked.device, software, tf32=asked.tf32)
+            excerpt.record.rank: price_kernels(
+                excerpt.record.kernels, asked.device, software, tf32=asked.tf32, calibration=calibration
+            )
             for excerpt in excerpts
         }
-        self.launch_s = host_seconds(software)
+        self.launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
         overlap = framework_constant("overlap", software, constants())
         self.totals: dict[int, tuple[float, float]] = {}
         self.drag: dict[int, float] = {}
@@ -366,7 +416,8 @@ class _Answer:
         slowest_s = max(self._slowest_s(excerpt) for excerpt in self._excerpts)
         below, above = (math.hypot(ends[place] - step_s, others[place] - step_s) for place in (0, 1))
         whole_s = step_s + slowest_s
-        return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, "analytic: modelled")
+        source = "modelled" if self._asked.calibration is None else f"modelled, {self._asked.calibration.source}"
+        return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, f"analytic: {source}")
 
     def _slowest_s(self, excerpt: Excerpt) -> float:
         device_s, host_s = self._priced.totals[excerpt.record.rank]
@@ -541,8 +592,11 @@ class _Answer:
         return next(excerpt.record for excerpt in self._excerpts if excerpt.record.rank == rank)
 
     def _sources(self) -> tuple[str, ...]:
+        kernels = "kernels: curves of the device"
+        if self._asked.calibration is not None:
+            kernels = f"{kernels}, times {self._asked.calibration.source}"
         found = Counter(transfer.source for transfer in self._play.transfers.values())
-        return "kernels: curves of the device", *(f"collectives: {source}" for source, _ in found.most_common(3))
+        return kernels, *(f"collectives: {source}" for source, _ in found.most_common(3))
 
     def _timeline(self) -> Timeline:
         """Spans of the last step, from its start."""

@@ -1,6 +1,7 @@
 """Laws of the step time of recorded ranks, and small cases by hand."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -8,19 +9,20 @@ from hypothesis import strategies as st
 from tests.unit.rehearsal.writing import collective, group, product, record, runs, small
 
 from trimaran.base.errors import InputError
+from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives.algorithms import collective_cost, crossing_cost
 from trimaran.pricing.collectives.links import crossing_of
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.pricing.exchange.unknowns import INTERFERENCE
-from trimaran.pricing.kernels.corrections import step_seconds
+from trimaran.pricing.kernels.corrections import Profile, step_seconds
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.types import Program
-from trimaran.rehearsal.prices import Links, host_seconds, price_kernels
+from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels, read_calibration
 from trimaran.rehearsal.record import Await, End, Event, Issue, Kernel, Mark, Record, Sync, TensorForm, Wait
-from trimaran.rehearsal.time import StepTime, step_time
+from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
 from trimaran.report.trace import trace_document
 
 H100 = find_machine("dgx-h100")
@@ -266,6 +268,8 @@ def test_parts_sum_up_and_slower_is_never_faster(events: list[Event]) -> None:
     assert slow.step.seconds >= fast.step.seconds * (1 - 1e-9)
     assert fast.step.low <= fast.step.seconds <= fast.step.high
     assert min(fast.ranks[0].parts.compute_s, fast.parts.launches_s, fast.parts.communication_s) >= 0.0
+    longer = step_time([found], H100, calibration=Calibration(collectives={"all_reduce": 3.0}, source="example"))
+    assert longer.step.seconds >= fast.step.seconds * (1 - 1e-9)
 
 
 def test_steps_before_the_last_one_do_not_count() -> None:
@@ -276,6 +280,36 @@ def test_steps_before_the_last_one_do_not_count() -> None:
     assert first.step.seconds == pytest.approx(timed(usual).step.seconds, rel=0.05)
 
 
+def test_calibration_is_a_factor_on_what_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "factors.json"
+    path.write_text('{"kernels": {"aten.mm": 2.0}, "host": 1.5, "spread": 0.01, "source": "one H100"}')
+    table = read_calibration(path)
+    found, plain = step_time([steps(runs(0, 10))], H100, calibration=table), timed(steps(runs(0, 10)))
+    assert found.step.seconds == pytest.approx(2 * plain.step.seconds, rel=0.01)
+    assert found.step.high / found.step.low < plain.step.high / plain.step.low
+    small_ones = step_time([steps(runs(1, 1000))], H100, calibration=table)
+    assert small_ones.step.seconds == pytest.approx(1.5 * 1000 * HOST_S, rel=0.25)
+
+
+def test_a_profile_of_one_device_calibrates_operators_and_their_kinds() -> None:
+    """Products take twice as long as modelled, sums five times; operators that were not profiled as their kind."""
+    add = Kernel("aten.add.Tensor", (TensorForm((2**24,), "float32"),) * 2, (TensorForm((2**24,), "float32"),), {}, 0)
+    alike = Kernel("aten.mul.Tensor", add.inputs, add.outputs, {}, 0)
+    found = record([*runs(0, 4), *runs(1, 4)], [LARGE, add])
+    profile = Profile(
+        kinds_s={WorkKind.PRODUCT: 8 * alone(LARGE), WorkKind.ELEMENTWISE: 20 * alone(add)},
+        step_s=8 * alone(LARGE) + 20 * alone(add),
+        steps=1,
+        source="one H100",
+        operators_s={"aten::mm": 8 * alone(LARGE), "aten::add": 20 * alone(add)},
+    )
+    table = calibration_from_profile(profile, found, H100)
+    assert table.kernels == {"aten.mm": pytest.approx(2.0), "aten.add": pytest.approx(5.0)}
+    assert step_time([found], H100, calibration=table).step.seconds == pytest.approx(profile.step_s, rel=0.01)
+    other = record([*runs(0, 4), *runs(1, 4)], [LARGE, alike])
+    assert step_time([other], H100, calibration=table).step.seconds == pytest.approx(profile.step_s, rel=0.01)
+
+
 def test_the_interval_of_long_steps_is_not_narrower(monkeypatch: pytest.MonkeyPatch) -> None:
     found = steps([*runs(0, 4), Issue(0), *runs(0, 2), Wait(0, 0), *runs(1)], collective(nbytes=2**30), world=2)
     played = timed(found).step
@@ -284,6 +318,14 @@ def test_the_interval_of_long_steps_is_not_narrower(monkeypatch: pytest.MonkeyPa
     assert quick.seconds == played.seconds
     assert quick.low <= played.low * 1.001
     assert quick.high >= played.high * 0.999
+
+
+@pytest.mark.parametrize("text", ['{"source": "x", "kernels": {"aten.mm": 0}}', '{"source": "x", "host": -1}'])
+def test_factors_that_are_not_positive_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "factors.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="above 0"):
+        read_calibration(path)
 
 
 def test_compiled_scripts_are_not_sure() -> None:

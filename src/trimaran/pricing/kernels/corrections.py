@@ -64,12 +64,14 @@ class Profile:
         step_s: from the start of a step to the start of the next [s]
         steps: in the profile
         source: the file
+        operators_s: seconds of the kernels that each operator asked for, by its name, such as "aten::mm" [s]
     """
 
     kinds_s: Mapping[WorkKind, float]
     step_s: float
     steps: int
     source: str
+    operators_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def device_s(self) -> float:
@@ -146,11 +148,20 @@ def read_kineto(path: Path, *, steps: int | None = None) -> Profile:
         raise InputError(f"{path}: a profile has at least one step, got {count}", steps=count)
     operators = {event.external: event.name for event in events if event.cat == "cpu_op" and event.external is not None}
     seconds: dict[WorkKind, float] = {}
+    by_operator: dict[str, float] = {}
     for event in kernels:
         operator = "" if event.external is None else operators.get(event.external, "")
         kind, each_s = _kind(event.name.lower(), operator.lower()), (event.dur or 0.0) * 1e-6 / count
         seconds[kind] = seconds.get(kind, 0.0) + each_s
-    return Profile(kinds_s=seconds, step_s=_step_s(marks or kernels, count, path), steps=count, source=str(path))
+        if operator:
+            by_operator[operator] = by_operator.get(operator, 0.0) + each_s
+    return Profile(
+        kinds_s=seconds,
+        step_s=_step_s(marks or kernels, count, path),
+        steps=count,
+        source=str(path),
+        operators_s=by_operator,
+    )
 
 
 def _events(path: Path) -> Sequence[_Event]:
