@@ -711,7 +711,8 @@ READERS: Mapping[str, Reader] = {
         file_name="factors.json",
         form="json",
         seeds=lambda: [
-            b'{"others": 1.1, "host": 2.0, "kernels": {"aten.mm.default": 0.9}, "spread": 0.1, "source": "a profile"}'
+            b'{"calibration": {"others": 1.1, "host": 2.0, "kernels": {"aten.mm.default": 0.9}, "spread": 0.1,'
+            b' "source": "a profile"}}'
         ],
         read=_read_factors,
     ),

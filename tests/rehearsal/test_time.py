@@ -1,11 +1,16 @@
 """Step times of scripts that are rehearsed for this: the same answer as a plan's, and published steps."""
 
+import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.commands.running import trimaran
+from tests.raising import raises
 from tests.rehearsal.rehearsing import rehearse_rank
 
+from trimaran.features.rehearse.ask import ask
 from trimaran.machine.find import find_machine
 from trimaran.planning.workloads import workload
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
@@ -79,3 +84,74 @@ def test_published_steps_of_fsdp(
     # Blocks and what is around them, each microbatch: gathered for the forward and all but the root for the backward.
     assert counts["reduce_scatter of 8 ranks"] == 2 * (layers + 1)
     assert 4 * layers <= counts["all_gather of 8 ranks"] <= 4 * (layers + 1)
+
+
+SCRIPT = """
+import torch, torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank() % 8)
+model = torch.nn.Linear(8192, 8192, bias=False).cuda()
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = model(torch.randn(8192, 8192, device="cuda")).float().pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def profiled(seconds: float) -> str:
+    """A trace of one step, with all of its products in one kernel of a length [s]."""
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": seconds * 1e6},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 5, "args": {"External id": 7}},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 9, "dur": seconds * 1e6, "args": {"External id": 7}},
+    ]
+    return json.dumps({"traceEvents": events})
+
+
+def test_a_profile_of_one_gpu_corrects_steps_of_many(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "trace.json").write_text(profiled(1.0))
+
+    def rehearse(world: int, *options: str) -> tuple[int, str, dict[str, Any]]:
+        command = ("rehearse", "--world", str(world), "--cluster", "dgx-h100", "--ranks", "0", *options, "--json")
+        done = trimaran(*command, "--", "train.py", cwd=tmp_path)
+        return done.returncode, done.stderr, json.loads(done.stdout)
+
+    code, _, alone = rehearse(1, "--kineto", "trace.json", "--output", "one.json")
+    assert code == 0
+    # What the trace lacks (sums, the optimizer) is corrected as its products are.
+    assert alone["step"]["seconds"] == pytest.approx(1.0, rel=0.1)
+    _, _, plain = rehearse(8)
+    code, _, corrected = rehearse(8, "--calibration", "one.json")
+    assert code == 0
+    assert plain["calibration"] is None
+    assert corrected["calibration"] == alone["calibration"]
+    assert any("trace.json" in note for note in corrected["notes"])
+    # The products of a rank take as long as on the GPU that was profiled.
+    assert corrected["step"]["parts_s"]["compute"] == pytest.approx(alone["step"]["parts_s"]["compute"], rel=0.02)
+    assert corrected["step"]["seconds"] > 5 * plain["step"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"world": 8, "kineto": "trace.json"}, "rehearse.profile-of-many"),
+        ({"world": 1, "kineto": "trace.json", "calibration": "one.json"}, "rehearse.two-corrections"),
+        ({"world": 8, "calibration": "one.json"}, "rehearse.other-device"),
+        ({"world": 8, "calibration": "none.json"}, "rehearse.no-calibration"),
+    ],
+)
+def test_a_correction_that_says_nothing_of_the_step_is_refused(
+    options: dict[str, Any], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "trace.json").write_text(profiled(1.0))
+    (tmp_path / "one.json").write_text('{"calibration": {"source": "a V100", "device": "v100"}}')
+    (tmp_path / "none.json").write_text('{"verdict": "fits"}')
+    with raises(code):
+        ask("train.py", cluster="dgx-h100", **options)

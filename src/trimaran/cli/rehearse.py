@@ -64,6 +64,21 @@ Hints = Annotated[
         show_default=False,
     ),
 ]
+Kineto = Annotated[
+    Path | None,
+    typer.Option(
+        "--kineto",
+        help="Trace of PyTorch's profiler of the script on one GPU of the cluster; with --world 1. Its factors go to "
+        "--output.",
+        show_default=False,
+    ),
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration", help="Output of a rehearsal with --kineto: corrects the step's time.", show_default=False
+    ),
+]
 Logs = Annotated[
     Path | None,
     typer.Option("--logs", help="Folder for rank<k>.log: what each rank prints.", show_default=False),
@@ -85,6 +100,8 @@ def rehearse(
     per_node: PerNode = None,
     alloc_conf: AllocConf = None,
     hint: Hints = None,
+    calibration: Calibration = None,
+    kineto: Kineto = None,
     logs: Logs = None,
     trace: Trace = None,
     output: Output = None,
@@ -127,6 +144,8 @@ def rehearse(
             limit=limit,
             hints=parse_hints(hint or ()),
             alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if alloc_conf is None else alloc_conf,
+            calibration=calibration,
+            kineto=kineto,
         )
         with progress_shown() as progress:
             found = answer(question, logs=logs, progress=progress)

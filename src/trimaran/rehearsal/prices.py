@@ -54,6 +54,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         collectives: by operation, such as "all_gather"
         spread: standard deviation of the logarithm of what remains unknown
         source: where the factors come from
+        device: that was measured, a name of the catalog; empty: not said
     """
 
     kernels: dict[str, float] = {}
@@ -63,6 +64,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     collectives: dict[str, float] = {}
     spread: float = 0.05
     source: str
+    device: str = ""
 
     def of(self, name: str, kind: str) -> float:
         """The factor of a kernel.
@@ -82,16 +84,29 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         return self.kinds.get(kind, self.others)
 
 
-_MOST_CALIBRATION_BYTES = 4 * 2**20
+class _Answer(msgspec.Struct, frozen=True):
+    """What is read of the answer to a rehearsal."""
+
+    calibration: Calibration | None = None
+
+
+_MOST_CALIBRATION_BYTES = 16 * 2**20
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Factors from a JSON file with the fields of `Calibration`.
+    """Factors that the rehearsal of one rank found from a profile, of its answer as JSON (`--output`).
 
     Raises:
-        InputError: no file, none of these, or a factor that is not positive
+        InputError: no file, no factors in it, or a factor that is not positive
+        CorruptDataError: it is no such answer
     """
-    found = decode_typed(read_bytes(path, most_bytes=_MOST_CALIBRATION_BYTES), Calibration, source=str(path))
+    found = decode_typed(read_bytes(path, most_bytes=_MOST_CALIBRATION_BYTES), _Answer, source=str(path)).calibration
+    if found is None:
+        raise InputError(
+            f"{path} has no calibration: rehearse the script on one rank with a profile of it, "
+            f"`trimaran rehearse --world 1 --kineto TRACE --output {path.name} -- SCRIPT`",
+            code="rehearse.no-calibration",
+        )
     factors = {"others": found.others, "host": found.host, **found.kernels, **found.kinds, **found.collectives}
     for name, factor in factors.items():
         if not (factor > 0.0 and math.isfinite(factor)):

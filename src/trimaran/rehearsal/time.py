@@ -259,6 +259,7 @@ def calibration_from_profile(
         host=correction.host,
         spread=correction.spread,
         source=f"corrected by {profile.source}",
+        device=machine.node.device.name,
     )
 
 

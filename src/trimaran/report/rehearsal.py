@@ -235,6 +235,7 @@ class Rehearsal:
         notes: what was taken instead of what the script asked for, and what is not modelled
         printed: the last lines that rank 0 printed, or the rank that failed
         took_s: that the rehearsal took [s]
+        calibration: factors on the modelled times, as `--calibration` reads them; None: none
     """
 
     verdict: Verdict
@@ -255,6 +256,7 @@ class Rehearsal:
     notes: Sequence[str]
     printed: Sequence[str]
     took_s: float
+    calibration: Mapping[str, object] | None = None
 
     @property
     def fits(self) -> bool:

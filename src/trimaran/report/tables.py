@@ -156,7 +156,7 @@ def _options_of(words: Sequence[str]) -> Iterator[str]:
     """Parts of a command that stay in one line: the command with its name, an option with its value."""
     part: list[str] = []
     for word in words:
-        if part and (word.startswith("-") or not part[0].startswith("-")) and part != ["trimaran"]:
+        if part and (word.startswith("-") or not part[0].startswith("-") or len(part) == 2) and part != ["trimaran"]:
             yield shlex.join(part)
             part = []
         part.append(word)

@@ -48,8 +48,21 @@ def test_defaults_and_what_another_command_lacks_are_not_said() -> None:
     assert sorted(word for word in words if word.startswith("--")) == ["--batch", "--cluster", "--devices"]
 
 
-def test_a_long_command_goes_on_in_lines_that_a_shell_joins() -> None:
-    words = ["trimaran", "plan", "my job.py:make", *(f"--option-{number}=a b" for number in range(12))]
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["trimaran", "plan", "my job.py:make", *(f"--option-{number}=a b" for number in range(12))],
+        [
+            "trimaran",
+            "observe",
+            "--",
+            "/home/somebody/work/.venv/bin/python",
+            "/home/somebody/work/train.py",
+            "--lr=1",
+        ],
+    ],
+)
+def test_a_long_command_goes_on_in_lines_that_a_shell_joins(words: list[str]) -> None:
     text = next_text(words)
     lines = text.splitlines()
     assert len(lines) > 1

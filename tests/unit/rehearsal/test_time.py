@@ -282,7 +282,7 @@ def test_steps_before_the_last_one_do_not_count() -> None:
 
 def test_calibration_is_a_factor_on_what_it_names(tmp_path: Path) -> None:
     path = tmp_path / "factors.json"
-    path.write_text('{"kernels": {"aten.mm": 2.0}, "host": 1.5, "spread": 0.01, "source": "one H100"}')
+    path.write_text('{"calibration": {"kernels": {"aten.mm": 2.0}, "host": 1.5, "spread": 0.01, "source": "one H100"}}')
     table = read_calibration(path)
     found, plain = step_time([steps(runs(0, 10))], H100, calibration=table), timed(steps(runs(0, 10)))
     assert found.step.seconds == pytest.approx(2 * plain.step.seconds, rel=0.01)
@@ -323,7 +323,7 @@ def test_the_interval_of_long_steps_is_not_narrower(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("text", ['{"source": "x", "kernels": {"aten.mm": 0}}', '{"source": "x", "host": -1}'])
 def test_factors_that_are_not_positive_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "factors.json"
-    path.write_text(text)
+    path.write_text(f'{{"calibration": {text}}}')
     with pytest.raises(InputError, match="above 0"):
         read_calibration(path)
 

@@ -10,8 +10,10 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import parse_seconds
 from trimaran.features.rehearse.conclusions import Conclusion, conclude
 from trimaran.features.rehearse.runs import Question, rehearse_ranks
-from trimaran.features.rehearse.target import find_target
+from trimaran.features.rehearse.target import Target, find_target
+from trimaran.pricing.kernels.corrections import Profile, read_kineto
 from trimaran.rehearsal.allocator import Settings
+from trimaran.rehearsal.prices import Calibration, read_calibration
 from trimaran.report.rehearsal import Rehearsal
 
 HINTS = ("loss", "norm", "finite", "routing_load")
@@ -32,6 +34,8 @@ def rehearse(
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str = "",
+    calibration: str | Path | None = None,
+    kineto: str | Path | None = None,
 ) -> Rehearsal:
     """Run a script written for many GPUs as some of its ranks, without a GPU, and say what would happen.
 
@@ -51,6 +55,9 @@ def rehearse(
         limit: time after which a rank stops, such as "10min" or in seconds
         hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load"
         alloc_conf: settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF
+        calibration: answer to a rehearsal with `kineto`, as JSON; its factors correct the modelled times
+        kineto: trace of PyTorch's profiler of the script on one device of the cluster's kind, from which such factors
+            come; only with a world of 1
 
     Raises:
         InputError: no such script, wrong syntax, no such cluster, or a text that means nothing
@@ -69,6 +76,8 @@ def rehearse(
         limit=limit,
         hints=hints,
         alloc_conf=alloc_conf,
+        calibration=calibration,
+        kineto=kineto,
     )
     return answer(question).rehearsal
 
@@ -147,6 +156,8 @@ def ask(
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
     alloc_conf: str = "",
+    calibration: str | Path | None = None,
+    kineto: str | Path | None = None,
 ) -> Question:
     """The question of texts as people write them; arguments and errors as of `rehearse`."""
     unknown = sorted(set(hints or {}) - set(HINTS))
@@ -157,17 +168,52 @@ def ask(
             hint=unknown[0],
         )
     Settings.parse(alloc_conf)
+    target = find_target(cluster, world=world, per_node=per_node, memory=memory)
+    factors, profile = _corrected_by(calibration, kineto, target)
     return Question(
         script=str(script),
         is_module=is_module,
         arguments=tuple(map(str, arguments)),
-        target=find_target(cluster, world=world, per_node=per_node, memory=memory),
+        target=target,
         ranks=ranks,
         steps=steps,
         limit_s=parse_seconds(limit) if isinstance(limit, str) else float(limit),
         hints=dict(hints or {}),
         allocator=alloc_conf,
+        calibration=factors,
+        profile=profile,
     )
+
+
+def _corrected_by(
+    calibration: str | Path | None, kineto: str | Path | None, target: Target
+) -> tuple[Calibration | None, Profile | None]:
+    """What corrects the modelled times."""
+    if calibration is not None and kineto is not None:
+        raise InputError(
+            "--calibration and --kineto correct the same times: leave one of them out", code="rehearse.two-corrections"
+        )
+    if kineto is not None:
+        if target.world != 1:
+            raise InputError(
+                f"--kineto is a profile of one device, and {target.world} ranks are rehearsed: first rehearse with "
+                "--world 1 --kineto TRACE --output one.json, then with --calibration one.json",
+                code="rehearse.profile-of-many",
+                world=target.world,
+            )
+        return None, read_kineto(given(Path(kineto)))
+    if calibration is None:
+        return None, None
+    found = read_calibration(given(Path(calibration)))
+    if found.device and found.device != target.device.name:
+        raise InputError(
+            f"{calibration} is of {found.device}, and {target.name} has {target.device.name}: times of one say nothing "
+            "of the other",
+            code="rehearse.other-device",
+            measured=found.device,
+            asked=target.device.name,
+        )
+    return found, None
 
 
 def parse_hints(texts: Sequence[str]) -> dict[str, float]:

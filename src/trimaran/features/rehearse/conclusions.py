@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
+
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, is_file
 from trimaran.base.signals import signal_name
@@ -24,8 +26,9 @@ from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
 from trimaran.rehearsal.memory import RankMemory, memory_remedies, read_memory
+from trimaran.rehearsal.prices import Calibration
 from trimaran.rehearsal.record import Frame, Issue, Record, Step
-from trimaran.rehearsal.time import StepTime, step_time
+from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
 from trimaran.report.rehearsal import (
     InventedValue,
     MemoryHelp,
@@ -112,7 +115,8 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
     # Of a script that does not get through its steps there is no time of one.
     runs = verdict in ("fits", "not sure", "out of memory")
-    timed, no_time = _timed(question, rehearsed) if runs else (None, [])
+    factors, corrected = _factors(question, rehearsed)
+    timed, no_time = _timed(question, rehearsed, factors) if runs else (None, [])
     step = None if timed is None else _step(timed)
     rehearsal = Rehearsal(
         verdict=verdict,
@@ -130,7 +134,8 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         collectives=_collectives(records),
         step=step,
         invented=_invented(records),
-        notes=[*_notes(question, rehearsed, agreement, memories), *no_time],
+        notes=[*_notes(question, rehearsed, agreement, memories), *no_time, *corrected],
+        calibration=None if factors is None else msgspec.to_builtins(factors),
         printed=_printed(rehearsed.runs, troubles),
         took_s=took_s,
     )
@@ -349,13 +354,26 @@ def _agreement_line(agreement: Agreement | None, world: int) -> str:
 # The step
 
 
-def _timed(question: Question, rehearsed: Rehearsed) -> tuple[StepTime | None, list[str]]:
+def _factors(question: Question, rehearsed: Rehearsed) -> tuple[Calibration | None, list[str]]:
+    """Factors on the modelled times, and what is to say of them."""
+    if question.calibration is not None:
+        return question.calibration, [f"times of the step: modelled, {question.calibration.source}"]
+    if question.profile is None:
+        return None, []
+    record = next((record for record in rehearsed.records if _step_ends(record)), None)
+    if record is None:
+        return None, [f"{question.profile.source} was not used: the script took no step"]
+    found = calibration_from_profile(question.profile, record, question.target.machine)
+    return found, [f"times of the step: modelled, {found.source}"]
+
+
+def _timed(question: Question, rehearsed: Rehearsed, factors: Calibration | None) -> tuple[StepTime | None, list[str]]:
     """The step on the target cluster, or why there is none."""
     timed = [record for record in rehearsed.records if _step_ends(record)]
     if len(timed) < len(rehearsed.records) or not timed:
         return None, []
     try:
-        return step_time(timed, question.target.machine, kinds=rehearsed.representatives), []
+        return step_time(timed, question.target.machine, kinds=rehearsed.representatives, calibration=factors), []
     except InputError as error:
         return None, [f"the step could not be timed: {error.message}"]
 

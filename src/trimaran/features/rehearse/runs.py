@@ -26,9 +26,11 @@ from trimaran.base.system import allowed_cores
 from trimaran.base.units import format_bytes
 from trimaran.features.rehearse.target import Target
 from trimaran.machine.detect import free_memory_bytes
+from trimaran.pricing.kernels.corrections import Profile
 from trimaran.rehearsal.calls import MESSAGES
 from trimaran.rehearsal.kinds import Axis, affordable, choose_ranks, find_axes, parse_ranks, represent, stand_ins
 from trimaran.rehearsal.launch import WORKER, RankRun, run_ranks
+from trimaran.rehearsal.prices import Calibration
 from trimaran.rehearsal.record import Collective, Record
 from trimaran.rehearsal.request import RankRequest
 
@@ -57,6 +59,8 @@ class Question:
         limit_s: after which a rank stops [s]
         hints: values for what no data can tell, by name
         allocator: as in PYTORCH_CUDA_ALLOC_CONF
+        calibration: factors on the modelled times; None: of `profile`, or none
+        profile: of the script on one device, which gives such factors; only with one rank
     """
 
     script: str
@@ -68,6 +72,8 @@ class Question:
     limit_s: float = 600.0
     hints: Mapping[str, float] = field(default_factory=dict)
     allocator: str = ""
+    calibration: Calibration | None = None
+    profile: Profile | None = None
 
     @property
     def command(self) -> list[str]:
