@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import Precision
-from trimaran.base.units import format_count
+from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Device, Machine
 from trimaran.planner.analytical.candidates import (
     AnalyticalCandidate,
@@ -574,11 +574,11 @@ def _others(ordered: Sequence[AnalyticalCandidate], most: int) -> tuple[Analytic
 
 def _nothing_fits(hunt: _Hunt) -> str:
     problem, least = hunt.problem, hunt.least_bytes
-    limit = problem.memory_limit / 1e9
     what = f"no strategy on {format_count(problem.devices, 'device')}"
     if least < float("inf"):
         return (
-            f"{what} fits: the smallest needs {least / 1e9:.1f} GB on a rank, a device leaves {limit:.1f} GB; "
+            f"{what} fits: the smallest needs {format_bytes(least)} on a rank, a device leaves "
+            f"{format_bytes(problem.memory_limit)}; "
             "take more devices, allow recomputation and ZeRO, or a smaller microbatch"
         )
     reasons = "; ".join(f"{count} x {reason}" for reason, count in hunt.rejected.most_common(3))
@@ -649,5 +649,5 @@ def _baseline(problem: AnalyticalProblem, role: str, *tried: _Priced) -> Baselin
     if least == float("inf"):
         return Baseline(role=role, candidate=None, reason=tried[0].reason)
     limit = problem.memory_limit
-    reason = f"needs at least {least / 1e9:.1f} GB on a rank, of {limit / 1e9:.1f} GB"
+    reason = f"needs at least {format_bytes(least)} on a rank, of {format_bytes(limit)}"
     return Baseline(role=role, candidate=None, reason=reason)

@@ -80,7 +80,7 @@ def test_the_rule_of_thumb_tries_microbatches() -> None:
 def test_nothing_that_fits_is_said() -> None:
     rule = next(one for one in baselines(problem("dgx-a100", 8, 1)) if one.role == "rule of thumb")
     assert rule.candidate is None
-    assert "GB on a rank, of" in rule.reason
+    assert "GiB on a rank, of" in rule.reason
 
 
 def test_what_two_baselines_recommend_is_one_reference() -> None:
