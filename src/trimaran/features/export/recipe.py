@@ -468,7 +468,7 @@ def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
         yield "whether exchanges of tensor-parallel ranks overlap products: the target's own default"
     if degrees.offload:
         yield "the optimizer's state on the host: set the target's offload yourself, or it may not fit"
-    if len(degrees.recomputed) > 1:
-        yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names one kind"
+    if "layers" in degrees.recomputed and len(degrees.recomputed) > 1:
+        yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names layers alone"
     if precision == "fp8":
         yield "products in fp8: the file says bf16"
