@@ -24,7 +24,7 @@ from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.contrast import is_believed_slower
 from trimaran.planner.pins import NO_PINS, Pins, kinds_of
-from trimaran.planner.problem import Problem, arrange, assess_split, split_for
+from trimaran.planner.problem import Problem, arrange, assess_split, lack_of_memory, split_for
 from trimaran.planner.space import enumerate_strategies
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.requests import PlanRequest
@@ -153,18 +153,13 @@ def _strategies(job: SurveyedJob, *, wanted: Callable[[Strategy], bool]) -> Outc
                 objections.append(error.message)
     if not found:
         return cannot_be_asked(objections[0] if objections else "no plan for this network has it")
-    fitting = [one for one in found if _fits(one, job)]
+    fitting = [one for one in found if not lack_of_memory(one.peak_bytes, job.problem)]
     if not fitting:
         least = min(found, key=lambda one: max(one.peak_bytes))
         return Outcome(
             answer="does not fit", gain=None, said=f"{least.name} needs {format_bytes(max(least.peak_bytes))}"
         )
     return _compared(min(fitting, key=lambda one: one.objective_s), job)
-
-
-def _fits(candidate: Candidate, job: SurveyedJob) -> bool:
-    memory = job.problem.cluster.memory_bytes
-    return all(peak <= room for peak, room in zip(candidate.peak_bytes, memory, strict=False))
 
 
 def _compared(best: Candidate, job: SurveyedJob) -> Outcome:

@@ -67,6 +67,14 @@ def test_an_error_is_an_object_with_json(tmp_path: Path) -> None:
     assert error["reference"] == "digit"
 
 
+def test_what_is_mistyped_is_an_object_with_json_and_an_empty_option_is_not_left_out(tmp_path: Path) -> None:
+    done = trimaran("plan", "lenet", "--batch", "many", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["error"]["code"] == "command-line.malformed"
+    assert_told(done, 2, "--batch")
+    assert_told(trimaran("plan", "lenet", "--cluster", "", cwd=tmp_path), 2, "--cluster is empty")
+
+
+@pytest.mark.sweep
 def test_memory_that_nothing_fits_into_is_said_with_the_figures(tmp_path: Path) -> None:
     done = trimaran("plan", f"{JOBS}:good", "--devices", "1", "--memory", "1KiB", cwd=tmp_path)
     assert_told(done, 3, "1.0 KiB", "needs")

@@ -132,7 +132,9 @@ def test_export_writes_what_was_trained(folder: Path, tmp_path: Path) -> None:
     assert all(torch.equal(loaded[name], one) for name, one in expected.items())
 
 
-@pytest.mark.parametrize("to", ["safetensors", "pt", "dcp", "huggingface"])
+@pytest.mark.parametrize(
+    "to", ["huggingface", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("safetensors", "pt", "dcp"))]
+)
 def test_a_signal_leaves_nothing(to: str, tmp_path: Path) -> None:
     """It comes as soon as something is written, of 512 MiB."""
     save_file({f"w{number}": torch.zeros(2**24) for number in range(8)}, tmp_path / "m.safetensors")

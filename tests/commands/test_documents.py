@@ -12,8 +12,10 @@ import runpy
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.documents import PAGES, ROOT
@@ -104,12 +106,19 @@ def test_what_is_shown_is_renewed_in_its_place() -> None:
     ]
 
 
+def quick(pages: Sequence[Path]) -> list[Any]:
+    """Parameters of a test of pages: the README, and all others in long sweeps."""
+    return [
+        pytest.param(page, id=page.stem, marks=[] if page.stem == "README" else [pytest.mark.sweep]) for page in pages
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_says_its_language(page: Path) -> None:
     assert {name for name, _ in _BLOCK.findall(page.read_text(encoding="utf-8"))} <= LANGUAGES
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", quick([page for page in PAGES if blocks(page, "python")]))
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n\n".join(blocks(page, "python")), encoding="utf-8")

@@ -75,9 +75,8 @@ def test_that_parts_could_not_be_looked_at_is_said_once_and_they_train_where_the
     assert " ".join(done.stdout.split()).count(UNKNOWN) == 1
 
 
-@pytest.mark.parametrize(
-    "name", [*(pytest.param(name, marks=pytest.mark.sweep) for name in ("takes_six", "squeezed")), "uncopyable"]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ["takes_six", "squeezed", "uncopyable"])
 def test_what_fails_when_it_is_measured_leaves_other_plans(name: str, tmp_path: Path) -> None:
     done = trimaran("plan", own(tmp_path, name), "--devices", "2", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

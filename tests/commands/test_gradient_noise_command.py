@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.commands.running import trimaran
 
 
+@pytest.mark.sweep
 def test_a_run_keeps_its_noise_scale(tmp_path: Path) -> None:
     """One device alone computes its batch in two microbatches; the report has the same figures as the output."""
     options = ("--devices", "1", "--workers", "0", "--epochs", "2", "--gradient-noise", "--json")

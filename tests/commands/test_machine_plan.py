@@ -73,9 +73,9 @@ def test_rows_of_a_plan_for_a_target_are_whole_in_a_file_and_sentences_are_folde
     done = trimaran("plan", "lenet", "--cluster", "dgx1-v100", "--devices", "2", *target, cwd=folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    lines = lines[next(number for number, line in enumerate(lines) if "batch devices local" in line) :]
-    title = lines[0]
-    chosen = next(line for line in lines if line.startswith("*") and "chosen" not in line)
+    rows = lines[next(number for number, line in enumerate(lines) if "batch devices local" in line) :]
+    title = rows[0]
+    chosen = next(line for line in rows if line.startswith("*") and "chosen" not in line)
     assert title.split()[-1] == "cost"
     assert len(chosen) == len(title)
     for begin in ("For the least time: ", "Hybrid or not: ", "Curve lenet.csv: "):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_a_script_that_fails_is_reported_as_far_as_it_came(end: str, said: str, 
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert document(done)["steps"] > 10
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_before_anything_is_seen_ends_script_and_command(number: signal.Signals, tmp_path: Path) -> None:
+    """As Ctrl-C, which comes to both; SIGTERM comes to the command, which hands it on."""
+    ask = "import os, signal, time; os.kill(os.getppid(), {0}); {1}; time.sleep(60)"
+    both = "signal.raise_signal(2)" if number == signal.SIGINT else "0"
+    done = trimaran("observe", "--", sys.executable, "-c", ask.format(int(number), both), cwd=tmp_path)
+    told = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    assert done.returncode == 128 + number, done.stderr
+    assert f"trimaran: {told}\nnothing was seen: no process imported torch" in done.stderr
 
 
 def test_the_page_fits_80_columns_and_says_what_was_not_seen(tmp_path: Path) -> None:

@@ -79,8 +79,9 @@ def test_what_windows_and_macos_lack_is_known() -> None:
     assert {"SIGKILL", "SIGUSR1", "SIGHUP"} <= names("signal", "linux") - names("signal", "win32")
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("platform", ["win32", pytest.param("darwin", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("platform", ["win32", "darwin"])
 def test_planning_works_on_other_systems(platform: str, asked: Ask) -> None:
     for command, printed in ANSWERED.items():
         told = asked(platform)["told"][command]

@@ -111,6 +111,7 @@ def test_an_answer_is_printed_that_anyone_can_score(graph: Path, tmp_path: Path)
     assert found["speedup"] > 1.4
 
 
+@pytest.mark.sweep
 def test_the_same_seed_prints_the_same_bytes(tmp_path: Path) -> None:
     """A graph for which the time suffices whatever else the machine does."""
     path = tmp_path / "one.json"

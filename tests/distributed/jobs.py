@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.base.job import Job
+from trimaran.graph.metrics import WholeMetric
 from trimaran.graph.randomness import seeded
 
 
@@ -29,6 +30,13 @@ def make_job(name: str) -> Job:
 def cnn_ragged() -> Job:
     """Batches of 40 from 94 samples: the last one of 14."""
     return dataclasses.replace(zoo.cnn_fp64(), global_batch_size=40, dataset=lambda: _first(94))
+
+
+def cnn_squared() -> Job:
+    """With a metric that is no mean over samples: the square of one."""
+    job = zoo.cnn_fp64()
+    assert job.metric is not None
+    return dataclasses.replace(job, metric=WholeMetric(lambda output, target: job.metric(output, target) ** 2))
 
 
 def unet_tiny_end() -> Job:

@@ -35,7 +35,7 @@ def train_plainly(job: Job, steps: int, *, replicas: int = 1, microbatches: int 
     optimizer = job.optimizer(parameters_of(model))
     schedule = job.lr_schedule(optimizer) if job.lr_schedule else None
     found = Reference(model=model)
-    for indices in _batches(job, steps, replicas):
+    for indices in _batches(job, steps):
         found.losses.append(add_gradients(job, model, indices, replicas, microbatches, dtype))
         if job.clip_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), job.clip_norm)
@@ -65,9 +65,9 @@ def parameters_of(model: nn.Module) -> Any:
 def microbatches_of(job: Job, steps: int, replicas: int, microbatches: int) -> Iterator[list[tuple[Any, Any]]]:
     """The microbatches of each global batch in fp32, replica after replica."""
     dataset = job.dataset()
-    for indices in _batches(job, steps, replicas):
+    for indices in _batches(job, steps):
         shares = torch.tensor(indices).tensor_split(replicas)
-        parts = [part.tolist() for share in shares for part in share.tensor_split(microbatches)]
+        parts = [part.tolist() for share in shares for part in share.tensor_split(microbatches) if len(part)]
         yield [_collate([dataset[index] for index in part], torch.float32) for part in parts]
 
 
@@ -81,16 +81,14 @@ def evaluate_plainly(job: Job, model: nn.Module) -> float:
         return job.metric(model(inputs), target)  # type: ignore[misc]
 
 
-def _batches(job: Job, steps: int, replicas: int) -> Iterator[list[int]]:
+def _batches(job: Job, steps: int) -> Iterator[list[int]]:
     samples = len(job.dataset())  # type: ignore[arg-type]
     step = epoch = 0
     while True:
         order = sample_order(samples, seed=job.seed, epoch=epoch).tolist()
         for start in range(0, samples, job.global_batch_size):
-            indices = order[start : start + job.global_batch_size]
-            if len(indices) >= replicas:
-                yield indices
-                step += 1
+            yield order[start : start + job.global_batch_size]
+            step += 1
             if step == steps:
                 return
         epoch += 1
@@ -100,11 +98,11 @@ def add_gradients(
     job: Job, model: nn.Module, indices: list[int], replicas: int, microbatches: int, dtype: torch.dtype
 ) -> float:
     """Add the gradients of one global batch to those of the model; the loss."""
-    parts = min(microbatches, len(indices) // replicas)
+    parts = max(1, min(microbatches, len(indices) // replicas))
     totals, weights = [], []
     running: list[torch.Tensor] = []
     for replica, share in enumerate(torch.tensor(indices).tensor_split(replicas)):
-        for microbatch in share.tensor_split(parts):
+        for microbatch in share.tensor_split(parts) if len(share) else ():
             total, weight = _loss(job, model, microbatch.tolist(), dtype)
             totals.append(total)
             weights.append(weight)

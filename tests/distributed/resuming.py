@@ -1,5 +1,6 @@
 """What ranks do in the tests of checkpoints: train, save, and go on in a new session, several runs in one world."""
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -79,6 +80,19 @@ def open_session(world: World, run: Run, on_nan: OnNan = "stop") -> Session:
         evaluation=lower_evaluation(made.graph, strategy, batch=batch),
         on_nan=on_nan,
     )
+
+
+def open_in_turn(world: World, run: Run, times: int) -> list[int]:
+    """The threads of this rank after each of some sessions that were trained, saved and closed."""
+    found = []
+    for _ in range(times):
+        session = open_session(world, run)
+        session.step(next(session.shares()))
+        session.weights()
+        session.close()
+        gc.collect()
+        found.append(len(list(Path("/proc/self/task").iterdir())))
+    return found
 
 
 def fitted(run: Run, graph: Graph) -> Run:

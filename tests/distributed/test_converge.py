@@ -202,7 +202,6 @@ def test_without_a_target_the_job_shows_what_it_can_reach(folder: Path) -> None:
         (("job.py:make", "--time-limit", "soon"), "soon"),
         (("job.py:make", "--schedule", "none"), "--schedule"),
         (("job.py:make", "--output", "curve.txt"), "curve.txt"),
-        (("job.py:make", "--output", "nowhere/curve.json"), "nowhere"),
         (("job.py:make", "--max-epochs", "0"), "--max-epochs"),
     ],
 )
@@ -211,6 +210,14 @@ def test_what_is_wrong_is_said_before_anything_runs(folder: Path, arguments: tup
     assert done.returncode == 2, done.stderr
     assert says in json.loads(done.stdout)["error"]["message"]
     assert "Traceback" not in done.stderr
+
+
+def test_a_curve_that_could_not_be_written_is_refused_before_anything_runs(folder: Path) -> None:
+    done = trimaran("converge", "job.py:make", "--output", "nowhere/curve.json", "--json", cwd=folder)
+    assert done.returncode == 4, done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "file.unwritable"
+    assert "no folder nowhere: make it first" in error["message"]
 
 
 def new(arguments: Sequence[str], folder: Path, errors: int) -> Any:
@@ -228,7 +235,9 @@ def own(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("start", "ending"), [(new, signal.SIGINT), (fork, signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("start", "ending"), [pytest.param(new, signal.SIGINT, marks=pytest.mark.sweep), (fork, signal.SIGKILL)]
+)
 def test_whatever_ends_the_command_the_same_one_goes_on(tmp_path: Path, start: Any, ending: signal.Signals) -> None:
     (tmp_path / "job.py").write_text(JOB)
     arguments = ("converge", "job.py:slow", "--batches", "16,64", "--repeats", "2", "--target", "0.8", "--devices", "1")

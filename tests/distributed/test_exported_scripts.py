@@ -5,7 +5,6 @@ import functools
 import os
 import re
 import runpy
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tests import builders
+from tests.ports import free_ports
 from tests.raising import raises
 from torch.nn import functional
 
@@ -112,9 +112,7 @@ def run_scripts(folder: Path, scripts: Mapping[str, tuple[int, str]]) -> dict[st
 
 def run_ranks(jobs: Sequence[str], *, ranks: int, steps: int) -> None:
     """Run scripts, each given as "<ranks>=<path>", one after the other by the same processes on CPUs."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_ports(len(jobs))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     environment["ACCELERATE_USE_CPU"] = "true"
     started = [
@@ -202,6 +200,8 @@ def test_losses_by_the_optimizer_of_the_script_are_those_of_one_process(tmp_path
 END = "    accelerator.end_training()\n"
 TOLD = """    total = sum(each.detach().double().sum() for each in model.parameters()).item()
     print(f"{accelerator.num_processes} {type(model).__name__} {torch.distributed.get_backend()} {total!r}")
+    # A DDP model that outlives its gloo group ends it with Python's lock held, for which gloo's thread may wait.
+    model, optimizer, data = accelerator.free_memory(model, optimizer, data)
 """
 
 
@@ -280,6 +280,7 @@ def check_jobs(folder: Path, function: str, plans: Mapping[str, Mapping[str, Any
         assert found == pytest.approx(expected, rel=1e-5), name
 
 
+@pytest.mark.sweep
 def test_losses_of_a_job_are_those_of_one_process(tmp_path: Path) -> None:
     check_jobs(tmp_path, "decoder", {"dp2 m2": {"dp": 2, "microbatches": 2}, "dp2 zero3": {"dp": 2, "zero": 3}})
 

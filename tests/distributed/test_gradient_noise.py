@@ -102,7 +102,7 @@ def _observe_plainly(job: Job, strategy: Strategy, steps: int = STEPS) -> Iterat
     model = job.model().to(dtype)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = job.optimizer(model.parameters())
-    for number, indices in enumerate(_batches(job, steps, strategy.dp)):
+    for number, indices in enumerate(_batches(job, steps)):
         parts = min(strategy.microbatches, len(indices) // strategy.dp)
         shares = [
             part for share in torch.tensor(indices).tensor_split(strategy.dp) for part in share.tensor_split(parts)

@@ -107,6 +107,7 @@ def children(named: str) -> list[str]:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(600)
 def test_a_training_that_runs_out_says_what_its_plan_needs_and_which_one_needs_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

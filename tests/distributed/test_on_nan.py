@@ -122,6 +122,7 @@ def test_without_the_option_the_first_one_ends_the_run() -> None:
 EVERY = 2
 
 
+@pytest.mark.sweep
 def test_under_any_plan_the_same_batches_are_left_out_after_going_back(tmp_path: Path) -> None:
     """Weights to 1e-9 of a plain loop that puts a copy back; with compression all ranks go back alike."""
     compressed = builders.strategy(dp=2, compression=parse_compression("powersgd:1"))

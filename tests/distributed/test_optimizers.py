@@ -148,6 +148,7 @@ def follow_plainly(replicas: int, microbatches: int) -> list[float]:
     return [sum(losses[start : start + 6]) / 6 for start in range(0, len(losses), 6)]
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(120)
 def test_a_schedule_that_follows_a_metric_is_stepped_once_an_epoch_as_in_a_plain_loop(tmp_path: Path) -> None:
     """Six steps an epoch; the rate falls after the second and the third, which the losses of the third show."""

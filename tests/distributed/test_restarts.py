@@ -102,6 +102,7 @@ def test_a_rank_that_dies_is_started_again_in_the_same_run(start: Start) -> None
     assert run.left() == []
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_an_error_that_comes_again_is_not_repeated_for_ever(start: Start) -> None:
     run = start(f"{JOBS}:always_wrong", "--max-restarts", "50")

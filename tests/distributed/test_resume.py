@@ -353,7 +353,7 @@ def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(2))
 def test_states_are_the_same_under_many_pairs_of_plans(seed: int, tmp_path: Path) -> None:
-    assert change_plans(["gpt_named", "cnn_fp64", "normed_wide", "large_state"], 160, seed, tmp_path) == 160
+    assert change_plans(["gpt_named", "cnn_fp64", "normed_wide", "large_state"], 80, seed, tmp_path) == 80
 
 
 # ---------------------------------------------------------------------------------------------------------------------

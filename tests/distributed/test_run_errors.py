@@ -140,9 +140,9 @@ def made_batch(samples: list[object]) -> object:
 
 @pytest.mark.timeout(120)
 def test_a_batch_of_the_users_own_must_be_this_ranks_share(tmp_path: Path) -> None:
-    """16 samples over 2 replicas: shares of 8; of a global batch of 8, shares of 4."""
+    """16 samples over 2 replicas: shares of 8; of a global batch of 8, shares of 4; of one of 1, each has that one."""
     for told in launch(steps_of_other_sizes, ranks=2, log_dir=tmp_path, device="cpu"):
         assert float(told[0]) > 0
         assert float(told[1]) > 0
         assert "must have 8 samples, the batch has 7" in told[2]
-        assert "a global batch of 1 samples is too small for 2 replicas" in told[3]
+        assert "must have 1 samples, the batch has 8" in told[3]

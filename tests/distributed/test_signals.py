@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.distributed.signalled_jobs import BATCHES, make_model
 from tests.distributed.signalled_runs import Run, train
+from tests.ports import free_ports
 
 from trimaran.features.training.run_record import describe_status, read_status
 
@@ -131,6 +132,7 @@ def test_a_signal_before_the_first_step_leaves_no_run(start: Start) -> None:
     assert list(run.folder.iterdir()) == [run.errors]
 
 
+@pytest.mark.sweep
 def test_a_signal_breaks_an_evaluation_off(start: Start) -> None:
     """It would take two minutes; the epoch is not over, and has no line of figures."""
     run = start("slow_evaluation")
@@ -157,6 +159,7 @@ def test_a_run_that_was_killed_has_ended_without_a_word(start: Start) -> None:
     assert f"ended without a word (process {run.process.pid} is gone)" in describe_status(run.run_dir())
 
 
+@pytest.mark.sweep
 def test_a_terminal_that_hangs_up_ends_the_training_cleanly(tmp_path: Path, planned_pair: Path) -> None:
     """What is printed afterwards would be an error of the terminal's."""
     ours, theirs = os.openpty()
@@ -186,7 +189,7 @@ def script(tmp_path: Path, planned_pair: Path) -> Iterator[Callable[..., list[Ru
     runs: list[Run] = []
 
     def begin(how: str, ranks: int = 2) -> list[Run]:
-        port = "0" if ranks == 1 else str(_free_port())
+        port = "0" if ranks == 1 else str(free_ports())
         for rank in range(ranks):
             place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             command = ["tests.distributed.signalled_loop", how, str(tmp_path)]
@@ -197,14 +200,6 @@ def script(tmp_path: Path, planned_pair: Path) -> Iterator[Callable[..., list[Ru
     yield begin
     for run in runs:
         run.kill()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def _steps(folder: Path, rank: int) -> list[str]:
@@ -274,6 +269,7 @@ def test_a_signal_that_is_ignored_stays_ignored(script: Callable[..., list[Run]]
     assert run.end(SOON_S)[0] == 143
 
 
+@pytest.mark.sweep
 def test_torchrun_ends_its_ranks_cleanly(tmp_path: Path, planned_pair: Path) -> None:
     """It passes the signal on; both ranks have done the same steps and saved."""
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -96,6 +96,7 @@ def test_ranks_on_a_switch_share_the_rate_of_who_receives(tmp_path: Path) -> Non
     assert min(times) == pytest.approx((2 << 20) / link.bytes_per_s, rel=0.1)
 
 
+@pytest.mark.sweep
 def test_losses_are_those_of_a_run_with_free_links(tmp_path: Path) -> None:
     runs = [
         Run(job="lstm_fp64", strategy=strategy, steps=4)

@@ -52,13 +52,14 @@ def test_every_feature_equals_one_process(runs: list[Run], tmp_path: Path) -> No
         compare(run, [rank[number] for rank in ranks])
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("strategy", "job"),
     [
         (REPLICAS, "dictionary"),
-        pytest.param(REPLICAS, "dictionary_ragged", marks=pytest.mark.sweep),
-        pytest.param(PIPELINE, "dictionary_ragged", marks=pytest.mark.sweep),
+        (REPLICAS, "dictionary_ragged"),
+        (PIPELINE, "dictionary_ragged"),
     ],
     ids=["replicas", "replicas, ragged", "pipeline, ragged"],
 )

@@ -8,8 +8,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from tests import builders
+from tests.distributed.resuming import open_in_turn
+from tests.distributed.training import Run
+from tests.forks.client import launch
 from tests.forks.world import run_world
 
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.data import sample_order
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gan.py"
@@ -79,3 +84,10 @@ def test_two_sessions_share_a_world_that_ends_with_the_last_one(plain: list[floa
         losses, joined = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not joined
         assert losses == pytest.approx(plain, abs=1e-10)
+
+
+@pytest.mark.parametrize("strategy", [builders.strategy(dp=2, zero=3, units=("blocks.0",)), builders.strategy(tp=2)])
+def test_a_session_that_is_closed_leaves_no_threads(strategy: Strategy, tmp_path: Path) -> None:
+    run = Run(job="gpt_fp64", strategy=strategy, steps=1)
+    for threads in launch(open_in_turn, (run, 3), ranks=2, log_dir=tmp_path, device="cpu"):
+        assert threads[0] == threads[-1]

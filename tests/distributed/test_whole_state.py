@@ -108,7 +108,7 @@ def check(job: Job, strategy: Strategy, found: WholeState) -> None:
     model = job.model().double()
     optimizer = job.optimizer(model.parameters())
     gradients: dict[str, torch.Tensor] = {}
-    for indices in _batches(job, STEPS, strategy.dp):
+    for indices in _batches(job, STEPS):
         optimizer.zero_grad()
         add_gradients(job, model, indices, strategy.dp, strategy.microbatches, torch.float64)
         gradients = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}

@@ -217,9 +217,11 @@ def _optimizers(entry: Entry, optimizers: Sequence[str]) -> Sequence[str]:
 
 def _cells(entry: Entry, kinds: Sequence[str], optimizers: Sequence[str], steps: int) -> Iterator[Cell]:
     torch.set_num_threads(1)
-    made, failed = _captured(entry.job())
+    # One job: its loss may hold the model that it made last.
+    looked_at = entry.job()
+    made, failed = _captured(looked_at)
     for optimizer in _optimizers(entry, optimizers):
-        job = entry.job() if optimizer == "own" else dataclasses.replace(entry.job(), optimizer=OPTIMIZERS[optimizer])
+        job = looked_at if optimizer == "own" else dataclasses.replace(looked_at, optimizer=OPTIMIZERS[optimizer])
         plain: dict[Any, Plain] = {}
         for kind in kinds:
             verdict, detail = failed or ("equal", "")
@@ -301,8 +303,9 @@ def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Pla
     rows = _rows(made.graph, strategy)
     shape = (kind.replicas, kind.microbatches, tuple(rows.items())) if entry.by_microbatch else (kind.replicas,)
     if shape not in plain:
+        apart = dataclasses.replace(entry.job(), optimizer=job.optimizer)
         plain[shape] = train_plainly(
-            entry, job, steps, replicas=kind.replicas, microbatches=kind.microbatches, rows=rows
+            entry, apart, steps, replicas=kind.replicas, microbatches=kind.microbatches, rows=rows
         )
     return compare(entry, plain[shape], answers)
 

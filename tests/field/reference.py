@@ -8,9 +8,10 @@ order of the samples and the seeds, which it must share with it.
 
 import copy
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
 from trimaran.base.job import Job
+from trimaran.graph.datasets import is_stream
 from trimaran.graph.randomness import derive_seed, host_states, restore_host, seed_generators, seeded
 from trimaran.runtime.data import sample_order
 
@@ -80,7 +82,7 @@ def train_plainly(
         entry: says what is the loop's own
         job: its job, perhaps with another optimizer
         steps: of training
-        replicas: of the plan; a last batch of fewer samples is left out, and jobs by microbatch see their shares
+        replicas: of the plan; jobs by microbatch see their shares
         microbatches: of each replica
         rows: of the operations of the graph, by name, which draw from the generators of their rows
     """
@@ -97,8 +99,10 @@ def train_plainly(
     loop = _Loop(entry, job, model, *shape)
     found = Plain(idle=set() if entry.own_step is not None else {name for name, _ in model.named_parameters()})
     sums: dict[int, list[float]] = {}
-    session = SimpleNamespace(model=model, evaluate=lambda: loop.evaluate(job.evaluation_dataset()))  # type: ignore[misc]
-    for epoch, indices in _batches(job, steps, replicas):
+    session = SimpleNamespace(
+        model=model, optimizer=optimizer, evaluate=lambda: loop.evaluate(job.evaluation_dataset())
+    )  # type: ignore[misc]
+    for epoch, indices in _batches(loop, job, steps):
         if epoch - 1 in sums:
             loss, samples = sums.pop(epoch - 1)
             if isinstance(schedule, ReduceLROnPlateau):
@@ -250,14 +254,15 @@ class _Loop:
             self.streams.append(host_states())
         self.rows = [_Rows(model, rows, job.seed, replica) for replica in range(replicas)] if any(rows.values()) else []
 
-    def load(self, epoch: int, indices: Iterable[int], dataset: Any = None) -> Any:
+    def load(self, epoch: int, indices: Sequence[int], dataset: Any = None) -> Any:
         """A batch; what a data set draws depends on the epoch and the sample alone."""
         seed = derive_seed(self.job.seed, "samples", epoch)
         samples = []
         for index in indices:
             with seeded(derive_seed(seed, index)):
                 samples.append((self.dataset if dataset is None else dataset)[index])
-        return self._cast((self.job.collate or default_collate)(samples))
+        with seeded(derive_seed(seed, "collate", next(iter(indices)))):
+            return self._cast((self.job.collate or default_collate)(samples))
 
     def add_gradients(self, epoch: int, indices: list[int]) -> float:
         """The mean loss of a global batch, whose gradients are added to those of the model."""
@@ -265,6 +270,7 @@ class _Loop:
         shares = [
             [self.load(epoch, part.tolist()) for part in share.tensor_split(parts)]
             for share in torch.tensor(indices).tensor_split(self.replicas)
+            if len(share)
         ]
         weights = [[self._weight(batch, len(indices)) for batch in share] for share in shares]
         divisor = sum(map(sum, weights)) if not self.entry.summed else 1.0
@@ -295,6 +301,7 @@ class _Loop:
         """The metric of a data set as one batch."""
         for rows in self.rows:
             rows.close()
+        dataset = list(dataset) if is_stream(dataset) else dataset
         batch = self.load(0, range(len(dataset)), dataset)
         self.model.eval()
         with torch.no_grad():
@@ -339,10 +346,15 @@ class _Loop:
             return value.double() if value.is_floating_point() and self.job.precision == "fp64" else value
         if isinstance(value, Mapping):
             return {key: self._cast(part) for key, part in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self._cast(part) for part in value))
         return type(value)(self._cast(part) for part in value) if isinstance(value, tuple | list) else value
 
 
-def _batches(job: Job, steps: int, replicas: int) -> Iterator[tuple[int, list[int]]]:
+def _batches(loop: _Loop, job: Job, steps: int) -> Iterator[tuple[int, list[int]]]:
+    if is_stream(loop.dataset):
+        yield from islice(_streamed(loop, job, loop.dataset), steps)
+        return
     dataset: Any = job.dataset()
     step = epoch = 0
     while True:
@@ -354,12 +366,30 @@ def _batches(job: Job, steps: int, replicas: int) -> Iterator[tuple[int, list[in
             indices = order[start : start + job.global_batch_size]
             if job.drop_last and len(indices) < job.global_batch_size:
                 continue
-            if len(indices) >= replicas:
-                yield epoch, indices
-                step += 1
+            yield epoch, indices
+            step += 1
             if step == steps:
                 return
         epoch += 1
+
+
+def _streamed(loop: _Loop, job: Job, stream: Any) -> Iterator[tuple[int, list[int]]]:
+    """Global batches of a stream, by the positions of their samples in the epoch; what it draws is seeded by batch."""
+    for epoch in count():
+        if callable(sets := getattr(stream, "set_epoch", None)):
+            sets(epoch)
+        items: Any = None
+        start = 0
+        for number in count():
+            with seeded(derive_seed(job.seed, "stream", epoch, number)):
+                items = iter(stream) if items is None else items
+                found = list(islice(items, job.global_batch_size))
+            if found and not (job.drop_last and len(found) < job.global_batch_size):
+                loop.dataset = dict(enumerate(found, start))
+                yield epoch, list(loop.dataset)
+            start += len(found)
+            if len(found) < job.global_batch_size:
+                break
 
 
 def _first(value: Any) -> Tensor:

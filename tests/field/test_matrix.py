@@ -29,6 +29,7 @@ EQUAL = {
     "clip_gathered": ("dp2",),
     "moco_gathered": ("dp2",),
     "stochastic_depth_python": ("dp2",),
+    "one_sample_left": ("dp2", "zero3"),
     "frozen_norm": ("pp2",),
     "backbone_in_eval": ("p2p",),
     "compiled": ("dp2",),
@@ -78,6 +79,7 @@ LONG = frozenset(
         "hf_from_checkpoint",
         "moco_gathered",
         "segmentation",
+        "stochastic_depth_python",
     }
 )
 """Left to `make test-all`: others are of the same kind of plan, family and verdict."""

@@ -9,7 +9,7 @@ from tests.field.entry import Family
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.parametrizations import spectral_norm
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from trimaran.base.job import Job
 
@@ -461,6 +461,17 @@ def stochastic_depth() -> Job:
 )
 def stochastic_depth_python() -> Job:
     return classify("stochastic_depth_python", lambda: _deep(python=True))
+
+
+def nine_images() -> Subset[Any]:
+    return Subset(images(), range(9))
+
+
+@VISION.entry("dropout, and a last batch of one sample, which is fewer than there are replicas", by_microbatch=True)
+def one_sample_left() -> Job:
+    return classify(
+        "one_sample_left", lambda: ViT(0.1), dataset=nine_images, evaluation_dataset=nine_images, metric=accuracy
+    )
 
 
 class FrozenNorms(ResNet):

@@ -1,12 +1,12 @@
 """A world that something else has started, as torchrun does it, of processes that are forked."""
 
 import os
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.forks.client import server
+from tests.ports import free_ports
 
 LIMIT_S = 100.0
 
@@ -20,9 +20,7 @@ def run_world(function: Callable[..., Any], *arguments: Any, processes: int, fol
         processes: how many
         folder: gets what each prints, as `<rank>.log`
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_ports()
     started = []
     try:
         for rank in range(processes):

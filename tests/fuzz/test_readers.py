@@ -102,6 +102,13 @@ def test_mutated_files_are_refused_or_read() -> None:
     assert all(count.slowest_s < LIMIT_S and count.peak_bytes < MOST_BYTES for count in counts.values())
 
 
+def test_a_duration_whose_quotients_are_not_finite_is_refused(tmp_path: Path) -> None:
+    """One that a mutation found: of a model that was timed again."""
+    path = tmp_path / "record.json"
+    path.write_bytes(seeds_of("observe record")[0].replace(b"0.01", b"1e-320", 1))
+    assert outcome(READERS["observe record"].read, path) == "refused"
+
+
 class TestTheCampaignItself:
     """What it should find, it finds: a reader that raises, hangs, dies or takes memory is counted as such."""
 

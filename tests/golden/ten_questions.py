@@ -3,8 +3,12 @@
 The terms: PyTorch of 2024, gradients exchanged by all-reduce, no sharded state, no compression, data that are there, no
 measured figure. One function a predictor, which returns the step of all devices [s], or None where it cannot be asked.
 The one under times to train has terms of its own, so it is on record, but not compared with the others.
+
+The same questions are put for the memory of a device, on the terms of each software: PyTorch's DDP, and Trimaran's
+runtime, which does not copy gradients into buckets. They have the same step.
 """
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +23,7 @@ from trimaran.features.crossover.steps import Replicas
 from trimaran.machine.find import find_machine
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.pricing.kernels.software import Software
+from trimaran.report.scaling import ScalingRow
 from trimaran_studies.facts.benchmarks import benchmark_of
 from trimaran_studies.time_to_train.from_submissions import StepModel
 from trimaran_studies.time_to_train.submissions import Submission
@@ -79,25 +84,44 @@ QUESTIONS: Mapping[str, Question] = {
 }
 
 
-def plan_s(asked: Question, folder: Path) -> float | None:
+def _plan(asked: Question, folder: Path) -> Any:
     """By `trimaran plan`, held to replicas."""
     batch = asked.local_batch * asked.devices
     held = ("--dp", str(asked.devices), "--pp", "1", "--tp", "1", "--zero", "0", "--microbatches", "1")
     kinds = ("--allow", "dp", "--forbid", "hierarchical", "--forbid", "memory", "--forbid", "compiled")
-    found = _command(folder, "plan", asked, "--batch", str(batch), *held, *kinds)
-    seconds: float = found["chosen"]["step_time_s"]
+    return _command(folder, "plan", asked, "--software", "pytorch", "--batch", str(batch), *held, *kinds)["chosen"]
+
+
+def plan_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran plan`, held to replicas."""
+    seconds: float = _plan(asked, folder)["step_time_s"]
     return seconds
+
+
+def plan_bytes(asked: Question, folder: Path) -> int:
+    """The same, of memory."""
+    return max(_plan(asked, folder)["peak_bytes"])
+
+
+def _scale(asked: Question, folder: Path) -> Any:
+    (row,) = _command(folder, "scale", asked, "--local-batch", str(asked.local_batch))["rows"]
+    return row
 
 
 def scale_s(asked: Question, folder: Path) -> float | None:
     """By `trimaran scale`."""
-    found = _command(folder, "scale", asked, "--local-batch", str(asked.local_batch))
-    (row,) = found["rows"]
-    seconds: float = row["step_s"]
+    seconds: float = _scale(asked, folder)["step_s"]
     return seconds
 
 
-def api_plan_s(asked: Question, folder: Path) -> float | None:
+def scale_bytes(asked: Question, folder: Path) -> int:
+    """The same, of memory."""
+    nbytes: int = _scale(asked, folder)["peak_bytes"]
+    return nbytes
+
+
+@functools.cache
+def _api_plan(asked: Question) -> Any:
     """By `trimaran.plan`, held to replicas as the command is."""
     kinds = ("hierarchical", "memory", "compiled")
     pins = trimaran.Pins(dp=asked.devices, pp=1, tp=1, zero=0, microbatches=1, allow=("dp",), forbid=kinds)
@@ -110,11 +134,22 @@ def api_plan_s(asked: Question, folder: Path) -> float | None:
         precision=asked.precision,
         pins=pins,
     )
-    seconds: float = found.chosen.step_time_s
+    return found.chosen
+
+
+def api_plan_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran.plan`."""
+    seconds: float = _api_plan(asked).step_time_s
     return seconds
 
 
-def api_scale_s(asked: Question, folder: Path) -> float | None:
+def api_plan_bytes(asked: Question, folder: Path) -> int:
+    """The same, of memory."""
+    return max(_api_plan(asked).peak_bytes)
+
+
+@functools.cache
+def _api_scale(asked: Question) -> ScalingRow:
     """By `trimaran.predict_scaling`."""
     found = trimaran.predict_scaling(
         asked.network,
@@ -122,17 +157,38 @@ def api_scale_s(asked: Question, folder: Path) -> float | None:
         devices=(asked.devices,),
         local_batch=asked.local_batch,
         precision=asked.precision,
+        software="trimaran",
     )
     (row,) = found.rows
-    return row.step.step.seconds
+    return row
+
+
+def api_scale_s(asked: Question, folder: Path) -> float | None:
+    """By `trimaran.predict_scaling`."""
+    return _api_scale(asked).step.step.seconds
+
+
+def api_scale_bytes(asked: Question, folder: Path) -> int:
+    """The same, of memory."""
+    return _api_scale(asked).peak_bytes
+
+
+def _replicas(asked: Question) -> Replicas:
+    """The replicas that `trimaran crossover` holds hybrids against."""
+    _, machine = machine_for(asked.cluster, asked.devices)
+    return Replicas(DataParallelJob(reference=asked.network, machine=machine, precision=asked.precision))
 
 
 def crossover_s(asked: Question, folder: Path) -> float | None:
     """By the replicas that `trimaran crossover` holds hybrids against."""
-    _, machine = machine_for(asked.cluster, asked.devices)
-    replicas = Replicas(DataParallelJob(reference=asked.network, machine=machine, precision=asked.precision))
+    replicas = _replicas(asked)
     added = replicas.exchange(asked.local_batch, asked.devices)
     return replicas.alone_s(asked.local_batch) + added.added_s(1.0)
+
+
+def crossover_bytes(asked: Question, folder: Path) -> int:
+    """The same, of memory."""
+    return _replicas(asked).job.memory_at(asked.local_batch, asked.devices).peak_bytes
 
 
 def validate_s(asked: Question, folder: Path) -> float | None:
@@ -189,16 +245,40 @@ PREDICTORS: Mapping[str, Callable[[Question, Path], float | None]] = {
 }
 
 
+def one_device_bytes(network: str, cluster: str, *, batch: int, precision: str) -> dict[str, int]:
+    """Memory of a step on one device: by `memory`, with the workspace that its figures leave out, and by the others."""
+    machine = find_machine(cluster)
+    device = machine.node.device.name
+    asked = {"batch": batch, "precision": precision}
+    alone = trimaran.estimate_memory(network, device=device, largest_batch=False, **asked).estimate
+    pins = trimaran.Pins(dp=1, pp=1, tp=1, zero=0, microbatches=1, forbid=("memory", "compiled"))
+    planned = trimaran.plan(network, cluster=cluster, devices=1, pins=pins, **asked).chosen
+    (row,) = trimaran.predict_scaling(network, cluster=cluster, devices=(1,), **asked).rows
+    return {
+        "memory": alone.keep.peak_bytes + alone.workspace_bytes,
+        "plan": max(planned.peak_bytes),
+        "scale": row.peak_bytes,
+    }
+
+
+MEMORY: Mapping[str, Mapping[str, Callable[[Question, Path], int]]] = {
+    "pytorch": {"plan": plan_bytes, "scale": scale_bytes, "crossover": crossover_bytes},
+    "trimaran": {"api plan": api_plan_bytes, "api scale": api_scale_bytes},
+}
+"""By software: who says how much memory a device needs, as its framework's allocator counts it [bytes]."""
+
+
 UNLIKE = frozenset({"time_to_train"})
 """Predictors on terms of their own."""
 
 
-def apart(said: Mapping[str, float | None]) -> float:
-    """How much longer the longest answer on equal terms is than the shortest, as a share."""
+def apart(said: Mapping[str, float | None] | Mapping[str, int]) -> float:
+    """How much longer, or larger, the largest answer on equal terms is than the smallest, as a share."""
     known = [seconds for who, seconds in said.items() if seconds is not None and who not in UNLIKE]
     return max(known) / min(known) - 1
 
 
+@functools.cache
 def _command(folder: Path, name: str, asked: Question, *options: str) -> Any:
     where = ("--cluster", asked.cluster, "--devices", str(asked.devices), "--precision", asked.precision)
     done = command(name, asked.network, *where, *options, "--json", cwd=folder, timeout_s=600)

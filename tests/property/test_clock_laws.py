@@ -37,7 +37,8 @@ def slow() -> Iterator[None]:
 
 
 def searched(time_limit_s: float | None = None, **asked: int) -> Search[AnalyticalCandidate]:
-    problem = transformer_problem(SHAPE, find_machine("dgx-a100:4"), batch=64, time_limit_s=time_limit_s)
+    """60 sequences divide over fewer devices than 32: which are the fastest takes time to say."""
+    problem = transformer_problem(SHAPE, find_machine("dgx-a100:4"), batch=60, time_limit_s=time_limit_s)
     return replace(search_degrees(replace(problem, **asked)), seconds=0.0)  # type: ignore[arg-type]
 
 
@@ -61,10 +62,10 @@ def outlook(job: str, cluster: str, batches: tuple[int, ...], **asked: object) -
 
 
 def test_parallel_degrees_are_the_same_on_a_slow_machine() -> None:
-    expected, stopped = searched(), searched(time_limit_s=0.1)
+    expected, stopped = searched(), searched(time_limit_s=0.02)
     with slow():
         assert searched() == expected
-        assert searched(time_limit_s=0.1) == stopped
+        assert searched(time_limit_s=0.02) == stopped
         assert searched(time_limit_s=60.0) == expected
     assert expected.is_complete
     assert not stopped.is_complete
@@ -90,11 +91,11 @@ def test_a_placement_is_the_same_on_a_slow_machine(problem: PlacementProblem) ->
     ("job", "cluster", "batches"),
     [
         ("lenet", "4xrtx-3090", (1024, 2048)),
-        pytest.param("llama2:13b", "hgx-h100:16", (128,), marks=pytest.mark.sweep),
+        pytest.param("llama2:13b", "hgx-h100:16", (120,), marks=pytest.mark.sweep),
     ],
 )
 def test_batches_are_compared_alike_on_a_slow_machine(job: str, cluster: str, batches: tuple[int, ...]) -> None:
-    for limit_s in (None, 0.1):
+    for limit_s in (None, 0.02):
         expected = outlook(job, cluster, batches, time_limit_s=limit_s)
         with slow():
             found = outlook(job, cluster, batches, time_limit_s=limit_s)

@@ -209,7 +209,7 @@ def network_trace(name: str) -> StepTrace:
     return recorder.recording.trace
 
 
-@pytest.mark.parametrize("name", each(NETWORKS, "vgg16", "resnet50", "gpt2"))
+@pytest.mark.parametrize("name", each(NETWORKS, "vgg16", "gpt2"))
 def test_plans_for_real_networks(name: str) -> None:
     """The planner's at 90, 70 and 50 % of the peak, or just above the floor, and the paper's policies."""
     trace = network_trace(name)

@@ -39,6 +39,7 @@ def test_the_whole_page_is_what_the_command_writes() -> None:
     assert survey_page(survey()) == PAGE.read_text("utf-8")
 
 
+@pytest.mark.sweep
 def test_gains_have_the_sign_of_their_answers() -> None:
     for each in survey(works=[work for work in WORKS if work.name in QUICK], jobs=JOBS[:1]):
         for outcome in each.outcomes:

@@ -13,10 +13,7 @@ from trimaran_studies.validation.measurement import Row
 from trimaran_studies.validation.scores import Score, Scored, score
 from trimaran_studies.validation.validate import answer_rows, scored
 
-pytestmark = pytest.mark.published
-
-SOME_ROUNDS = ("v0.7", "v1.1")
-amount = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.sweep)], ids=["some", "every"])
+pytestmark = [pytest.mark.published, pytest.mark.sweep]
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -24,11 +21,9 @@ def quiet(what: str, done: int, total: int) -> None:
 
 
 @functools.cache
-def submissions(every: bool) -> tuple[Scored, ...]:
-    """Results of two benchmark rounds, or of six."""
-    return _times(
-        "dev", lambda row: row.fields["metric"] == SUBMITTED and (every or row.fields["round"] in SOME_ROUNDS)
-    )
+def submissions() -> tuple[Scored, ...]:
+    """Results of six benchmark rounds."""
+    return _times("dev", lambda row: row.fields["metric"] == SUBMITTED)
 
 
 @functools.cache
@@ -49,11 +44,10 @@ def checked(rows: Sequence[Scored]) -> Score:
     return found
 
 
-@amount
-def test_larger_submissions_from_the_smallest(every: bool) -> None:
+def test_larger_submissions_from_the_smallest() -> None:
     """Six benchmarks; linear scaling has 18 %, linear scaling with the curve's epochs 13 %."""
-    found = checked(submissions(every))
-    assert found.answered >= (400 if every else 120)
+    found = checked(submissions())
+    assert found.answered >= 400
     assert found.median <= 0.10
     assert found.p90 <= 0.35
     assert found.coverage is not None
@@ -61,7 +55,6 @@ def test_larger_submissions_from_the_smallest(every: bool) -> None:
     assert found.median < min(found.baselines[name][0] for name in ("linear", "log2", "linear, curve"))
 
 
-@pytest.mark.sweep
 def test_tables_from_their_smallest() -> None:
     """One to 64 GPUs, rows that no constant was fitted on."""
     found = checked([row for row in tables("dev") if row.groups["setting"] == "from the smallest of its table"])
@@ -71,7 +64,6 @@ def test_tables_from_their_smallest() -> None:
     assert found.coverage >= 0.80
 
 
-@pytest.mark.sweep
 def test_trainings_of_known_length() -> None:
     """One device, no other training to go by."""
     found = checked([row for row in tables("dev") if row.groups["setting"] == "from epochs and data of its script"])
@@ -80,8 +72,7 @@ def test_trainings_of_known_length() -> None:
     assert found.p90 <= 0.27
 
 
-@amount
-def test_every_row_has_an_answer_or_a_reason(every: bool) -> None:
-    for rows in (submissions(every), *([tables("dev"), tables("calibrate")] if every else ())):
+def test_every_row_has_an_answer_or_a_reason() -> None:
+    for rows in (submissions(), tables("dev"), tables("calibrate")):
         assert rows
         assert [row.row_id for row in rows if (row.predicted is None) == (not row.skipped)] == []

@@ -82,7 +82,14 @@ def test_our_plan_loses_at_most_2_percent_in_the_same_card():
 
 
 @pytest.mark.parametrize(
-    ("network", "gigabytes"), [("vgg116", 20.4), ("vgg216", 37.0), ("vgg316", 53.5), ("vgg416", 70.1)]
+    ("network", "gigabytes"),
+    [
+        ("vgg116", 20.4),
+        *(
+            pytest.param(*case, marks=pytest.mark.sweep)
+            for case in [("vgg216", 37.0), ("vgg316", 53.5), ("vgg416", 70.1)]
+        ),
+    ],
 )
 def test_totals_of_the_deepest_networks(network: str, gigabytes: float):
     """Batch 32, without workspaces, weights and their gradients included; by hand, within 0.5 %.

@@ -27,7 +27,9 @@ def test_at_10_gigabits_a_ratio_of_2_to_5_is_enough(network: str) -> None:
     assert 2.0 <= least_ratio(network, "ethernet-10g") <= 5.0
 
 
-@pytest.mark.parametrize(("fabric", "compresses"), [("ethernet-100g", False), ("ethernet-10g", True)])
+@pytest.mark.parametrize(
+    ("fabric", "compresses"), [pytest.param("ethernet-100g", False, marks=pytest.mark.sweep), ("ethernet-10g", True)]
+)
 def test_a_plan_with_consent_compresses_where_the_study_says_that_it_pays(fabric: str, compresses: bool) -> None:
     pins = builders.pins(dp=DEVICES, pp=1, tp=1, zero=0, microbatches=1, compress=True)
     cluster = f"dgx1-v100:{NODES}@{fabric}"

@@ -56,7 +56,7 @@ def test_the_backward_is_twice_the_forward_less_the_first_gradient_of_the_input(
     assert first.dims not in inputs
 
 
-@pytest.mark.parametrize("name", ["llama3:1b", "gpt2:355m"])
+@pytest.mark.parametrize("name", ["llama3:1b", pytest.param("gpt2:355m", marks=pytest.mark.sweep)])
 def test_a_transformer_works_six_times_a_parameter_and_token(name: str) -> None:
     """Forward 2, backward 4 for every weight but those of which only rows are taken, and biases and norms.
 

@@ -1,6 +1,10 @@
 """Values that differ from rank to rank go through collectives and messages; three ranks print what they got."""
 
+import shutil
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -61,6 +65,16 @@ found["objects"] = [one["of"].tolist() for one in objects]
 for one in objects[1:]:
     objects[0]["rows"] += one["rows"]
 found["merged"] = objects[0]["rows"]
+folder = [tempfile.mkdtemp() if rank == 0 else ""]
+dist.broadcast_object_list(folder, src=0)
+if rank == 0:
+    time.sleep(0.2)
+    Path(folder[0], "written").touch()
+dist.barrier()
+found["file"] = Path(folder[0], "written").exists()
+dist.barrier()
+if rank == 0:
+    shutil.rmtree(folder[0])
 if "gloo" in sys.argv:
     found |= {"avg": [2.0], "split": 2 if rank == 1 else 4}
 else:

@@ -3,12 +3,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+
+from tests.ports import free_ports
 
 HERE = Path(__file__).parent
 TRAININGS = HERE / "trainings"
@@ -45,7 +46,7 @@ def observe(names: Iterable[str]) -> dict[str, list[list[int]]]:
     scripts = [text for name in names for text in (str(WORLDS[name]), str(TRAININGS / f"{name}.py"))]
     ranks = max(WORLDS[name] for name in names)
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(HERE / "observer.py"), folder, str(ranks), str(_free_port()), *scripts]
+        command = [sys.executable, str(HERE / "observer.py"), folder, str(ranks), str(free_ports(len(names))), *scripts]
         told = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, env=os.environ | told, capture_output=True, text=True, timeout=LONGEST_S, check=False
@@ -61,12 +62,6 @@ def observe(names: Iterable[str]) -> dict[str, list[list[int]]]:
 def kept() -> dict[str, list[list[int]]]:
     """What was observed when the file was made."""
     return json.loads(KEPT.read_text())
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the ranks of real gloo jobs exchange: `python real_collectives.py FOLDER WORLD SCRIPT…`.
+"""What the ranks of real gloo jobs exchange: `python real_collectives.py FOLDER WORLD PORT SCRIPT…`.
 
 Each rank is a process, forked from one that has imported torch; the lists are written as FOLDER/SCRIPT-RANK.json.
 A dispatch mode sees each operator of a process group as torch runs it, those that DDP asks for below Python too. The
@@ -10,7 +10,6 @@ import io
 import json
 import os
 import runpy
-import socket
 import sys
 import traceback
 from pathlib import Path
@@ -163,16 +162,13 @@ def run(script: Path, out: Path, rank: int, world: int, port: int) -> None:
     out.write_text(json.dumps(observer.calls))
 
 
-def main(folder: Path, world: int, scripts: list[Path]) -> None:
+def main(folder: Path, world: int, first_port: int, scripts: list[Path]) -> None:
     import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel  # noqa: F401
 
-    for script in scripts:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    for port, script in enumerate(scripts, start=first_port):
         processes = []
         for rank in range(world):
             process = os.fork()
@@ -192,4 +188,4 @@ def main(folder: Path, world: int, scripts: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), [Path(path) for path in sys.argv[3:]])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), [Path(path) for path in sys.argv[4:]])

@@ -72,6 +72,7 @@ SCRIPTS = {
     "catches everything": Script(
         """
         import torch
+        torch.empty(2**26, device="cuda")
         parameter = torch.nn.Parameter(torch.zeros(8, device="cuda"))
         optimizer = torch.optim.SGD([parameter], lr=0.1)
         while True:
@@ -84,7 +85,10 @@ SCRIPTS = {
     ),
     "never ends": Script("while True: pass", options={"limit": 6.0}),
     "prints megabytes": Script("for _ in range(100): print('x' * 99999)\n" + textwrap.dedent(TRAINS.format(steps=1))),
-    "writes": Script("open('own.txt', 'w').write('mine')\n" + textwrap.dedent(TRAINS.format(steps=1))),
+    "writes": Script(
+        "import os\nos.makedirs('checkpoints/first')\nos.makedirs('logs')\nopen('logs/own.txt', 'w').write('mine')\n"
+        + textwrap.dedent(TRAINS.format(steps=1))
+    ),
     "raises where it is imported": Script("import its_helper"),
     "lacks a package": Script("import torch\nimport a_package_that_is_not_there.inside"),
     "one rank fails": Script(
@@ -105,7 +109,12 @@ SCRIPTS = {
         options={"memory": "2GiB"},
     ),
 }
-HELPER = "raise RuntimeError('the configuration is incomplete')\n"
+HELPER = """
+try:
+    {}["size"]
+except KeyError as error:
+    raise RuntimeError("\\n    the configuration is incomplete") from error
+"""
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +178,11 @@ def test_one_that_never_trains_is_told_so(answers: Mapping[str, trimaran.Rehears
         ("leaves", "left with status 7", 3),
         ("leaves at once", "ended with status 3; it said last: bye", None),
         ("is killed", "ended by SIGSEGV", None),
-        ("raises where it is imported", "RuntimeError: the configuration is incomplete", 2),
+        (
+            "raises where it is imported",
+            "RuntimeError: the configuration is incomplete; its cause: KeyError: 'size'",
+            2,
+        ),
         ("lacks a package", "No module named 'a_package_that_is_not_there'", 3),
     ],
 )
@@ -209,6 +222,13 @@ def test_one_that_catches_everything_ends_after_its_steps(answers: Mapping[str, 
     assert (found.verdict, found.ranks[0].steps) == ("fits", 3)
 
 
+def test_a_peak_before_the_first_step_is_told_apart(answers: Mapping[str, trimaran.Rehearsal]) -> None:
+    assert (
+        "rank 0 allocates most before its first step, at train.py:4: 256.0 MiB; its later steps 2.0 KiB at most"
+    ) in answers["catches everything"].notes
+    assert not any("before its first step" in note for note in answers["trains"].notes)
+
+
 def test_one_that_never_ends_is_stopped(answers: Mapping[str, trimaran.Rehearsal]) -> None:
     found = answers["never ends"]
     assert found.verdict == "not trained"
@@ -228,7 +248,8 @@ def test_a_script_writes_its_files_and_nobody_else_does(
 ) -> None:
     assert answers["writes"].verdict == "fits"
     written = {path.name for path in (folder / "writes").iterdir() if path.name != "__pycache__"}
-    assert written == {"train.py", "its_helper.py", "own.txt"}
+    assert written == {"train.py", "its_helper.py", "logs"}  # a folder that stays empty is removed
+    assert (folder / "writes" / "logs" / "own.txt").read_text() == "mine"
 
 
 def test_a_rank_that_fails_alone_is_named(answers: Mapping[str, trimaran.Rehearsal]) -> None:
@@ -348,7 +369,9 @@ def test_the_command_runs_modules_and_gives_json(tmp_path: Path) -> None:
     assert any("dgx-h100" in note for note in found["notes"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.sweep)], ids=lambda one: one.name
+)
 def test_ctrl_c_leaves_nothing(tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "train.py").write_text("import time\nopen('begun', 'w')\ntime.sleep(600)\n")

@@ -79,11 +79,11 @@ EXPORTS = {
         "pytorch",
         "0",
     ),
-    "pytorch zero1 m2 pp2": (recipe(dp=2, pp=2, zero=1, microbatches=2), "pytorch", "0,2"),
-    "accelerate zero3 recompute": (recipe(dp=8, zero=3, recompute="full"), "accelerate", "0"),
     "accelerate gpt": (recipe(dp=2, shape=GPT, microbatches=2), "accelerate", "0"),
 }
 MORE_EXPORTS = {
+    "pytorch zero1 m2 pp2": (recipe(dp=2, pp=2, zero=1, microbatches=2), "pytorch", "0,2"),
+    "accelerate zero3 recompute": (recipe(dp=8, zero=3, recompute="full"), "accelerate", "0"),
     "pytorch zero2 m2": (recipe(dp=4, zero=2, microbatches=2), "pytorch", "0"),
     "pytorch zero0": (recipe(dp=2), "pytorch", "0"),
     "pytorch gpt zero3": (recipe(dp=4, zero=3, shape=GPT), "pytorch", "0"),

@@ -162,6 +162,7 @@ assert torch.cuda.memory_allocated() == (25 + 32) * MIB
 """
 
 
+@pytest.mark.sweep
 def test_a_script_sets_and_asks_the_allocator(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SETTINGS)
@@ -173,3 +174,46 @@ def test_a_script_sets_and_asks_the_allocator(tmp_path: Path) -> None:
     assert found.reserved == 80 * 2**20
     workspaces = [event for event in record.events if isinstance(event, Take) and event.purpose == "workspace"]
     assert [event.nbytes for event in workspaces] == [32 * 2**20]
+
+
+KEPT = """
+import torch
+
+class Few:
+    __slots__ = ("codes", "scales", "of")
+
+    def __init__(self, parameter):
+        self.codes = torch.zeros(parameter.numel(), dtype=torch.uint8, device="cuda")
+        self.scales = [torch.ones(parameter.numel() // 256, device="cuda")]
+        self.of = parameter
+
+class Coded(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["step"], state["first"] = 0, Few(parameter)
+            parameter.sub_(parameter.grad, alpha=0.1)
+
+model = torch.nn.Linear(1024, 4096, bias=False).cuda()
+optimizer = Coded(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(1, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.sweep
+def test_what_an_optimizer_keeps_in_objects_of_its_own_is_its_state(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KEPT)
+    (record,) = rehearse([Job(name="kept", script=script, world=1, ranks=(0,))], tmp_path)["kept"]
+    assert (record.end.how, record.end.text) == ("finished", "")
+    purposes, elements = read_memory(record).peak.purposes, 1024 * 4096
+    assert purposes["optimizer"] == elements + elements // 256 * 4
+    assert purposes["parameter"] == purposes["gradient"] == elements * 4

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.ports import free_ports
 from tests.rehearsal.side_by_side import Job, rehearse
 
 from trimaran.rehearsal.agreement import agree
@@ -36,7 +37,8 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record
 def observed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[dict[str, object]]]]:
     folder = tmp_path_factory.mktemp("observed")
     observer = Path(__file__).with_name("real_collectives.py")
-    command = [sys.executable, str(observer), str(folder), str(WORLD), *map(str, SCRIPTS.values())]
+    told = map(str, (folder, WORLD, free_ports(len(SCRIPTS)), *SCRIPTS.values()))
+    command = [sys.executable, str(observer), *told]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     subprocess.run(command, cwd=folder, env=environment, check=True, timeout=240)
     return {

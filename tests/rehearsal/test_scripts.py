@@ -28,7 +28,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
 
 
 CASES = msgspec.convert(tomllib.loads((SCRIPTS / "corpus.toml").read_text()), dict[str, Case])
-IN_DEFAULT_SUITE = ("ddp_gpt_amp", "hsdp_dcp", "tp_sp_fsdp2", "pipeline_1f1b", "odd_state", "odd_autograd")
+IN_DEFAULT_SUITE = ("ddp_gpt_amp", "tp_sp_fsdp2")
 
 
 def rehearsed(name: str, case: Case, world: int, folder: Path) -> list[RankRun]:

@@ -3,6 +3,7 @@
 import textwrap
 from pathlib import Path
 
+import pytest
 from tests.rehearsal.rehearsing import rehearse_rank
 
 STEP = """
@@ -37,6 +38,7 @@ def test_a_package_that_is_not_installed_stands_in_where_its_absence_is_not_expe
     assert "aten._scaled_dot_product_flash_attention_backward.default" in kernels
 
 
+@pytest.mark.sweep
 def test_a_package_that_is_installed_is_used_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "flash_attn").mkdir()
     own = "def flash_attn_func(query, key, value, causal):\n    print('own')\n    return query * key * value\n"

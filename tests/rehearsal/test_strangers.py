@@ -129,6 +129,15 @@ def data_on_the_host():
     return weight.device.type == "cpu" and [part.shape for part in weight.split([1, 3])] == [(1, 4), (3, 4)]
 
 
+def loss_of_parts_of_the_classes():
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    parts = distribute_tensor(torch.randn(4, 8, device="cuda"), init_device_mesh("cuda", (1,)), [Shard(1)])
+    with loss_parallel():
+        return F.cross_entropy(parts, torch.randint(8, (4,), device="cuda")).item() == 2.0
+
+
 def pointers_that_do_not_overlap():
     parts = [torch.randn(100, device="cuda") for _ in range(8)]
     places = sorted(part.data_ptr() for part in parts)
@@ -145,6 +154,33 @@ def saved_files_that_are_listed():
     names = sorted(os.listdir("kept")), sorted(glob.glob("kept/*.pt"))
     shutil.rmtree("kept")
     return found == {"at": 3} and names == (["one.pt", "two.pt"], ["kept/one.pt", "kept/two.pt"])
+
+
+def weights_that_are_read_by_parts():
+    import safetensors
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.randn(4, 6, device="cuda").bfloat16()}, "weights.safetensors", {"format": "pt"})
+    with safetensors.safe_open("weights.safetensors", "pt", device="cpu") as file:
+        part = file.get_slice("weight")
+        told = list(file.keys()), file.metadata(), part.get_shape(), part.get_dtype(), tuple(part[1:3].shape)
+    return told == (["weight"], {"format": "pt"}, [4, 6], "BF16", (2, 6))
+
+
+def folder_that_is_missing():
+    try:
+        torch.save({}, "nowhere/one.pt")
+    except RuntimeError as error:  # as torch says it
+        return "does not exist" in str(error)
+
+
+def memory_of_other_ranks():
+    import torch.distributed._symmetric_memory as shared
+
+    try:
+        shared.empty(4, device="cuda")
+    except NotImplementedError as error:
+        return "take collectives" in str(error)
 
 
 def copy_of_a_model():

@@ -33,6 +33,7 @@ def both(network: str, batch: int, folder: Path) -> tuple[StepTime, dict[str, fl
     return rehearsed, {share.name: share.seconds for share in rehearsed.kernels}, planned, dict(seconds)
 
 
+@pytest.mark.sweep
 def test_a_network_on_one_gpu_takes_as_long_as_it_is_planned_to(tmp_path: Path) -> None:
     rehearsed, kernels, planned, works = both("resnet50", 64, tmp_path)
     assert rehearsed.step.seconds == pytest.approx(planned.seconds, rel=0.03)
@@ -42,6 +43,7 @@ def test_a_network_on_one_gpu_takes_as_long_as_it_is_planned_to(tmp_path: Path) 
         assert kernels[f"aten.{name}"] == pytest.approx(works[f"aten.{name}"], rel=0.01), name
 
 
+@pytest.mark.sweep
 def test_what_a_transformer_takes_differently_is_attention_and_the_loss(tmp_path: Path) -> None:
     rehearsed, kernels, planned, works = both("gpt2", 8, tmp_path)
     assert rehearsed.ranks[0].tokens == 8 * 1024

@@ -32,6 +32,7 @@ OF_GLOO: dict[str, tuple[Any, Any, Any]] = {
     "objects": ([[0, 1], [1, 1], [2, 1]],) * 3,
     "merged": ([0, 1, 2],) * 3,
     "split": (4, 2, 4),
+    "file": (True,) * 3,
 }
 """What `torchrun --nproc-per-node 3 exchanged_values.py gloo` printed on ranks 0 to 2; gloo has no mean, which is 2."""
 

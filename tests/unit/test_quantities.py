@@ -38,3 +38,13 @@ def test_a_rate_that_is_not_clear_is_refused(text: str) -> None:
 def test_bits_are_no_size() -> None:
     with raises("quantity.malformed"):
         parse_bytes("80Gb")
+
+
+def test_a_letter_alone_is_no_unit_of_a_size_and_both_that_it_may_be_are_told() -> None:
+    with raises("quantity.malformed", match='write "10GiB" or "10GB"'):
+        parse_bytes("10g")
+
+
+@pytest.mark.parametrize("text", ["1h30", "1h30min", "1 h 30 m", "01h30"])
+def test_hours_and_minutes(text: str) -> None:
+    assert parse_seconds(text, needs_unit=True) == 5400.0

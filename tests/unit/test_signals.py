@@ -13,7 +13,7 @@ import pytest
 
 from trimaran.base import signals
 from trimaran.base.files import file_name, unfinished
-from trimaran.base.signals import STOP_SIGNALS, Catcher, Interrupted, leaving, raise_interrupted
+from trimaran.base.signals import STOP_SIGNALS, Catcher, Interrupted, held_back, leaving, raise_interrupted
 
 
 def run(script: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
@@ -49,6 +49,21 @@ def test_two_of_one_cause_are_one() -> None:
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
     assert told == [signal.SIGHUP]
+
+
+def test_what_begins_to_be_is_known_before_a_signal_is_heard() -> None:
+    known: list[int] = []
+
+    def begin() -> None:
+        with held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+            known.append(1)
+        known.append(2)
+
+    with Catcher(raise_interrupted), pytest.raises(Interrupted):
+        begin()
+    assert known == [1]
 
 
 def test_what_is_ignored_stays_so() -> None:
@@ -202,3 +217,24 @@ except Interrupted as raised:
     )
     assert ended.stdout == "ended by SIGINT\n", ended.stderr
     assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("where", ["import", "exit"])
+def test_a_command_answers_while_it_is_imported_and_at_its_exit(number: signal.Signals, where: str) -> None:
+    """There is no traceback of imports, nor an end without a word."""
+    done = run(f"""
+        import atexit, runpy
+        class Sending:
+            def find_spec(self, name, *_):
+                if name == "typer":
+                    os.kill(os.getpid(), {int(number)})
+        if "{where}" == "import":
+            sys.meta_path.insert(0, Sending())
+        else:
+            atexit.register(os.kill, os.getpid(), {int(number)})
+        sys.argv = ["trimaran", "--version"]
+        runpy.run_module("trimaran", run_name="__main__", alter_sys=True)
+    """)
+    told = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    assert (done.returncode, done.stderr) == (128 + number, f"trimaran: {told}\n")

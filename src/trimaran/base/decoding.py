@@ -428,8 +428,13 @@ def check_version(plain: dict[str, Any], *known: int, source: str) -> int:
     """
     version = plain.pop("schema_version", None)
     if not isinstance(version, int) or isinstance(version, bool) or version not in known:
+        told = (
+            f"{source} has no schema_version, so it is no file that Trimaran wrote"
+            if version is None
+            else f"{source}: schema_version is {version!r}, this version of Trimaran reads {', '.join(map(str, known))}"
+        )
         raise InputError(
-            f"{source}: schema_version is {version!r}, this version of Trimaran reads {', '.join(map(str, known))}",
+            told,
             code="file.schema-version",
             source=source,
             schema_version=version,

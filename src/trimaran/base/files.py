@@ -351,9 +351,12 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise EnvironmentProblem(
-            f"{path} cannot be written: {error.strerror}", code="file.unwritable", path=str(path)
-        ) from error
+        why = error.strerror
+        if isinstance(error, FileNotFoundError) and not given(path).parent.exists():
+            why = f"there is no folder {path.parent}: make it first"
+        elif isinstance(error, IsADirectoryError):
+            why = "this is a folder: name a file in it"
+        raise EnvironmentProblem(f"{path} cannot be written: {why}", code="file.unwritable", path=str(path)) from error
 
 
 def packaged_toml(package: str, name: str) -> dict[str, Any]:

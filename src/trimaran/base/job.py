@@ -71,8 +71,10 @@ class Job:
         dataset: makes the training data: map-style, or an `IterableDataset`
         global_batch_size: samples of one update, over all ranks
         evaluation_dataset: makes the data of `evaluate`; None: there is no evaluation
-        metric: `(output, target)` (or `(output, batch)`) to the mean over the samples, higher is better
-        collate: list of samples to batch; None: torch's default
+        metric: `(output, target)` (or `(output, batch)`) to a figure, higher is better: a mean over the samples, or
+            another (F1, an area under a curve), which is computed over all outputs of an evaluation at once
+        collate: list of samples to batch; None: torch's default. It makes each part of a batch, and what it draws is
+            drawn for each part
         lr_schedule: makes the schedule from the optimizer; stepped once an update. One whose step needs a metric
             (`ReduceLROnPlateau`) is stepped once an epoch, with the metric of the evaluation, or the mean loss of the
             epoch where there is none

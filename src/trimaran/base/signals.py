@@ -82,6 +82,17 @@ def say(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
+def say_ended(number: int, *notes: str) -> None:
+    """Write to standard error that a signal has ended this command.
+
+    Args:
+        number: of the signal
+        notes: further lines, such as what is left
+    """
+    by = "interrupted" if number == signal.SIGINT else f"ended by {signal_name(number)}"
+    say("\n".join([f"trimaran: {by}", *notes]))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # To leave at once
 
@@ -198,6 +209,9 @@ class Catcher:
                         self._hear(number)
 
     def _handle(self, number: int, frame: Any) -> None:
+        if _held_back:
+            _held_back[-1].append(lambda: self._handle(number, frame))
+            return
         if self._thread is None:
             self._hear(number)
         before = self._before[number]
@@ -213,6 +227,34 @@ class Catcher:
             self._first(number)
         elif time.monotonic() - _heard[0] >= SAME_CAUSE_S:
             leave(number)
+
+
+_held_back: list[list[Callable[[], None]]] = []
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Signals that are caught in the main thread while the block runs are heard at its end.
+
+    For a moment in which something begins to be and nobody knows of it yet, as a process that is started. Does nothing
+    in another thread, whose block no signal breaks off.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    later: list[Callable[[], None]] = []
+    _held_back.append(later)
+    try:
+        yield
+    finally:
+        _held_back.remove(later)
+        for hear in later:
+            hear()
+
+
+def was_heard() -> bool:
+    """Whether a signal that is caught has come to this process, and somebody catches them still."""
+    return bool(_heard)
 
 
 _open: list[Catcher] = []

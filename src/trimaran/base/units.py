@@ -55,6 +55,7 @@ _SECONDS = {
 
 _WATTS = {"W": 1.0, "kW": 1e3}
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([^\s0-9.](?:.*\S)?)?\s*", re.IGNORECASE)
+_HOURS_AND_MINUTES = re.compile(r"\s*([0-9]{1,6})\s*h\s*([0-5]?[0-9])\s*(?:m|min)?\s*", re.ASCII | re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,9})\s*x?\s+(\S+)")
 _LEAST_BYTES = 1e6
 """Sizes and rates from here on may come without a unit [bytes, bytes/s]."""
@@ -103,7 +104,7 @@ def parse_seconds(text: str, *, needs_unit: bool = False) -> float:
     """A duration as people write it.
 
     Args:
-        text: such as "1.5 us", "100ms", "10min" or, in seconds, "90"
+        text: such as "1.5 us", "100ms", "10min", "1h30" or, in seconds, "90"
         needs_unit: a number alone is refused, where most are far below a second
 
     Returns:
@@ -113,11 +114,15 @@ def parse_seconds(text: str, *, needs_unit: bool = False) -> float:
         InputError: an unknown unit
 
     Example:
-        >>> parse_seconds("100ms"), parse_seconds("90"), parse_seconds("2h")
-        (0.1, 90.0, 7200.0)
+        >>> parse_seconds("100ms"), parse_seconds("90"), parse_seconds("2h"), parse_seconds("1h30")
+        (0.1, 90.0, 7200.0, 5400.0)
     """
+    clock = _HOURS_AND_MINUTES.fullmatch(text)
+    if clock is not None:
+        return int(clock[1]) * 3600.0 + int(clock[2]) * 60.0
     least = math.inf if needs_unit else 0.0
-    return _quantity(text, _SECONDS, what="duration", example='a duration such as "1.5 us"', least=least)
+    example = 'a duration such as "10min", "1h30" or "1.5 us"'
+    return _quantity(text, _SECONDS, what="duration", example=example, least=least)
 
 
 def parse_flops(text: str) -> float:
@@ -237,6 +242,8 @@ def _quantity(text: str, units: Mapping[str, float], *, what: str, example: str,
     unit = re.sub(r"\s+", "", found[2] or "") if found else ""
     if found is None or (unit not in units and (unit or number < least)):
         forgotten = ": what is its unit?" if found and not unit else ""
+        if found and what == "size" and unit.upper() in ("K", "M", "G", "T"):
+            forgotten = f': write "{found[1]}{unit.upper()}iB" or "{found[1]}{unit.upper()}B"'
         raise InputError(
             f'expected {example}, got "{text}"{forgotten}', code="quantity.malformed", what=what, text=text
         )

@@ -320,7 +320,8 @@ class Store:
                 on_damage(found.name, faults)
         if not damaged:
             raise InputError(
-                f"{self.folder} has no committed checkpoint: none was saved there, or its save did not end",
+                f"{self.folder} has no committed checkpoint: none was saved there (--save-every saves them), or its "
+                "save did not end",
                 code="checkpoint.none",
                 path=str(self.folder),
             )
@@ -331,6 +332,19 @@ class Store:
             path=str(self.folder),
             damaged={name: [str(fault) for fault in faults] for name, faults in damaged},
         )
+
+    def settle(self, checkpoint: Checkpoint) -> None:
+        """Put on the disk that a checkpoint is committed, before a training goes on from it.
+
+        A process that was stopped while it committed may have left the marker in the memory of the system alone; all
+        else was on the disk before. Where the folder cannot be written to, nothing is done.
+
+        Args:
+            checkpoint: of this folder
+        """
+        with contextlib.suppress(OSError):
+            self._disk.sync_directory(checkpoint.path)
+            read_bounded(self._disk, checkpoint.path / MARKER, _LARGEST_MARKER, from_disk=True)
 
     def verify(self, checkpoint: Checkpoint, *, from_disk: bool = False) -> list[Fault]:
         """Compare every file with what was written.

@@ -83,7 +83,7 @@ def clusters(
             out = console()
             cluster_views.print_machine(out, machine)
             if name is not None:
-                words = ["trimaran", "plan", "JOB", "--cluster", name]
+                words = ["trimaran", "plan", "resnet50", "--cluster", name]
             else:
                 words = [*following("clusters"), "--toml"]
             print_next(out, words)

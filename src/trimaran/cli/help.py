@@ -4,7 +4,9 @@ Pages are plain text of at most 80 columns. Types have no column: what an option
 """
 
 import inspect
+import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -15,8 +17,10 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trimaran.base.errors import InputError
+from trimaran.base.files import check_writable
 from trimaran.cli.following import begin_command
-from trimaran.cli.output import set_verbosity
+from trimaran.cli.output import errors_reported, set_verbosity
 
 WIDTH = 80
 """Most columns of a page."""
@@ -122,6 +126,9 @@ _OWN_HEADINGS: Mapping[str, Mapping[str, str]] = {
     "price": {"--price": "Training on a number of tokens, with failures"},
 }
 
+_WRITTEN = ("--output", "--trace")
+"""Options that name a file which is written at the end, often of long work; a checkpoint's export may be a folder."""
+
 _LAST = "What is printed"
 _PRINTED = ("--verbose", "--quiet", "--json", "--help")
 _FEW = 12
@@ -160,7 +167,22 @@ class HelpedCommand(TyperCommand):
     """A command whose page fits 80 columns."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Answer; what follows may repeat what was said."""
+        """Answer; what follows may repeat what was said.
+
+        An option of no value is not taken for one that is left out, and that files can be written is known before the
+        work for them.
+        """
+        for option in self.params:
+            given = ctx.params.get(option.name)
+            if given == "" or (isinstance(given, list | tuple) and "" in given):
+                name = option.opts[0] if option.param_type_name == "option" else ""
+                if name and ctx.get_parameter_source(option.name).name == "COMMANDLINE":
+                    raise typer.BadParameter(f"{name} is empty: give it a value, or leave it out")
+        with errors_reported(as_json=bool(ctx.params.get("as_json"))):
+            for option in self.params:
+                written = ctx.params.get(option.name)
+                if option.opts[0] in _WRITTEN and isinstance(written, Path) and "checkpoint" not in ctx.command_path:
+                    check_writable(written)
         begin_command(ctx)
         return super().invoke(ctx)
 
@@ -193,8 +215,13 @@ class HelpedGroup(TyperGroup):
             # Of the parser that typer has, by whatever name.
             if not hasattr(error, "format_message") or not hasattr(error, "exit_code"):
                 raise
-            typer.echo(_mistyped(error), err=True)
-            raise SystemExit(error.exit_code) from None
+            context = getattr(error, "ctx", None)
+            if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+                typer.echo(context.get_help(), err=True)
+                raise SystemExit(error.exit_code) from None
+            words = sys.argv[1:] if args is None else list(args)
+            with errors_reported(as_json="--json" in words):
+                raise InputError(_mistyped(error), code="command-line.malformed") from None
         raise SystemExit(code if isinstance(code, int) else 0)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -202,14 +229,24 @@ class HelpedGroup(TyperGroup):
         formatter.write("\n".join(_group_page(self, ctx)) + "\n")
 
 
+_PLAIN = (
+    (re.compile(r"Input should be a valid integer\b.*"), "expected a whole number"),
+    (re.compile(r"Input should be a valid number\b.*"), "expected a number"),
+    (re.compile("Input should be greater than or equal to (.+)"), r"expected \1 or more"),
+    (re.compile("Input should be "), "expected "),
+)
+"""What the parser says of a value, and how people say it."""
+
+
 def _mistyped(error: Any) -> str:
-    """What is wrong with a command line, and where it says what is right; of one without a command the whole page."""
+    """What is wrong with a command line, and where it says what is right."""
     context = getattr(error, "ctx", None)
+    said: str = error.format_message()
     if context is None:
-        return f"trimaran: {error.format_message()}"
-    if type(error).__name__ == "NoArgsIsHelpError":
-        return str(context.get_help())
-    return f"trimaran: {error.format_message()}\n`{context.command_path} --help` says what it takes"
+        return said
+    for pattern, plain in _PLAIN:
+        said = pattern.sub(plain, said)
+    return f"{said}\n`{context.command_path} --help` says what it takes"
 
 
 def _width() -> int:

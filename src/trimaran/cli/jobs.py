@@ -53,4 +53,4 @@ def jobs(as_json: Json = False) -> None:
             "\nYour own: file.py:factory, where factory() returns a trimaran.Job.\n"
             "A Hugging Face configuration: config.json, or config.json:sequence=2048; its data are synthetic."
         )
-        print_next(out, ["trimaran", "plan", "JOB"])
+        print_next(out, ["trimaran", "plan", "digits"])

@@ -133,5 +133,7 @@ def memory(
 
             out = console()
             print_estimate(out, found, chart=chart, storages=storages)
-            words = following("plan", without=("--memory",), cluster="NAME", devices="N")
-            print_next(out, words, "on several devices")
+            # The --budget of a plan is money.
+            room = None if budget is None or "%" in budget else budget
+            words = following("plan", without=("--budget",), cluster=f"8x{device.strip()}", memory=room)
+            print_next(out, words, "on 8 of them")

@@ -1,11 +1,10 @@
 """`trimaran observe`: run an unmodified script, and say what limits it."""
 
-import signal
 from typing import Annotated
 
 import typer
 
-from trimaran.base.signals import exit_code
+from trimaran.base.signals import Interrupted
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
 
@@ -37,6 +36,10 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
         try:
             observation = conclude(observed.records, others=observed.others)
         except TrimaranError as error:
+            if observed.stopped is not None:
+                interrupted = Interrupted(observed.stopped)
+                interrupted.add_note(error.message)
+                raise interrupted from None
             if ended is None:
                 raise
             raise ExecutionError(f"{ended}; {error.message}", exit_code_of_command=observed.exit_code) from None
@@ -49,8 +52,8 @@ def observe(command: Command = None, again: Again = True, as_json: Json = False)
             out.print(observation_view(observation))
             words = ["trimaran", "observe", "--", *command]
             print_next(out, words, "after a change" if observation.remedies else "")
-        if observed.exit_code in (-signal.SIGINT, exit_code(signal.SIGINT)):
-            raise KeyboardInterrupt
+        if observed.stopped is not None:
+            raise Interrupted(observed.stopped)
         if ended is not None:
             raise SystemExit(_say(ended))
 

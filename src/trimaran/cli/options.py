@@ -346,7 +346,11 @@ PrecisionName = Annotated[
 ]
 SoftwareName = Annotated[
     str | None,
-    typer.Option("--software", help='With --cluster: framework and year, such as "pytorch:2020".', show_default=False),
+    typer.Option(
+        "--software",
+        help='With --cluster: framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
+        show_default=False,
+    ),
 ]
 SequenceLength = Annotated[
     int | None,
@@ -367,7 +371,7 @@ MachineSoftware = Annotated[
     str | None,
     typer.Option(
         "--software",
-        help='Framework and year, such as "pytorch:2020".',
+        help='Framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
         show_default="PyTorch of today; with --sync kvstore MXNet of 2018",
     ),
 ]

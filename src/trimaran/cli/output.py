@@ -15,7 +15,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import given_from_here
 from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
-from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say, signal_name
+from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say_ended
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         _end(error, error, as_json=as_json)
     except KeyboardInterrupt as interrupt:
         number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
-        by = "interrupted" if number == signal.SIGINT else f"ended by {signal_name(number)}"
-        say("\n".join([f"trimaran: {by}", *getattr(interrupt, "__notes__", ())]))
+        say_ended(number, *getattr(interrupt, "__notes__", ()))
         raise SystemExit(exit_code(number)) from None
     except BrokenPipeError:
         # Whoever read our output has had enough (`| head`).

@@ -250,7 +250,11 @@ _PARTS: Mapping[str, str] = {
 
 
 def _verdict(one: "PricedStrategy") -> str:
-    return f"it {'is ' if one.fit.verdict == 'not sure' else ''}{one.fit.words}"
+    return (
+        "it may not fit" + one.fit.words.removeprefix("not sure")
+        if one.fit.verdict == "not sure"
+        else (f"it {one.fit.words}")
+    )
 
 
 _SHORT = {"fits": "yes", "not sure": "not sure", "does not fit": "no"}

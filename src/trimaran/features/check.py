@@ -10,7 +10,7 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.graph import Graph
 from trimaran.graph.behaviour import Behaviour
-from trimaran.jobs.resolve import JobSource
+from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.planning.preparation import gathering_confirmed
 from trimaran.program.exactness import KINDS, objection
 from trimaran.program.json_files import to_plain
@@ -91,6 +91,7 @@ def check_job(source: JobSource) -> Checked:
     from trimaran.graph.capture.capture import capture_and_look
 
     job = source.make()
+    check_room(job)
     graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
     behaviour = graph.behaviour or Behaviour()
     kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)
@@ -158,6 +159,8 @@ def _plainly(note: str) -> str:
 def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
     rows = [_mode(of), _loss(job, of), _batches(of), _samples(job, of), _gradients(of), _draws(of), _branches(of)]
     rows += [_buffers(of), _parameters(of), _optimizer(of)]
+    if of.metric in _METRICS:
+        rows.append(Seen(what="metric", found=_METRICS[of.metric], unusual=True))
     if of.loss_parameters:
         held = set(of.optimizer.extra)
         not_held = [name for name in of.loss_parameters if f"{name} of the loss" not in held]
@@ -192,6 +195,12 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
     elif of.not_looked:
         rows.append(Seen(what="not looked at", found=of.not_looked, unusual=True))
     return rows
+
+
+_METRICS = {
+    "whole": "no mean over samples: computed over all outputs of an evaluation at once",
+    "parts": "no mean over samples, and outputs of the evaluation data cannot be put together",
+}
 
 
 def _mode(of: Behaviour) -> Seen:
@@ -250,7 +259,10 @@ def _samples(job: Job, of: Behaviour) -> Seen:
         (job.sampler is not None, "in the order of Job.sampler"),
         (of.data_draws and not of.data_carries, "the data set draws: a sample differs when it is read again"),
         (of.data_carries, "the data set carries state: a sample differs when it is read again under the same seeds"),
-        (of.collate_draws, "Job.collate draws: a batch differs when it is collated again"),
+        (of.data_follows == "worker", "the data set asks which worker of a loader reads (get_worker_info)"),
+        (of.data_follows == "process", "the data set asks for the number of the process that reads (os.getpid)"),
+        (of.collate_draws, "Job.collate draws: each part of a batch has its own draws, as of mixup another share"),
+        (of.left_out, f"Job.collate leaves samples out, {of.left_out} of those that were read"),
     )
 
 

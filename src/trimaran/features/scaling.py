@@ -26,6 +26,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.types import Device, Price, parse_price
 from trimaran.planner.input_pipeline import loading_changes
+from trimaran.planning.analytical import is_planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
 from trimaran.planning.precision import choose_precision
@@ -42,6 +43,7 @@ from trimaran.planning.requests import (
 from trimaran.planning.workloads import workload
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
+from trimaran.pricing.exchange.replica_memory import holds_words
 from trimaran.pricing.exchange.step import ScaledStep, Sync
 from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.kernels.corrections import Correction, correction_from_profile, correction_from_steps, read_kineto
@@ -370,6 +372,11 @@ def predict_scaling(
     )
     prices = _prices(price, server_price, servers)
     notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
+    if software is None and is_planned_by_shape(job, cluster, options or {}):
+        notes.append(
+            f"each step is that of {framework.framework}; plan takes this decoder's from its shape, with Megatron's "
+            "fused kernels, unless it is given --software pytorch"
+        )
     rows: list[ScalingRow] = []
     limits: list[FeedingLimit] = []
     shortages: list[MemoryShortage] = []
@@ -404,7 +411,7 @@ def predict_scaling(
             [row for row in rows if row.fits], steps.known, partial(_changed, steps), pipeline, partial(_fits, steps)
         ),
         feeding=tuple(limits),
-        notes=tuple(dict.fromkeys([*notes, *_machine_notes(syncs, rows)])),
+        notes=tuple(dict.fromkeys([*notes, *_machine_notes(syncs, rows), *_memory_notes(framework, rows)])),
         source=estimates.source,
     )
 
@@ -535,6 +542,12 @@ def _machine_notes(syncs: Sequence[Sync], rows: Sequence[ScalingRow]) -> Iterato
         else:
             over = "the nodes' hosts, without further machines (--servers adds some)"
         yield f"{sync} sums within a node by {within}, over nodes on {over}"
+
+
+def _memory_notes(software: Software, rows: Sequence[ScalingRow]) -> Iterator[str]:
+    """Whose memory of replicas the figures are, where gradients are in buckets."""
+    if any(row.step.sync == "nccl" and row.step.devices > 1 for row in rows):
+        yield holds_words(software)
 
 
 def _faster(job: DataParallelJob, rows: Sequence[ScalingRow]) -> tuple[FasterMethod, ...]:

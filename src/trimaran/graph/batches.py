@@ -190,6 +190,40 @@ def count_samples(batch: Any) -> int:
     return 0 if size is None else size
 
 
+class WholeBatches:
+    """A `Job.collate` that is not seen to leave out samples, which parts of a batch would count nevertheless.
+
+    Args:
+        collate: the job's
+
+    Example:
+        >>> pair = torch.zeros(2), torch.zeros(())
+        >>> WholeBatches(lambda samples: tuple(map(torch.stack, zip(*samples))))([pair] * 3)[0].shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list[Any]) -> Any:
+        """A batch of some samples.
+
+        Raises:
+            ValueError: it has fewer
+        """
+        asked = len(samples)
+        batch = self.collate(samples)
+        sizes = {tensor.shape[0] if tensor.dim() else -1 for tensor in name_tensors(batch).values()}
+        if len(sizes) == 1 and 0 <= (left := sizes.pop()) < asked:
+            raise ValueError(
+                f"it left out {asked - left} of {asked} samples, and of those that were looked at before the training "
+                "none: parts of a batch would count with wrong weights. Leave such samples out of the data set "
+                "(torch.utils.data.Subset), choose them in Job.collate itself, as in [one for one in samples if ...], "
+                "or use one device without microbatches"
+            )
+        return batch
+
+
 def slice_batch(batch: Any, start: int, stop: int) -> Any:
     """The samples `start` to `stop - 1` of a batch, as a batch."""
     return map_tensors(batch, lambda tensor: tensor[start:stop])

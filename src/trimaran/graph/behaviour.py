@@ -13,14 +13,19 @@ from trimaran.base.job import Job
 if TYPE_CHECKING:
     from torch import Tensor
 
-Measure = Literal["count", "sum", "size", "table"]
+Measure = Literal["count", "sum", "size", "table", "samples"]
 """What is taken of a tensor: how many elements are not the ignored one, their sum, how many there are, the sum of a
-table's entries at them."""
+table's entries at them, its first dim."""
 
 Reduction = Literal["mean", "weight", "sum", "pair", "given", "batch", "gathers", "unknown"]
 """A mean over the samples; over what a `Weight` says; a sum over the samples; `(sum, weight)` as the loss returns it;
 over what `Job.loss_weight` says; nothing that adds up over parts of a batch; the same, but it gathers across ranks;
 not looked at."""
+
+
+Metric = Literal["", "mean", "whole", "parts"]
+"""What `Job.metric` is: not looked at, or there is none; a mean over the samples; no mean, and computed over all
+evaluation data at once; no mean, of outputs that cannot be put together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +64,9 @@ class Weight:
         tensor = name_tensors(batch)[self.tensor]
         if self.shifted:
             tensor = tensor[..., 1:]
-        if self.measure == "size":
-            return torch.tensor(float(tensor.numel()), dtype=torch.float64, device=tensor.device)
+        if self.measure in ("size", "samples"):
+            size = tensor.numel() if self.measure == "size" else len(tensor)
+            return torch.tensor(float(size), dtype=torch.float64, device=tensor.device)
         if self.measure == "sum":
             return tensor.sum(dtype=torch.float64)
         counted = torch.ones_like(tensor, dtype=torch.bool) if self.ignored is None else tensor != self.ignored
@@ -79,6 +85,8 @@ class Weight:
         """
         after = " after the first" if self.shifted else ""
         but = "" if self.ignored is None else f" that are not {self.ignored}"
+        if self.measure == "samples":
+            return f'the samples that Job.collate leaves in "{self.tensor}"'
         if self.measure == "sum":
             return f'the sum of "{self.tensor}"'
         if self.measure == "table":
@@ -139,23 +147,34 @@ class Behaviour:
         padded: the difference is there because each part was padded on its own
         stream: the training data is an `IterableDataset`
         data_draws: a sample that is read twice differs
-        data_carries: it differs also under the same seeds: the data set keeps something of each read
+        data_carries: it, or its batch, differs also under the same seeds: the data set or the collate keeps something
+        data_follows: what of the process that reads it a batch depends on: that it is a worker of a loader
+            (`get_worker_info`), or its number; empty: nothing
         collate_draws: a batch that is made twice of the same samples differs
         sliceable: the first dim of every tensor of a batch counts its samples
         others: names of what a batch holds besides tensors
         sizes: tensors of a batch that differ from batch to batch in more than their first dim
-        remainder: samples of the last, smaller batch of an epoch; 0: there is none
         unused: parameters that never had a gradient
         varying: parameters that had a gradient in some batches
         draws: the forward or the loss draws random numbers
+        own_generator: they draw from a generator that they hold, and other numbers for other samples
+        holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
         batch_norms: modules whose statistics follow the batches
+        follows_ranks: part of the job that gives something else where there are several ranks; empty: none does
+        synced: those of them that wait for other ranks (SyncBatchNorm)
+        thawed: callbacks of the job whose code changes requires_grad
+        averaged: those whose code makes an AveragedModel
+        regrouped: those whose code adds groups of parameters to the optimizer
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
-        batches: samples of a global batch, and of the last of an epoch where that is smaller and trained on
+        batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
+        last_unknown: the last batch of an epoch may be of any size: a stream does not say how long it is
+        left_out: samples that Job.collate leaves out of a batch, of those that were read
         buffers: others that a forward changes
         written: parameters that a forward changes
         hooked: modules with hooks of the user's
+        scripted: modules of torch.jit, which take no hooks
         gradient_hooks: parameters with hooks of the user's on their gradients
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
@@ -170,6 +189,7 @@ class Behaviour:
         part_failed: how a part of a batch failed that as a whole did not; empty: none did
         inner_backward: gradients are computed inside the forward or the loss
         compiled: the factory returns a model that is compiled already
+        metric: what the metric of a batch is of those of its parts
         optimizer: what the optimizer does with its parameters
         precision: of the job
         accepted: the user has asked for plans that train something else, too
@@ -189,22 +209,32 @@ class Behaviour:
     stream: bool = False
     data_draws: bool = False
     data_carries: bool = False
+    data_follows: Literal["", "worker", "process"] = ""
     collate_draws: bool = False
     sliceable: bool = True
     others: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
-    remainder: int = 0
     unused: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
     draws: bool = False
+    own_generator: bool = False
+    holds_generator: bool = False
     host_draws: bool = False
     path: tuple[str, ...] = ()
     batch_norms: tuple[str, ...] = ()
+    follows_ranks: str = ""
+    synced: tuple[str, ...] = ()
+    thawed: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
+    regrouped: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
+    last_unknown: bool = False
+    left_out: int = 0
     buffers: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
     hooked: tuple[str, ...] = ()
+    scripted: tuple[str, ...] = ()
     gradient_hooks: tuple[str, ...] = ()
     uneven_hooks: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
@@ -219,6 +249,7 @@ class Behaviour:
     part_failed: str = ""
     inner_backward: bool = False
     compiled: bool = False
+    metric: Metric = ""
     optimizer: OptimizerTraits = field(default_factory=OptimizerTraits)
     precision: str = "fp32"
     accepted: bool = False
@@ -245,15 +276,23 @@ def typical_weight(job: Job) -> float:
 
 
 def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Job:
-    """The job with the weight of its loss, as it was found out.
+    """The job with the weight of its loss, and a metric that is no mean over all evaluation data, as it was found out.
 
     Args:
         job: the job
         behaviour: what was seen of it; None: nobody has looked
         splits: parts of a batch are added up; the mean over a whole batch is what the loss says
     """
+    if behaviour is not None and behaviour.metric == "whole" and job.metric is not None:
+        from trimaran.graph.metrics import WholeMetric
+
+        job = replace(job, metric=WholeMetric(job.metric))
     if behaviour is None or job.loss_weight is not None or not splits:
         return job
+    if behaviour.reduction == "mean" and behaviour.sliceable and job.collate is not None:
+        from trimaran.graph.batches import WholeBatches
+
+        job = replace(job, collate=WholeBatches(job.collate))
     if behaviour.reduction == "weight":
         return replace(job, loss_weight=behaviour.weight)
     if behaviour.reduction == "sum":
@@ -275,7 +314,9 @@ def kept_outside(behaviour: Behaviour | None) -> tuple[str, ...]:
     """
     if behaviour is None:
         return ()
-    return (*behaviour.carried, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
+    generator = ("the state of a generator that the job holds",) if behaviour.holds_generator else ()
+    data = ("what the data set or Job.collate keeps of each read",) if behaviour.data_carries else ()
+    return (*behaviour.carried, *generator, *data, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
 
 
 OF_LOSS = "loss."

@@ -23,18 +23,25 @@ the weights that fit the data; it refuses nothing.
 Parts are made by `Job.collate` from their samples, as a rank makes them; by slicing where `Job.collate` draws.
 """
 
+import ast
 import bisect
 import copy
+import functools
+import inspect
 import itertools
 import math
+import os
 import random
 import re
+import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -52,13 +59,27 @@ from trimaran.graph.batches import (
     name_tensors,
     rebuild_batch,
     slice_batch,
+    split_batch,
 )
-from trimaran.graph.behaviour import OF_LOSS, Behaviour, Reduction, Weight
+from trimaran.graph.behaviour import OF_LOSS, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.gradient_hooks import gradient_hooks
-from trimaran.graph.held_state import HeldState, Values, changed, only_appended
-from trimaran.graph.optimizers import modules_of, optimizer_traits, parameter_names
+from trimaran.graph.held_state import (
+    HeldState,
+    HostGenerator,
+    Values,
+    adds_groups,
+    changed,
+    changes_requires_grad,
+    generator_state,
+    is_users,
+    makes_averaged_model,
+    only_appended,
+)
+from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
+from trimaran.graph.metrics import copied_metric, kind_of_metric
+from trimaran.graph.optimizers import follows_ranks, modules_of, optimizer_traits, parameter_names
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
@@ -119,6 +140,12 @@ SECONDS = 2.0
 """After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
 first batch, with what is loaded for it, does not count]."""
 
+FULL_SECONDS = 2.0
+"""Most that a look at a whole global batch may take, by what those at a few samples took [s of this process]."""
+
+UNLIKELY = 1e-3
+"""Chance in a training at which what may happen is not waited for."""
+
 EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
 
@@ -138,12 +165,21 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     # Before the optimizer is tried, for which other models may be made.
     in_loss = parts_in_loss(job.loss, model)
     found = replace(
-        _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision
-    )
+        _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
+        thawed=_callbacks_that(job, changes_requires_grad), averaged=_callbacks_that(job, makes_averaged_model),
+        regrouped=_callbacks_that(job, adds_groups),
+    )  # fmt: skip
+    with quiet(), _among_ranks():
+        if follows_ranks(job, model, found.optimizer):
+            found = replace(found, follows_ranks="Job.optimizer or Job.lr_schedule")
     if too_large:
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
-    found = replace(_from_batches(found, job, samples), batches=_batch_sizes(job, samples))
+    found = replace(
+        _from_batches(found, job, samples),
+        batches=_batch_sizes(job, samples),
+        last_unknown=samples.stream and samples.total is None and not job.drop_last,
+    )
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))
@@ -157,6 +193,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, capture meets it too and tells it better
             found = replace(found, not_looked=f"it failed on a few samples: {describe(error)}")
+    # It may be other than at first only after many reads.
+    found = replace(found, data_carries=found.data_carries or samples.differs())
     return replace(found, seconds=time.perf_counter() - started_s)
 
 
@@ -207,11 +245,20 @@ def _from_model(model: nn.Module) -> Behaviour:
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
         own_train=tuple(path or "the model" for module, path in named.items() if _overrides_train(module)),
         batch_norms=tuple(path for module, path in named.items() if _follows_batches(module)),
+        synced=tuple(path or "the model" for module, path in named.items() if isinstance(module, nn.SyncBatchNorm)),
         hooked=tuple(path or "the model" for module, path in named.items() if has_user_hooks(module)),
+        scripted=tuple(
+            path or "the model" for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
+        ),
         tied=tuple(tied),
         dtypes=tuple(dtypes.items()),
         compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
     )
+
+
+def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
+    named = {"Job.on_step": job.on_step, "Job.on_epoch": job.on_epoch}
+    return tuple(name for name, one in named.items() if one is not None and do(one))
 
 
 def _overrides_train(module: nn.Module) -> bool:
@@ -233,6 +280,7 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
 
 def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
+    carries = samples.carries()
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
     name_tensors(batch, others)
@@ -243,18 +291,16 @@ def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
         sizes=differing_sizes(samples),
         stream=samples.stream,
         data_draws=samples.draws(),
-        data_carries=samples.carries(),
-        remainder=0 if job.drop_last else samples.count % job.global_batch_size,
+        data_carries=carries,
+        data_follows="" if carries else samples.follows(),
     )
 
 
 def _batch_sizes(job: Job, samples: Samples) -> tuple[int, ...]:
-    """Samples of a global batch, and of the last of an epoch where it is smaller; of a stream that is not known."""
-    count = samples.total
-    if count is None or job.drop_last or job.sampler is not None:
-        return (job.global_batch_size,)
-    last = count % job.global_batch_size
-    return (*((job.global_batch_size,) if count >= job.global_batch_size else ()), *((last,) if last else ()))
+    """Samples of a global batch, and of the last of an epoch where it is smaller; of a long stream not known."""
+    batch, counts = job.global_batch_size, samples.epochs()
+    lasts = () if job.drop_last else sorted({count % batch for count in counts} - {0})
+    return (*((batch,) if not counts or max(counts) >= batch else ()), *lasts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +359,8 @@ class _Examination:
         self._started_s = time.process_time()
         self.reads = False
         self.selects = False
+        self.own = self.generates = False
+        self._ends: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
         self.written: set[str] = set()
         self.changed: dict[str, None] = {}
@@ -325,6 +373,8 @@ class _Examination:
         self._carried: frozenset[str] = frozenset()
         self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
+        self._left_out: list[int] = []
+        self._read: list[int] = []
         self._prepare(double=True)
 
     @property
@@ -354,6 +404,10 @@ class _Examination:
         for part in modules_of(self._job.loss):
             met = {*norms, *map(id, self._buffers.values())}
             self._buffers |= {f"{OF_LOSS}{name}": one for name, one in part.named_buffers() if id(one) not in met}
+        # A forward may put another tensor in the place of a buffer.
+        met = {id(one) for one in self._buffers.values()}
+        self._places = [(part, name, one) for part in (*self._work.modules(), *modules_of(self._job.loss))
+                        for name, one in part._buffers.items() if id(one) in met]  # fmt: skip
         self._initial = [one.detach().clone() for one in self._buffers.values()]
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
@@ -416,10 +470,16 @@ class _Examination:
             bent=self._bent(splits),
         )
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
+        without = self._without_weight(weight or self._job.loss_weight)
+        if without is not None:
+            reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
+        self._failing += self._emptied(found.batches)
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
         padded = False
+        if self.follows_ranks(self._batch(range(SAMPLES))):
+            found = replace(found, follows_ranks="the forward or the loss")
         # A forward may gather what it keeps in a buffer, and the loss nothing.
         if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):
             reduction, apart = "gathers", 0.0
@@ -433,22 +493,111 @@ class _Examination:
             microbatches=in_turn,
             padded=padded,
             draws=self.draws,
+            own_generator=self.generates,
+            holds_generator=self.own,
             host_draws=self.host_draws,
             inner_backward=self.inner,
             changed_inputs=tuple(self.changed),
             loss_parameters=tuple(self.foreign),
             part_failed=self.part_failed,
             failing=self._failing,
+            left_out=len(self._left_out),
+            metric=self._metric(),
             collate_draws=self._collate_draws,
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
 
+    def _metric(self) -> Metric:
+        """What the metric of the evaluation is of parts of a batch."""
+        job, make = self._job, self._job.evaluation_dataset
+        if job.metric is None or make is None:
+            return ""
+        modes = [(module, module.training) for module in self._work.modules()]
+        metric, held = copied_metric(job.metric), HeldState({"the metric": job.metric})
+        try:
+            evaluated = replace(job, dataset=make)
+            data = Samples(evaluated, device_of(self._work), most=TRIED_BY_METRIC, keep=True, least=1)
+            count = min(TRIED_BY_METRIC, data.count)
+            # From all over the data: they may be in the order of their classes.
+            numbers = [number * data.count // count for number in range(count)]
+            # Halves of what is left: single samples show whether all have one size.
+            sizes = [1]
+            while sum(sizes) < count:
+                sizes.insert(0, max(1, (count - sum(sizes)) // 2))
+            starts = [0, *itertools.accumulate(sizes)]
+            self._work.eval()
+            made = []
+            for some in (numbers, *(numbers[start:stop] for start, stop in itertools.pairwise(starts))):
+                batch = data.batch(some)
+                batch = cast_batch(batch, torch.float64) if self._double else batch
+                with torch.no_grad(), self._promoting():
+                    output = call_model(job, self._work, batch)
+                made.append((output, split_batch(batch, own_loss=job.loss is None)[2]))
+            with torch.no_grad(), self._promoting():
+                drops = job.collate is not None and chooses(job.collate)
+                return kind_of_metric(metric, made[0], made[1:], sizes, samples=data.total, chooses=drops)
+        except Exception:  # noqa: BLE001 - what fails in an evaluation is told there
+            return ""
+        finally:
+            held.put_back()
+            self._put_back()
+            for module, training in modes:
+                module.training = training
+
+    def _without_weight(self, weigh: Any) -> _Split | None:
+        """A batch of which a part has samples alone that do not count; None: there are none, or all count.
+
+        In a mean over what counts, nothing remains of such a part. Where the loss has more terms, they would be lost.
+        """
+        if weigh is None or weigh is SUMMED or (isinstance(weigh, Weight) and weigh.measure in ("size", "samples")):
+            return None
+        zero: list[int] = []
+        rest: list[int] = []
+        started_s = time.process_time()
+        try:
+            for number in self._read:
+                counts = float(weigh(self._samples.batch([number], keep=False))) > 0.0
+                (rest if counts else zero).append(number)
+                late = time.process_time() - started_s > SCAN_SECONDS
+                if late or (len(zero) > 1 and len(rest) > 1):
+                    break
+        except Exception:  # noqa: BLE001 - as of a weight that needs several samples
+            return None
+        if not zero or not rest:
+            return None
+        failed = self.part_failed
+        split = self._split([*zero[:2], *rest[:4]], len(zero[:2]))
+        self.part_failed = failed
+        return split if len(split.parts) > 1 else None
+
+    def _emptied(self, batches: Sequence[int]) -> tuple[tuple[int, str], ...]:
+        """Sizes of parts of which `Job.collate` may leave out every sample, and make no batch."""
+        left, total = len(self._left_out), self._samples.total
+        if not left:
+            return ()
+        read = left + len(self._scanned)
+        sizes = {batch // parts for batch in batches for parts in range(2, batch + 1)}
+        failing = []
+        for size in sorted(sizes - {size for size, _ in self._failing}):
+            number = (total or read) / size * self._job.epochs
+            if (read == total and size > left) or (left / read) ** size * number < UNLIKELY:
+                break
+            how = f"Job.collate leaves out {left} of {read} samples, and of a part it may leave out all: leave them out"
+            failing.append((size, f"{how} of the data set (torch.utils.data.Subset)"))
+        return tuple(failing)
+
     def _splits(self, size: int) -> list[_Split]:
         splits: list[_Split] = []
-        for group in self._groups(size):
-            if not splits or (not self.part_failed and time.process_time() - self._started_s < SECONDS):
-                splits.append(self._split(group))
+        for number, group in enumerate(self._groups(size)):
+            if splits and (self.part_failed or time.process_time() - self._started_s > SECONDS):
+                break
+            # Two thirds and one third, which are even numbers of six samples; then halves: what pairs samples differs.
+            split = self._split(group, size // 2 if number and size > 2 else None)
+            if number and self.part_failed:
+                self.part_failed = ""
+                split = self._split(group[-size:])
+            splits.append(split)
         return splits
 
     def _told(self, splits: Sequence[_Split], most: int) -> list[_Split]:
@@ -515,10 +664,34 @@ class _Examination:
         """Samples of the batches that are looked at: first those that differ most, then others."""
         count = self._samples.count
         drawn = random.Random(self._job.seed)
+        self._left_out = []
         numbers, self._scanned = self._scan(drawn)
+        self._read = numbers
         yield self._unlike(numbers, size, drawn)
         yield sorted(drawn.sample(range(count), size))
-        yield list(range(count - size, count))
+        # A forward may do something else with many samples than with few.
+        full = min(count, self._job.global_batch_size)
+        spent_s = time.process_time() - self._started_s
+        quick = len(self._scanned) == min(count, SCANNED) >= full and spent_s * full / size < FULL_SECONDS
+        last = list(range(count - (full if quick else size), count))
+        yield last if full <= size or not quick or self._goes_another_way(last, size) else last[-size:]
+
+    def _goes_another_way(self, numbers: list[int], size: int) -> bool:
+        """Whether a batch goes through other operations, or with other numbers, than its last few samples."""
+        ways = []
+        for some in (numbers, numbers[-size:]):
+            coupled = Coupled(Draws(), None)
+            seed_generators(self._job.seed)
+            try:
+                batch = self._batch(some)
+                with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
+                    loss_value(self._job, call_model(self._job, self._work, batch), batch)
+            except Exception:  # noqa: BLE001 - as where gradients are computed inside
+                return True
+            finally:
+                self._put_back()
+            ways.append((coupled.operations, coupled.constants))
+        return ways[0] != ways[1]
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
         """Read samples from all over the data set, and note what a loss may treat in its own way."""
@@ -532,15 +705,33 @@ class _Examination:
             try:
                 batch = self._samples.batch([number], keep=False)
             except InputError:
-                # A collate function may need several samples.
+                # A collate function may need several samples, or leave out this one.
+                if self._leaves_out(number, numbers or order):
+                    self._left_out.append(number)
+                    continue
                 if not noted:
                     break
                 raise
+            if self._job.collate is not None and is_sliceable(batch, 0):
+                self._left_out.append(number)
+                continue
             numbers.append(number)
             noted.append(self._note(batch))
             if time.process_time() - started_s > SCAN_SECONDS:
                 break
         return numbers, noted
+
+    def _leaves_out(self, number: int, others: Sequence[int]) -> bool:
+        """Whether `Job.collate` makes a batch without a sample of which alone it makes none."""
+        others = [one for one in others if one != number][:SAMPLES]
+        if self._job.collate is None or not others:
+            return False
+        try:
+            tensors = name_tensors(self._samples.batch([number, *others], keep=False))
+        except InputError:
+            return False
+        sizes = {len(one) if one.dim() else -1 for one in tensors.values()}
+        return len(sizes) == 1 and 0 < next(iter(sizes)) <= len(others)
 
     def _note(self, batch: Any) -> dict[tuple[str, str], float]:
         ignored = torch.tensor(sorted({-100, *(call.ignored for call in self._calls)}))
@@ -603,8 +794,11 @@ class _Examination:
             for part, bound in zip(parts, bounds, strict=True):
                 self._put_back()
                 apart.append(self._pass(_copied(part), drawn, bound))
-            if self._differs(self._held_before, run.held) or any(
-                not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True)
+            drew = any(before != after for before, after in self._ends.items())
+            if (
+                drew
+                or self._differs(self._held_before, run.held)
+                or any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True))
             ):
                 self._put_back()
                 in_turn = [self._pass(_copied(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
@@ -627,9 +821,15 @@ class _Examination:
         self._held_state.put_back()
 
     def _put_buffers_back(self) -> None:
+        for part, name, one in self._places:
+            part._buffers[name] = one
         with torch.no_grad():
             for buffer, value in zip(self._buffers.values(), self._initial, strict=True):
                 buffer.copy_(value)
+
+    def _buffers_now(self) -> list[Tensor]:
+        now = {id(one): part._buffers.get(name) for part, name, one in self._places}
+        return [one if (put := now.get(id(one))) is None else put for one in self._buffers.values()]
 
     def _differs(self, before: Values, after: Values) -> list[str]:
         return changed(before, after, lambda one, other: _same(one, other, tolerance=self.tolerance))
@@ -699,7 +899,9 @@ class _Examination:
             return
         drawn = Draws()
         first = self._pass(_copied(split.whole), drawn)
-        self._pass(_copied(splits[-1].whole), Draws(), seed=1)
+        # Of as many samples: a state of other ones may be left alone.
+        alike = [one for one in splits[1:] if sum(one.sizes) == sum(split.sizes)]
+        self._pass(_copied((alike or splits)[-1].whole), Draws(), seed=1)
         # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
         self._put_buffers_back()
         then = self._pass(_copied(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
@@ -732,6 +934,8 @@ class _Examination:
         before = _copied(name_tensors(batch)) if bound is None and not self.changed else {}
         seed_generators(job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
+        own = self._held_state.generators()
+        began = _states(own)
         coupled = Coupled(drawn, bound)
         parameters = dict(self._work.named_parameters())
         versions = {name: one._version for name, one in parameters.items()}
@@ -756,6 +960,10 @@ class _Examination:
         finally:
             for one, gradient in saved:
                 one.grad = gradient
+        ended = _states(own)
+        self.own |= coupled.own or ended != began
+        # From the same state a part draws less than the whole, unless it draws for the batch.
+        self.generates |= coupled.generates or self._ends.setdefault(began, ended) != ended
         self.draws |= coupled.drew
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
@@ -768,7 +976,7 @@ class _Examination:
             value=float(total),
             weight=None if weight is None else float(weight),
             gradients=gradients,
-            buffers=[one.detach().clone() for one in self._buffers.values()],
+            buffers=[one.detach().clone() for one in self._buffers_now()],
             held=self._held_state.values(),
             bends=tuple(coupled.bends),
             path=hash(tuple(coupled.operations)),
@@ -804,7 +1012,9 @@ class _Examination:
         ]
         parameters = dict(self._work.named_parameters())
         path = []
-        if len({split.run.path for split in splits}) > 1 or any(split.reads_other for split in splits):
+        # A loop over samples goes on longer where there are more.
+        alike = [split for split in splits if sum(split.sizes) == sum(splits[0].sizes)]
+        if len({split.run.path for split in alike}) > 1 or any(split.reads_other for split in splits):
             path.append("data")
         seeds: list[_Pass] = []
         for seed in range(1, MOST_SEEDS + 1):
@@ -960,10 +1170,26 @@ class _Examination:
             seen = any(noted.get(("ignored", one.tensor)) for noted in self._scanned)
             if one.measure == "count" and one.ignored in ignored and seen:
                 yield "weight", one
+        if self._may_leave_out() and (names := self._named_by_samples(splits[0].whole)):
+            yield "weight", Weight(tensor=names[0], measure="samples")
         yield "mean", None
         yield "sum", None
         for one in found:
             yield "weight", one
+
+    def _may_leave_out(self) -> bool:
+        """Whether `Job.collate` leaves out samples: it has, or leaves out None, or its code chooses among them."""
+        # In fp16 a weight is refused under several plans, so it has to be there.
+        if self._left_out or self._job.collate is None or self._job.precision == "fp16":
+            return bool(self._left_out)
+        return self._samples.leaves_out_none() or chooses(self._job.collate)
+
+    @staticmethod
+    def _named_by_samples(batch: Any) -> list[str]:
+        """The tensors of a batch, where they all have the same first dim."""
+        tensors = name_tensors(batch)
+        sizes = {one.shape[0] if one.dim() else -1 for one in tensors.values()}
+        return list(tensors) if len(sizes) == 1 and -1 not in sizes else []
 
     def _weights(self, batch: Any) -> Iterator[Weight]:
         calls = self._calls
@@ -1066,6 +1292,22 @@ class _Examination:
             self._put_back()
         return coupled.communicated
 
+    def follows_ranks(self, batch: Any) -> bool:
+        """Whether the loss of a batch is another one among ranks, although they do not communicate."""
+        drawn, values = Draws(), list[Tensor]()
+        for context in (_as_one_process(), _among_ranks()):
+            coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if values else None)
+            seed_generators(self._job.seed)
+            try:
+                with context, self._promoting(), WithoutBatchEffects(), coupled:
+                    value = loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
+            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here
+                return False
+            finally:
+                self._put_back()
+            values.append((value[0] if isinstance(value, tuple) else value).detach())
+        return not coupled.communicated and not _same(values[1], values[0], tolerance=self.tolerance)
+
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
         """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
 
@@ -1111,6 +1353,92 @@ class _Examination:
         self._put_back()
         sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
         return self._reduction([sliced], tolerance)[2] <= tolerance
+
+
+def _states(generators: Sequence[HostGenerator]) -> tuple[str, ...]:
+    """The states of generators as texts."""
+    with numpy.printoptions(threshold=sys.maxsize):
+        return tuple(repr(generator_state(one)) for one in generators)
+
+
+def chooses(function: Callable[..., Any]) -> bool:
+    """Whether the code of a function chooses among the entries of its argument: an `if` in a comprehension, `filter`.
+
+    So does one that hands its argument to a function of the user's that returns what it has chosen of it.
+
+    Example:
+        >>> chooses(len)
+        False
+    """
+    try:
+        own = function if inspect.isroutine(function) else type(function).__call__
+        if isinstance(function, functools.partial):
+            own = function.func
+        taken = [name for name in inspect.signature(own).parameters if name != "self"][:1]
+        source = textwrap.dedent(inspect.getsource(own)).strip().rstrip(",")
+    except (OSError, TypeError, ValueError):
+        return False
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        # A lambda in the middle of a call.
+        return any(re.search(rf"\bin\s+{name}\s+if\b|\bfilter\([^)]*\b{name}\b", source) for name in taken)
+
+    def reads(node: ast.AST) -> bool:
+        return any(isinstance(one, ast.Name) and one.id in taken for one in ast.walk(node))
+
+    return any(
+        (isinstance(node, ast.comprehension) and bool(node.ifs) and reads(node.iter))
+        or (
+            isinstance(node, ast.For)
+            and reads(node.iter)
+            and any(isinstance(one, ast.Continue) for one in ast.walk(node))
+        )
+        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "filter" and reads(node))
+        or (isinstance(node, ast.Call) and _is_handed(node, taken) and _returns_chosen(_called(node, own, function)))
+        for node in ast.walk(tree)
+    )
+
+
+def _is_handed(node: ast.Call, taken: Sequence[str]) -> bool:
+    """Whether what a function is called with is the argument itself."""
+    return len(node.args) > 0 and isinstance(node.args[0], ast.Name) and node.args[0].id in taken
+
+
+def _called(node: ast.Call, own: Any, function: Any) -> Any:
+    """The function of the user's that is called by its name, or as a method; None: it is not known."""
+    own = inspect.unwrap(getattr(own, "__func__", own))
+    if isinstance(node.func, ast.Name) and inspect.isfunction(own):
+        known = inspect.getclosurevars(own)
+        return known.nonlocals.get(node.func.id, known.globals.get(node.func.id))
+    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
+        return getattr(getattr(function, "__self__", function), node.func.attr, None)
+    return None
+
+
+def _returns_chosen(helper: Any) -> bool:
+    """Whether a function returns those entries of its first argument that it chooses."""
+    if not inspect.isroutine(helper) or not is_users(getattr(helper, "__func__", helper)):
+        return False
+    try:
+        taken = next(name for name in inspect.signature(helper).parameters)
+        tree = ast.parse(textwrap.dedent(inspect.getsource(helper)).strip())
+    except (OSError, StopIteration, SyntaxError, TypeError, ValueError):
+        return False
+    for node in (one.value for one in ast.walk(tree) if isinstance(one, ast.Return)):
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            last = node.args[-1]
+            if node.func.id == "filter":
+                return isinstance(last, ast.Name) and last.id == taken
+            if node.func.id not in ("list", "tuple"):
+                break
+            node = last
+        if isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1:
+            (each,) = node.generators
+            entries = isinstance(each.iter, ast.Name) and each.iter.id == taken
+            if entries and each.ifs and ast.dump(node.elt) == ast.dump(each.target).replace("Store()", "Load()"):
+                return True
+    return False
 
 
 _IS_INITIALIZED = dist.is_initialized
@@ -1171,6 +1499,28 @@ def _asking(answer: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         dist.is_initialized = asked
+
+
+@contextmanager
+def _among_ranks() -> Iterator[None]:
+    """Tell who asks that this is the second of two ranks; what is sent between them nobody sends."""
+    if dist.group.WORLD is not None:
+        yield
+        return
+    told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    before = {name: os.environ.get(name) for name in told}
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    os.environ.update(told)
+    try:
+        with _asking(_IS_INITIALIZED):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        dist.destroy_process_group()
 
 
 def _copied(batch: Any) -> Any:

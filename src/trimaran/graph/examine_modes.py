@@ -55,12 +55,16 @@ class Coupled(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next = draws, bound, 0
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
+        self.own = self.generates = False
+        """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
         self.operations: list[str] = []
         self.bends: list[tuple[str, Tensor]] = []
         self.read: list[int | bool] = []
+        self.constants: list[Any] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
+        self.constants += [one for one in args if isinstance(one, bool | int | float)]
         self._note_bend(func, args)
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         result = func(*args, **(kwargs or {}))
@@ -71,13 +75,16 @@ class Coupled(TorchDispatchMode):
                 self.read.append(result)
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drew = True
+            generator = (kwargs or {}).get("generator")
+            own = generator is not None and generator is not torch.default_generator
+            self.own |= own
             made = [
                 one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, Tensor)
             ]
             if self._bound is None:
                 self._draws.made.append((str(func), [one.detach().clone() for one in made]))
             else:
-                self._take(str(func), made)
+                self._take(str(func), made, own=own)
         return result
 
     def _note_bend(self, func: Any, args: Any) -> None:
@@ -90,12 +97,13 @@ class Coupled(TorchDispatchMode):
                 small = one.numel() <= MOST_BENT
                 self.bends.append((name, one.detach().clone() if small else one.detach()[..., :0]))
 
-    def _take(self, name: str, made: list[Tensor]) -> None:
+    def _take(self, name: str, made: list[Tensor], *, own: bool) -> None:
         place, self._next = self._next, self._next + 1
         if place >= len(self._draws.made) or self._draws.made[place][0] != name:
             self.lost = True
             return
         for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
+            self.generates |= own and one.shape != whole.shape
             part = self._part(one, whole, (place, number))
             if part is None:
                 self.lost = True
@@ -163,13 +171,16 @@ _DROPOUTS = frozenset(
 
 
 class WithoutBatchEffects(TorchFunctionMode):
-    """Dropout does nothing, and batch norm uses its running statistics."""
+    """Dropout does nothing, RReLU has its mean slope, and batch norm uses its running statistics."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         if name in _DROPOUTS:
             return args[0] if args else kwargs["input"]
+        if name in ("rrelu", "rrelu_"):
+            with torch._C.DisableTorchFunction():
+                return nn.functional.rrelu(*args[:3], **{**kwargs, "training": False})
         if name == "batch_norm":
             return _normalised(args, kwargs)
         if name == "scaled_dot_product_attention":

@@ -5,19 +5,22 @@ a hidden state from batch to batch, or fill a list; a loss may follow an average
 finds such values, so that a look at the job can put them back, and see which of them each forward changes.
 
     modules         attributes, but for parameters, buffers, children and hooks
-    objects         attributes, where their class is the user's
+    objects         attributes, where their class is the user's, and of namespaces
+    classes         of the user's modules and objects, or that functions refer to: attributes
     containers      entries of lists, dicts, sets, deques
     functions       of the user's: cells and globals that they refer to, and the functions among these
 
 Compared are numbers, texts, tensors and arrays. Of a container of many entries only their number counts. Generators of
-random numbers, and objects of libraries, are left alone.
+Python and NumPy are put back, and not compared. torch's, and objects of libraries, are left alone.
 """
 
+import argparse
 import ast
 import builtins
 import dis
 import functools
 import inspect
+import random
 import sys
 import types
 from collections import Counter, deque
@@ -36,6 +39,9 @@ _MOST_ELEMENTS = 1 << 20
 
 _OF_MODULES = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic)
+_OF_CLASSES = (*_PLAIN[:6], numpy.generic, list, dict, set, deque, Tensor, numpy.ndarray)
+
+HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
 
 Values = dict[str, Any]
 """Of each value its path, and the value, or a copy."""
@@ -83,6 +89,10 @@ class HeldState:
         """The modules and parameters that are held, roots too."""
         return [value for _, value in self._walk(None, parts=True) if isinstance(value, nn.Module | nn.Parameter)]
 
+    def generators(self) -> "list[HostGenerator]":
+        """The generators of Python and NumPy that are held."""
+        return [value for _, value in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
+
     def put_back(self) -> None:
         """Put back what was held when this was made."""
         with torch.no_grad():
@@ -94,11 +104,42 @@ class HeldState:
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value in _values_of(root, "", 0, met, undo):
-                if parts or not isinstance(value, nn.Module | nn.Parameter):
+                if parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator):
                     called = f"{path} of {name}" if path else name
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
                     yield called if named[called] == 1 else f"{called} ({named[called]})", value
+
+
+def generator_state(generator: HostGenerator) -> Any:
+    """The state of a generator of the host, to be compared by its `repr` and put back.
+
+    Example:
+        >>> source = random.Random(1)
+        >>> before = generator_state(source)
+        >>> drawn = source.random()
+        >>> put_generator(source, before)
+        >>> source.random() == drawn
+        True
+    """
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.bit_generator.state if isinstance(generator, numpy.random.Generator) else generator.get_state()
+
+
+def put_generator(generator: HostGenerator, state: Any) -> None:
+    """Put a generator of the host back into a state.
+
+    Args:
+        generator: of Python or NumPy
+        state: from `generator_state`
+    """
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, numpy.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
 
 
 def only_appended(name: str, roots: Mapping[str, Any]) -> bool:
@@ -134,7 +175,7 @@ def _module_of(what: Any) -> str:
         what = types.SimpleNamespace(__module__=what.__name__)
     elif not isinstance(what, types.FunctionType | type):
         what = type(what)
-    return str(what.__module__) if _is_users(what) else ""
+    return str(what.__module__) if is_users(what) else ""
 
 
 def _defined_with(root: Any) -> Iterator[Any]:
@@ -144,7 +185,7 @@ def _defined_with(root: Any) -> Iterator[Any]:
         if layer is None:
             continue
         own = [layer] if isinstance(layer, types.FunctionType) else type(layer).__mro__
-        yield from (one for one in own if _is_users(one))
+        yield from (one for one in own if is_users(one))
 
 
 def _reads(tree: ast.AST, name: str) -> bool:
@@ -171,6 +212,62 @@ _REFLECTS = frozenset(("vars", "__dict__", "getattr", "attrgetter", "globals", "
 
 _MOST_MODULES = 100
 """Of the user's, whose source is looked at."""
+
+
+def changes_requires_grad(callback: Any) -> bool:
+    """Whether the code of a callback, or of functions of the user's that it refers to, changes `requires_grad`.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> changes_requires_grad(lambda session, step, metrics: session.model.requires_grad_(True))
+        True
+        >>> changes_requires_grad(lambda session, step, metrics: session.model.bias.requires_grad)
+        False
+    """
+    return any(
+        one.argval == "requires_grad_" or (one.opname == "STORE_ATTR" and one.argval == "requires_grad")
+        for code in _codes_of(callback)
+        for one in dis.get_instructions(code)
+    )
+
+
+def adds_groups(callback: Any) -> bool:
+    """Whether the code of a callback, or of functions of the user's that it refers to, adds groups to an optimizer.
+
+    Args:
+        callback: of a job
+    """
+    return any("add_param_group" in code.co_names for code in _codes_of(callback))
+
+
+def makes_averaged_model(callback: Any) -> bool:
+    """Whether the code of a callback, or of functions of the user's that it refers to, makes an `AveragedModel`.
+
+    Args:
+        callback: of a job
+    """
+    return any("AveragedModel" in code.co_names for code in _codes_of(callback))
+
+
+def _codes_of(callback: Any) -> Iterator[types.CodeType]:
+    todo, met = [callback], set[int]()
+    while todo and len(met) < _MOST_HOLDERS:
+        one = todo.pop()
+        if id(one) in met:
+            continue
+        met.add(id(one))
+        if isinstance(one, types.CodeType):
+            yield one
+            todo += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
+        elif isinstance(one, types.FunctionType | types.MethodType | functools.partial):
+            todo += [content for _, content in _contents(one, "", None)]
+            todo += [one.__code__] if isinstance(one, types.FunctionType) and (one is callback or is_users(one)) else []
+        elif callable(one) and not isinstance(one, type | nn.Module) and is_users(type(one)):
+            # Its other methods may be called by this one; what makes it is over.
+            methods = {name: made for name, made in vars(type(one)).items() if name != "__init__"}
+            todo += [made for made in methods.values() if isinstance(made, types.FunctionType)]
 
 
 def changed(
@@ -203,6 +300,11 @@ def _values_of(value: Any, path: str, depth: int, met: set[int], undo: Undo | No
             _keep_array(value, undo)
         yield path, value
         return
+    if isinstance(value, HostGenerator):
+        if undo is not None:
+            undo.append(functools.partial(put_generator, value, generator_state(value)))
+        yield path, value
+        return
     if isinstance(value, nn.Module):
         yield path, value
     for name, content in _contents(value, path, undo):
@@ -218,7 +320,9 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
         if undo is not None:
             undo.append(functools.partial(_set_attributes, value, own))
         yield from ((f"{dotted}{name}", one) for name, one in own.items())
-        yield path, type(value).forward
+        # That of a scripted module is not on its class.
+        yield path, getattr(type(value), "forward", None)
+        yield from _classes_of(value)
     elif isinstance(value, list | dict | set | deque | tuple):
         yield f"the length of {path}" if path else "the length", len(value)
         if len(value) > _MOST_ENTRIES:
@@ -235,14 +339,31 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
     elif isinstance(value, types.MethodType):
         yield from ((path, one) for one in (value.__self__, value.__func__))
     elif isinstance(value, types.FunctionType):
-        if _is_users(value):
+        if is_users(value):
             yield from _of_function(value, undo)
-    elif _is_users(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
+    elif _is_open(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
         if undo is not None:
             undo.append(functools.partial(_refill, vars(value), dict(vars(value))))
         yield from ((f"{dotted}{name}", one) for name, one in list(vars(value).items()))
         if callable(value):
             yield path, type(value).__call__
+        yield from _classes_of(value)
+    elif isinstance(value, type) and is_users(value):
+        for name, one in list(vars(value).items()):
+            if isinstance(one, _OF_CLASSES) and not name.startswith("__"):
+                if undo is not None:
+                    undo.append(functools.partial(setattr, value, name, one))
+                yield f"{value.__name__}.{name}", one
+
+
+def _is_open(made_of: type) -> bool:
+    """Whether an object of a class has what the user put into it."""
+    return made_of in (types.SimpleNamespace, argparse.Namespace) or is_users(made_of)
+
+
+def _classes_of(value: Any) -> Iterator[tuple[str, type]]:
+    """The user's classes whose attributes an object has."""
+    yield from ((one.__name__, one) for one in type(value).__mro__ if is_users(one))
 
 
 def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tuple[str, Any]]:
@@ -255,12 +376,17 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tu
         if undo is not None:
             undo.append(functools.partial(setattr, cell, "cell_contents", content))
         yield name, content
-    for name in _names_in(code):
+    for name in _names_of(code):
         if name in function.__globals__ and not hasattr(builtins, name):
             content = function.__globals__[name]
             if undo is not None and isinstance(content, _PLAIN):
                 undo.append(functools.partial(function.__globals__.__setitem__, name, content))
             yield name, content
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(code: types.CodeType) -> tuple[str, ...]:
+    return tuple(_names_in(code))
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
@@ -271,7 +397,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
             yield from _names_in(one)
 
 
-def _is_users(what: Any) -> bool:
+def is_users(what: Any) -> bool:
     """Whether a function or a class is neither Python's nor of a package that is installed."""
     name = str(getattr(what, "__module__", None) or "")
     top = name.partition(".")[0]
@@ -333,3 +459,29 @@ def _equal(one: Any, other: Any, same: Callable[[Tensor, Tensor], bool]) -> bool
         return one.shape == other.shape and bool(numpy.array_equal(one, other))
     # What is no number is not equal to itself.
     return bool(one == other) or bool(one != one and other != other)
+
+
+def held_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors that an object holds, in its attributes or those of what it holds; modules apart."""
+    left, seen = [value], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) in seen or isinstance(one, nn.Module | type | str | int | float):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            yield one
+            continue
+        inside = [getattr(one, name) for name in _slots(one) if hasattr(one, name)]
+        if isinstance(one, Mapping):
+            inside += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            inside += one
+        inside += getattr(one, "__dict__", {}).values()
+        left += reversed(inside)
+
+
+def _slots(value: Any) -> Iterator[str]:
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        yield from (slots,) if isinstance(slots, str) else slots

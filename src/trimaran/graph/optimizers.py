@@ -328,6 +328,30 @@ def optimizer_traits(job: Job, model: nn.Module) -> OptimizerTraits:
         return _find_out(job, model, trained)
 
 
+def follows_ranks(job: Job, model: nn.Module, traits: OptimizerTraits) -> bool:
+    """Whether the job's optimizer or schedule has other options here, among ranks, than where it was tried.
+
+    Args:
+        job: makes them
+        model: whose parameters are trained; whole
+        traits: of the optimizer in one process
+    """
+    trained = trained_parameters(model)
+    if not len(trained):
+        return False
+    try:
+        with preserved_randomness(model), quiet():
+            found, _ = _ask_options(job, trained)
+    except Exception:  # noqa: BLE001 - as where it asks for a device that is not here
+        return False
+    return any(
+        not same(one.get(key), other.get(key))
+        for name, options in traits.options.items()
+        for one, other in zip(found.get(name, ()), options, strict=False)
+        for key in one.keys() | other.keys()
+    )
+
+
 def differing_option(job: Job, parameters: Trained, traits: OptimizerTraits) -> str:
     """What the job's optimizer would do differently over these parameters than over all; empty: nothing.
 

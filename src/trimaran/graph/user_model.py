@@ -23,28 +23,40 @@ as its parts may lie in several segments: a hook on it would never fire, and a s
 
 import copy
 import io
+import itertools
 import logging
+import os
 import sys
+import time
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
+from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.base.user_errors import users
 from trimaran.graph.batches import cast_batch, move_batch, name_tensors
-from trimaran.graph.datasets import batching_fault, check_map_style, first_samples, is_stream, reading_fault
-from trimaran.graph.randomness import preserved_randomness, seed_host
+from trimaran.graph.datasets import (
+    batching_fault,
+    check_map_style,
+    first_samples,
+    is_stream,
+    reading_fault,
+    stream_length,
+)
+from trimaran.graph.held_state import HeldState
+from trimaran.graph.randomness import derive_seed, find_moved, host_states, preserved_randomness, seed_host, seeded
 
 AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 """To what the forward of a job is cast, by its precision; others run as they are."""
@@ -187,6 +199,13 @@ MOST_LOOKED_AT = 24
 """Samples of a batch that is looked at, where fewer fail."""
 
 
+MOST_DRAWN = 1_000_000
+"""Indices of a sampler that are counted."""
+
+DRAWN_SECONDS = 0.5
+"""After this the order of no further epoch is counted [s of this process]."""
+
+
 def make_model(job: Job) -> nn.Module:
     """The model of a job as every rank makes it: under the job's seed, in the job's precision, in training mode.
 
@@ -201,6 +220,14 @@ def make_model(job: Job) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(
             f"Job.model must make a torch.nn.Module; it made a {type(model).__name__}", code="model.not-a-module"
+        )
+    lazy = [name for name, one in model.named_parameters() if isinstance(one, nn.UninitializedParameter)]
+    if lazy:
+        raise InputError(
+            f"the parameter {lazy[0]} is lazy and has no size yet: in Job.model, run the model once on a batch of "
+            "zeros before it is returned",
+            code="model.lazy",
+            parameter=lazy[0],
         )
     return cast_model(job, begin_training(model))
 
@@ -218,38 +245,67 @@ class Samples:
         device: where batches are wanted
         most: samples of a stream that are read
         keep: a sample is read once, so that it is the same in every batch although reading draws
+        least: samples that are needed
 
     Attributes:
         count: number of samples that can be asked for
         stream: the training data is a stream
-        total: number of samples of an epoch; None: the data is a stream
+        total: number of samples of the data set; None: the data is a stream of which not all were read
 
     Raises:
         InputError: the data cannot be made, or has too few samples
     """
 
     def __init__(
-        self, job: Job, device: torch.device | str = "cpu", *, most: int = 2 * SAMPLES, keep: bool = False
+        self,
+        job: Job,
+        device: torch.device | str = "cpu",
+        *,
+        most: int = 2 * SAMPLES,
+        keep: bool = False,
+        least: int = SAMPLES,
     ) -> None:
         self._job, self._device, self._keep = job, device, keep
         self._kept: dict[int, Any] = {}
+        self._first: dict[int, list[Any]] = {}
         with preserved_randomness():
             dataset = _call(job, "dataset")
             self.stream = is_stream(dataset)
             self.total: int | None = None
             if self.stream:
+                said = stream_length(dataset)
+                # It may count how often it is gone through, and be the one that is trained on.
+                held = HeldState({"the data": dataset})
                 dataset = first_samples(dataset, most)
+                held.put_back()
+                self.total = len(dataset) if len(dataset) < most else said
             else:
                 check_map_style(dataset)
                 self.total = len(dataset)
         self._dataset = dataset
         self.count = len(dataset)
-        if self.count < SAMPLES:
+        if self.count < least:
             raise InputError(
-                f"the training data has {self.count} samples; at least {SAMPLES} are needed",
+                f"the training data has {self.count} samples; at least {least} are needed",
                 code="dataset.too-few-samples",
                 samples=self.count,
             )
+
+    def epochs(self) -> tuple[int, ...]:
+        """How many samples epochs have: with a sampler those that are soon drawn; empty: it is not known."""
+        if self._job.sampler is None or self.stream:
+            return () if self.total is None else (self.total,)
+        counts: dict[int, None] = {}
+        started_s = time.process_time()
+        for epoch in range(self._job.epochs):
+            with seeded(derive_seed(self._job.seed, "sampler", epoch)):
+                try:
+                    counts[sum(1 for _ in itertools.islice(self._job.sampler(self._dataset, epoch), MOST_DRAWN))] = None
+                except Exception:  # noqa: BLE001 - said where the order is drawn
+                    break
+            if time.process_time() - started_s > DRAWN_SECONDS:
+                break
+        return tuple(counts)
 
     def batch(self, numbers: Sequence[int], *, keep: bool | None = None) -> Any:
         """A batch as `Job.collate` makes it, in the job's precision; no random state moves.
@@ -265,6 +321,14 @@ class Samples:
         with preserved_randomness():
             samples = [self._sample(number) if keep else self._drawn(number) for number in numbers]
             batch = _collated(self._job, samples, numbers)
+        nested = [name for name, tensor in name_tensors(batch).items() if tensor.is_nested]
+        if nested:
+            raise InputError(
+                f'"{nested[0]}" is a nested tensor, and batches are made of plain ones: let Job.collate give a list of '
+                "tensors, or pad them, and nest them in the forward",
+                code="batch.nested",
+                tensor=nested[0],
+            )
         batch = cast_batch(batch, torch.float64) if self._job.precision == "fp64" else batch
         return move_batch(batch, self._device)
 
@@ -276,15 +340,71 @@ class Samples:
             return not _alike(_read(self._dataset, 0), _read(self._dataset, 0))
 
     def carries(self) -> bool:
-        """Whether a sample that is read again under the same seeds differs: the data set keeps something of a read."""
+        """Whether the data set keeps something of a read, which the next gives: asked before any sample is read.
+
+        A sample that is read again under the same seeds differs, or is drawn when it is read first and kept.
+        """
         if self.stream:
             return False
         with preserved_randomness():
-            for number in (0, self.count - 1):
-                first, second = (copy.deepcopy(_tensors_and_numbers(self._drawn(number))) for _ in range(2))
-                if not _alike(first, second):
-                    return True
-        return False
+            drew = self._draws_reading(self.count - 1)
+            kept = drew and not self._draws_reading(self.count - 1)
+        self._first = {number: self._compared(number) for number in (0, self.count - 1)}
+        return kept or self.differs() or self._collate_carries()
+
+    def _collate_carries(self) -> bool:
+        """Whether two batches of the same samples differ, under the same seeds."""
+        if self._job.collate is None:
+            return False
+        numbers = (0, self.count - 1)
+        try:
+            with preserved_randomness():
+                first, second = (self._batched(numbers) for _ in range(2))
+            return len(first) != len(second) or not _alike(first, second)
+        except Exception:  # noqa: BLE001 whoever trains on the samples says what is wrong with them
+            return False
+
+    def _batched(self, numbers: Sequence[int]) -> list[Any]:
+        """The values of a batch, under the same seeds each time."""
+        seed_host(self._job.seed)
+        return copy.deepcopy(
+            _tensors_and_numbers(_collated(self._job, [self._drawn(number) for number in numbers], numbers))
+        )
+
+    def _draws_reading(self, number: int) -> bool:
+        """Whether a generator moves when a sample is read: one that is kept as it was drawn first does so once."""
+        seed_host(self._job.seed)
+        before = host_states()
+        _read(self._dataset, number)
+        return bool(find_moved(before))
+
+    def differs(self) -> bool:
+        """Whether a sample that is read now differs from what it was when that was asked first."""
+        return any(not _alike(first, self._compared(number)) for number, first in self._first.items())
+
+    def _compared(self, number: int) -> list[Any]:
+        with preserved_randomness():
+            return copy.deepcopy(_tensors_and_numbers(self._drawn(number)))
+
+    def follows(self) -> Literal["", "worker", "process"]:
+        """What of the process that reads it a batch depends on: that it is a worker of a loader, or its number."""
+        if self.stream:
+            return ""
+        if self._alike_elsewhere(worker=True, process=True):
+            return ""
+        return "worker" if self._alike_elsewhere(worker=False, process=True) else "process"
+
+    def _alike_elsewhere(self, *, worker: bool, process: bool) -> bool:
+        """Whether a batch of a few samples is the same in another process."""
+        numbers = (0, self.count // 2, self.count - 1)
+        with preserved_randomness():
+            here = self._batched(numbers)
+            try:
+                with _elsewhere(self._dataset, worker=worker, process=process):
+                    there = self._batched(numbers)
+            except InputError:
+                return False
+        return len(here) == len(there) and _alike(here, there)
 
     def collate_draws(self, numbers: Sequence[int]) -> bool:
         """Whether a batch that is made twice of the same samples differs.
@@ -299,6 +419,17 @@ class Samples:
             )
         return not _alike(first, second)
 
+    def leaves_out_none(self) -> bool:
+        """Whether `Job.collate` leaves out a sample that is None, as of a file that could not be read."""
+        numbers = range(min(2, self.count))
+        with preserved_randomness():
+            samples = [self._sample(number) for number in numbers]
+            try:
+                tensors = name_tensors(_collated(self._job, [*samples, None], numbers))
+            except InputError:
+                return False
+        return bool(tensors) and all(one.dim() and len(one) == len(samples) for one in tensors.values())
+
     def _sample(self, number: int) -> Any:
         if number not in self._kept:
             self._kept[number] = self._drawn(number)
@@ -312,6 +443,21 @@ class Samples:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
         seed_host(hash((self._job.seed, number)) % 2**32)
         return _read(self._dataset, number)
+
+
+@contextmanager
+def _elsewhere(dataset: Any, *, worker: bool, process: bool) -> Iterator[None]:
+    """Tell who asks that this is the second of two workers of a loader, or another process."""
+    info, number = torch_worker._worker_info, os.getpid
+    try:
+        if worker:
+            told = torch_worker.WorkerInfo(id=1, num_workers=2, seed=1, dataset=dataset)
+            torch_worker._worker_info = told
+        if process:
+            os.getpid = lambda: number() + 1
+        yield
+    finally:
+        torch_worker._worker_info, os.getpid = info, number
 
 
 def _tensors_and_numbers(sample: Any) -> list[Any]:

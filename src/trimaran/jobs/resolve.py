@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import given, is_file
 from trimaran.base.job import Job
+from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
 from trimaran.networks.names import NETWORK_SUMMARIES, canonical_network, parse_network
@@ -229,3 +230,38 @@ def _call(factory: Callable[..., object], reference: str) -> Job:
             f"{reference} must return a trimaran.Job, it returned {type(job).__name__}", code="job.not-a-job"
         )
     return job
+
+
+def is_published(job: Job) -> bool:
+    """Whether the model of a job is a network of `trimaran.networks`, which leaves nothing behind where it is made."""
+    made_by = job.model.func if isinstance(job.model, functools.partial) else job.model
+    return str(getattr(made_by, "__module__", "")).startswith("trimaran.networks.")
+
+
+def check_room(job: Job) -> None:
+    """Refuse to make a published network whose weights alone take more memory than this machine has free.
+
+    Its size is that of the network without content. A user's own model is made without this look: that may take long,
+    or write something. What is free is known on Linux only, which all that trains needs.
+
+    Raises:
+        InputError: with what it takes, what there is, and what answers without the weights
+    """
+    if not is_published(job) or not sys.platform.startswith("linux"):
+        return
+    import torch
+
+    from trimaran.machine.detect import free_memory_bytes
+
+    with torch.device("meta"):
+        needed = sum(parameter.nbytes for parameter in job.model().parameters())
+    free = free_memory_bytes()
+    if needed > free:
+        raise InputError(
+            f"{job.name} does not fit this machine: its weights take {format_bytes(needed)}, {format_bytes(free)} of "
+            "memory are free. `trimaran plan JOB --cluster NAME` plans it for other machines without them; a smaller "
+            "size of it, as `trimaran jobs` lists them, can be looked at here",
+            code="job.no-room",
+            needed_bytes=needed,
+            free_bytes=free,
+        )

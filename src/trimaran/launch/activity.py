@@ -14,9 +14,14 @@ get to run, because it is stopped or a library keeps the interpreter's lock, sen
 parent sees that too.
 """
 
+import faulthandler
+import functools
 import mmap
 import os
+import re
+import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -24,13 +29,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
+from trimaran.base.system import c_function
 from trimaran.base.user_errors import frame_lines, is_users
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from trimaran.program.types import Instruction
 
 BEAT = "beat"
@@ -50,7 +54,14 @@ STEP = "step"
 
 _DISTRIBUTED = ("torch/distributed/", "trimaran/runtime/communication/", "trimaran/runtime/zero/collectives")
 # Code that is compiled already runs in other files of torch.compile.
-_COMPILING = ("torch/_dynamo/convert_frame", "torch/_inductor/compile_fx")
+_COMPILING = (
+    "torch/_dynamo/convert_frame",
+    "torch/_dynamo/symbolic_convert",
+    "torch/_inductor/codegen/",
+    "torch/_inductor/compile_fx",
+    "torch/_inductor/graph",
+    "torch/_inductor/scheduler",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,15 +363,15 @@ def stacks_of(thread: int | None = None) -> Stacks:
     """Where the threads of this process are.
 
     Args:
-        thread: identity of the training's thread; None: the main thread
+        thread: the training's, by the number that the system gives it; None: the main thread
     """
-    thread = threading.main_thread().ident if thread is None else thread
-    frames = sys._current_frames()
-    main = _frames(frames.get(thread or 0))
+    # On Linux the main thread has the number of the process; after a fork Python still has that of the parent.
+    thread = os.getpid() if thread is None else thread
+    main = _calls(thread)
     lines = frame_lines(main)
-    for other, frame in frames.items():
-        if other not in (thread, threading.get_ident()):
-            lines += frame_lines(_frames(frame))
+    for other in threading.enumerate():
+        if other is not threading.main_thread() and other.native_id not in (None, thread, threading.get_native_id()):
+            lines += frame_lines(_calls(other.native_id or 0))
     last_user = max((at for at, frame in enumerate(main) if is_users(frame.filename)), default=-1)
     last_ours = max((at for at, frame in enumerate(main) if "trimaran/runtime/" in frame.filename), default=-1)
     waits = any(part in frame.filename for frame in main[-3:] for part in _DISTRIBUTED)
@@ -373,5 +384,62 @@ def stacks_of(thread: int | None = None) -> Stacks:
     )
 
 
-def _frames(frame: "FrameType | None") -> traceback.StackSummary:
-    return traceback.StackSummary() if frame is None else traceback.extract_stack(frame)
+def _calls(thread: int) -> list[traceback.FrameSummary]:
+    """The calls of a thread, innermost last, as it writes them down itself; empty where it does not.
+
+    No thread can look at another one's: the frames of `sys._current_frames` are gone under who looks, and
+    `faulthandler.dump_traceback` finds threads of torch that are only coming to be. Either ends the process.
+    """
+    written = _written_by(thread)
+    calls = [found for found in map(_CALL.match, written.splitlines()) if found is not None]
+    # A file's name is written in ASCII.
+    names = [_ESCAPED.sub(lambda code: chr(int(code[1][1:], 16)), one[1]) for one in calls]
+    return [
+        traceback.FrameSummary(name, int(one[2]), one[3])
+        for name, one in zip(reversed(names), reversed(calls), strict=True)
+    ]
+
+
+_CALL = re.compile(r'  File "(.*)", line (\d+) in (.*)$')
+_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+# One that no library uses, and no user of a cluster sends.
+_WRITE_DOWN = getattr(signal, "SIGRTMAX", 0) - 2
+_send_signal = c_function("tgkill")
+_MOST_S = 1.0
+_SETTLED_S = 0.02
+
+
+@functools.cache
+def _notebook() -> IO[bytes] | None:
+    """Where a thread writes its calls when it gets the signal; None: the system has no such signals, or no room."""
+    if _WRITE_DOWN < 0 or _send_signal is None:
+        return None
+    import fcntl
+
+    try:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 as long as the process
+        fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
+    except OSError:
+        return None
+    faulthandler.register(_WRITE_DOWN, file=file, all_threads=False)
+    return file
+
+
+def _written_by(thread: int) -> str:
+    file = _notebook()
+    if file is None or _send_signal is None:
+        return ""
+    try:
+        os.ftruncate(file.fileno(), 0)
+        if _send_signal(os.getpid(), thread, _WRITE_DOWN):
+            return ""  # it has ended
+        # Nothing says that it is done: it is when no more comes.
+        size, end = 0, time.monotonic() + _MOST_S
+        while time.monotonic() < end:
+            time.sleep(_SETTLED_S)
+            before, size = size, os.fstat(file.fileno()).st_size
+            if before == size > 0:
+                break
+        return os.pread(file.fileno(), size, 0).decode(errors="replace")
+    except OSError:
+        return ""

@@ -8,6 +8,7 @@ import signal
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError, TrimaranError
@@ -17,6 +18,9 @@ from trimaran.launch.activity import ACTIVITY
 from trimaran.launch.memory import Limit, exhausted, ran_out, refused_memory
 
 LINES_OF_LOG = 20
+
+FATAL = "Fatal Python error:"
+"""How the interpreter begins to tell that a signal is ending it: then come stacks, and a list of modules."""
 
 # Texts of torch's back ends where the other end of a connection is gone or silent.
 _PEER_PHRASES = (
@@ -172,8 +176,20 @@ def describe_exit(code: int | None) -> str:
 
 
 def _end_of_log(log: Path, *, kept: bool) -> str:
-    lines = read_end(log).splitlines() if log.exists() else []
+    lines = _telling(read_end(log).splitlines()) if log.exists() else []
     if not lines:
         return f"Its log {shown_path(log)} is empty" if kept else "It printed nothing"
     title = f"The end of its log {shown_path(log)}:" if kept else "The end of what it printed:"
-    return "\n".join([title, *(f"    {line}" for line in lines[-LINES_OF_LOG:])])
+    return "\n".join([title, *(f"    {line}" for line in lines)])
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The last lines of a log; of a crash what was printed just before it and the innermost calls of its thread."""
+    fatal = max((number for number, line in enumerate(lines) if line.startswith(FATAL)), default=None)
+    if fatal is None:
+        return lines[-LINES_OF_LOG:]
+    before, after = lines[max(0, fatal - LINES_OF_LOG // 4) : fatal + 1], lines[fatal + 1 :]
+    current = next((number for number, line in enumerate(after) if line.startswith("Current thread")), 0)
+    # A blank line ends its stack; then come other stacks, or the modules.
+    stack = takewhile(str.strip, after[current:])
+    return [*before, *islice(stack, LINES_OF_LOG - len(before))]

@@ -38,7 +38,7 @@ from typing import IO, Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import folder_of_command, given, temporary_folder
-from trimaran.base.signals import leaving
+from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import c_function, needs_linux
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
@@ -179,11 +179,10 @@ def launch(
         try:
             with _writing(logs):
                 logs.mkdir(parents=True, exist_ok=True)
-            # Extended one by one: what has been started must be known when the next one fails.
-            started.extend(
-                _start(number, folder, logs / f"rank{number}.log", environment or {}, seat)
-                for number, seat in enumerate(seats)
-            )
+            for number, seat in enumerate(seats):
+                # What has been started must be known when a signal comes, or the next one fails.
+                with held_back():
+                    started.append(_start(number, folder, logs / f"rank{number}.log", environment or {}, seat))
             at_once.enter_context(leaving(lambda _: _leave(started, folder)))
             for rank in started:
                 _ask(rank, Request(

@@ -417,9 +417,11 @@ def find_device(name: str) -> Device:
     if squeezed(name) in names:
         return catalog()[names[squeezed(name)]]
     near = difflib.get_close_matches(squeezed(name), names, n=1)
-    hint = f'; did you mean "{names[near[0]]}"?' if near else ";"
+    hint = f'; did you mean "{names[near[0]]}"?' if near else ":"
     raise InputError(
-        f'unknown device "{name}"{hint} The catalog has {", ".join(catalog())}', code="device.unknown", device=name
+        f'unknown device "{name}"{hint} `trimaran clusters --devices` lists those that are known',
+        code="device.unknown",
+        device=name,
     )
 
 

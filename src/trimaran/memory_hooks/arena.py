@@ -71,7 +71,7 @@ class Slot:
 
     def __init__(self, arena: "HostArena", memory: mmap.mmap, address: int, nbytes: int, offset: int | None) -> None:
         self._arena: HostArena | None = arena
-        self._memory = memory
+        self._memory: mmap.mmap | None = memory
         self.address = address
         self.nbytes = nbytes
         self.offset = offset
@@ -85,7 +85,7 @@ class Slot:
 
     def free(self) -> None:
         """Give the memory back. No copy from or to it may be under way."""
-        arena, self._arena = self._arena, None
+        arena, self._arena, self._memory = self._arena, None, None
         if arena is not None:
             arena._take_back(self)
 
@@ -167,7 +167,7 @@ class HostArena:
             self._peak, self._paged_peak = self._used, self._paged
 
     def close(self) -> None:
-        """Return the memory to the system; slots must not be used any more. Closing twice is allowed."""
+        """Return the memory to the system, once no slot or tensor looks at it any more. Closing twice is allowed."""
         with self._guard:
             self._holes = []
             self._memory = None
@@ -244,13 +244,8 @@ def _end(memory: mmap.mmap | None, unlock: Callable[[], None] | None, owner: int
         return
     if unlock is not None:
         unlock()
-    if memory is None:
-        return
-    try:
-        memory.close()
-    except BufferError:
-        # A tensor still looks at it; the mapping goes when that does.
-        return
+    # The mapping goes with the last that refers to it. To close it would take it from tensors: torch.frombuffer refers
+    # to the object, but holds no buffer of it.
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -655,6 +655,38 @@ def critical_path_s(graph: Graph, seconds: Mapping[str, float]) -> float:
     return longest
 
 
+def shortest_path(strategy: Strategy, job: PricedJob) -> Cases:
+    """The longest path through the operations of a microbatch, with each of them as short as it may be [s].
+
+    Errors of operations are independent, so however they are grouped, what runs together is not shorter at the low end
+    than its operations by themselves.
+
+    Args:
+        strategy: a placement
+        job: with its costs
+
+    Returns:
+        The low end; the bounds from totals have the others.
+
+    Raises:
+        InputError: the table lacks an operation
+    """
+    microbatch = job.batch // (strategy.dp * strategy.microbatches)
+    costs = operation_costs(job.graph, job.table, batch=microbatch, execution=strategy.execution)
+    contexts = [
+        context_of(job.graph, job.table, costs, batch=microbatch, form=form, execution=strategy.execution)
+        for form in dict.fromkeys((*FORMS, own_form(strategy)))
+    ]
+    lows = {
+        name: min(multiply(cost.forward, context.forward).low for context in contexts)
+        + min(multiply(cost.backward, context.backward).low for context in contexts)
+        for name, cost in costs.items()
+    }
+    compute = min((min(1.0, entry.compute) for entry in job.table.interference.values()), default=1.0)
+    low_s = compute * critical_path_s(job.graph, lows)
+    return low_s, low_s, low_s
+
+
 def _chain(microbatches: int, stages: int, before: float) -> float:
     """The least that a step of a chain takes, in units of one microbatch on one device.
 

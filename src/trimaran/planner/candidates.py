@@ -14,7 +14,7 @@ and the budget of a trace, whose gradients come and go, is smaller by that much.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
@@ -89,7 +89,8 @@ def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = 
     if strategy.memory_bytes is None:
         raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
     trace, costs = traced.trace, replace(traced.costs, host_bytes=host_bytes)
-    staying = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
+    gradients = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
+    staying = gradients + costs.workspace_bytes
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
     kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
     update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
@@ -207,15 +208,33 @@ class Candidate:
         return self.samples_factor * low, self.objective_s, self.samples_factor * high
 
 
-def evaluate(strategy: Strategy, job: PricedJob, *, effect: Squeeze | None = None) -> Candidate:
+class LacksMemory(Exception):
+    """A strategy needs more memory than its devices have.
+
+    Attributes:
+        peak_bytes: most that lives at once on each rank [bytes]
+    """
+
+    def __init__(self, peak_bytes: tuple[int, ...]) -> None:
+        super().__init__(peak_bytes)
+        self.peak_bytes = peak_bytes
+
+
+def evaluate(
+    strategy: Strategy, job: PricedJob, *, effect: Squeeze | None = None, limits: Sequence[int] | None = None
+) -> Candidate:
     """Lower, price and simulate one strategy.
 
     Args:
         strategy: with boundaries
         job: with its costs and devices
         effect: of the strategy's memory budget; None: it has none
+        limits: memory of each device [bytes]; None: whatever it needs
+
+    Raises:
+        LacksMemory: it needs more
     """
-    return score(lower_short(strategy, job, batch=job.batch), strategy, job, effect=effect)
+    return score(lower_short(strategy, job, batch=job.batch), strategy, job, effect=effect, limits=limits)
 
 
 def lower_short(strategy: Strategy, job: PricedJob, *, batch: int) -> Program:
@@ -233,7 +252,14 @@ def lower_short(strategy: Strategy, job: PricedJob, *, batch: int) -> Program:
     return lower(job.graph, strategy, batch=batch, clip=job.clip)
 
 
-def score(program: Program, strategy: Strategy, job: PricedJob, *, effect: Squeeze | None = None) -> Candidate:
+def score(
+    program: Program,
+    strategy: Strategy,
+    job: PricedJob,
+    *,
+    effect: Squeeze | None = None,
+    limits: Sequence[int] | None = None,
+) -> Candidate:
     """Price and simulate a program.
 
     Args:
@@ -241,6 +267,10 @@ def score(program: Program, strategy: Strategy, job: PricedJob, *, effect: Squee
         strategy: with boundaries
         job: with its costs and devices
         effect: of the strategy's memory budget; None: it has none
+        limits: memory of each device [bytes]; None: whatever it needs
+
+    Raises:
+        LacksMemory: it needs more; its time is not looked at
     """
 
     def costs_of(program: Program, strategy: Strategy, batch: int) -> ProgramCosts:
@@ -250,25 +280,28 @@ def score(program: Program, strategy: Strategy, job: PricedJob, *, effect: Squee
     costs = costs_of(program, strategy, job.batch)
     ready = with_waits(program, costs)
     timeline = simulate(program, ready)
+    peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
+    peak_bytes = tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices))
+    if effect is not None and strategy.pp > 1:
+        # Messages are in the budget of a stage.
+        peak_bytes = (effect.peak_bytes,) * strategy.devices
+    if limits is not None and any(peak > limit for peak, limit in zip(peak_bytes, limits, strict=False)):
+        raise LacksMemory(peak_bytes)
     # The wait is in the loads then, which costs with a period do not have.
     waits = costs.period is not None and ready.compute != costs.compute
     low, median, high = step = _cases(program, costs, timeline.makespan_s)
     binds = bottleneck(program, critical_path(program, ready), strategy, step_s=timeline.makespan_s, waits=waits)
-    peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
     candidate = Candidate(
         strategy=strategy,
         program=program,
         timeline=timeline,
         step_time_s=median,
         interval_s=(low, high),
-        peak_bytes=tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices)),
+        peak_bytes=peak_bytes,
         limiter=binds.limiter,
         subject=binds.subject,
         groups_s=binds.groups,
     )
-    if effect is not None and strategy.pp > 1:
-        # Messages are in the budget of a stage.
-        candidate = dataclasses.replace(candidate, peak_bytes=(effect.peak_bytes,) * strategy.devices)
     if job.epoch is None:
         return candidate
     total = [job.epoch.full_steps(job.batch) * seconds for seconds in step]

@@ -52,12 +52,11 @@ class EpochData:
         """
         return _known(self.samples, "an epoch") // batch
 
-    def steps(self, *, batch: int, replicas: int = 1) -> int:
+    def steps(self, *, batch: int) -> int:
         """Updates of an epoch.
 
         Args:
             batch: samples of one update, over all ranks
-            replicas: data-parallel replicas; fewer samples than these are left out
 
         Raises:
             InputError: it is not known how many samples there are
@@ -67,7 +66,7 @@ class EpochData:
             (4, 3)
         """
         full, left = divmod(_known(self.samples, "an epoch"), batch)
-        return full + (0 if self.drop_last or left < replicas else 1)
+        return full + (0 if self.drop_last or not left else 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +111,7 @@ def extra_parts(strategy: Strategy, epoch: EpochData, *, batch: int) -> Iterator
         [(1, 6, True), (2, 32, False), (1, 6, False)]
     """
     left = _known(epoch.samples, "an epoch") % batch
-    if left and not epoch.drop_last and left >= strategy.dp:
+    if left and not epoch.drop_last:
         yield _small(strategy, left, training=True)
     full, left = divmod(_known(epoch.evaluation_samples, "an evaluation"), batch)
     if full:

@@ -32,7 +32,7 @@ from trimaran.planner.analytical.search import fastest
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option
 from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
-from trimaran.planner.pins import Pins, spreading
+from trimaran.planner.pins import Pins, pins_of_strategy, spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
 from trimaran.planner.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
 from trimaran.planner.result import Search
@@ -443,7 +443,7 @@ def pins_of_kind(name: str) -> Pins:
 
     Args:
         name: "fsdp", "ddp", "tp" (no stages), "pp" (layers whole), in any case; or degrees, of which those that are not
-            named are free
+            named are free; or a strategy as plans print it
 
     Raises:
         InputError: no such kind
@@ -452,11 +452,15 @@ def pins_of_kind(name: str) -> Pins:
         >>> pins = pins_of_kind("tp8-pp4-zero1")
         >>> pins.tp, pins.pp, pins.dp, pins.zero
         (8, 4, None, 1)
+        >>> pins_of_kind("dp2 pp4 interleaved x2 m8 mb2").names
+        ('--strategy dp2 pp4 interleaved x2 m8 mb2',)
     """
     lower = name.strip().lower()
     if lower in _PINS_OF_KINDS:
         return _PINS_OF_KINDS[lower]
-    words = [_DEGREE.fullmatch(word) for word in lower.split("-")]
+    words = [_DEGREE.fullmatch(word) for word in re.split(r"[\s-]", lower)]
+    if None in words and " " in lower:
+        return pins_of_strategy(name.strip())
     degrees: dict[str, Any] = {word[1] or word[3]: int(word[2] or word[4]) for word in words if word is not None}
     if len(degrees) < len(words):
         raise InputError(

@@ -434,12 +434,24 @@ class _Tensor:
 
     def is_used(self, first: int, last: int) -> bool:
         """Whether operations [first, last) use it."""
-        return any(first <= use < last for use in self.uses)
+        place = bisect_left(self.uses, first)
+        return place < len(self.uses) and self.uses[place] < last
+
+
+_Looked = dict[tuple[int, int], tuple[float, float, float]]
+"""Of runs of operations [first, last): state, kept bytes of a microbatch, and its peak [bytes]."""
+
+
+@of_graph
+def _looked_at(graph: Graph) -> dict[tuple[int, float], _Looked]:
+    """What is known of runs of a graph, by the microbatch and the optimizer state for a byte of parameter."""
+    del graph
+    return {}
 
 
 @dataclass(slots=True)
 class StageMemory:
-    """Memory of runs of operations as a segment; each run is computed once.
+    """Memory of runs of operations as a segment; each run is computed once for all strategies of a search.
 
     Attributes:
         graph: the job's
@@ -454,7 +466,7 @@ class StageMemory:
     state_bytes_per_byte: float
     in_flight: Sequence[int]
     limits: Sequence[float]
-    _known: dict[tuple[int, int], tuple[float, float, float]] = field(default_factory=dict)
+    _known: _Looked = field(init=False)
     _saved: list[_Tensor] = field(default_factory=list)
     _flowing: list[_Tensor] = field(default_factory=list)
     _state: list[_Tensor] = field(default_factory=list)
@@ -462,6 +474,7 @@ class StageMemory:
 
     def __post_init__(self) -> None:
         ops, size = self.graph.ops, self.microbatch
+        self._known = _looked_at(self.graph).setdefault((size, self.state_bytes_per_byte), {})
         made = {spec.name: (number, spec) for number, op in enumerate(ops) for spec in op.outputs}
         place = {op.id: number for number, op in enumerate(ops)}
         savers: dict[str, list[int]] = {}

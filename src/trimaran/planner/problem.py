@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
-from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
 from trimaran.planner.candidates import Candidate, Cases, PricedJob, Squeeze, evaluate, score, squeeze, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
@@ -13,6 +13,7 @@ from trimaran.planner.placement.network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
 from trimaran.planner.traffic import TrafficBounds
 from trimaran.pricing.compute import own_form
+from trimaran.pricing.exchange.replica_memory import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.machine_transfers import device_order
@@ -135,6 +136,20 @@ def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     return _raised(lower, of_step, problem)
 
 
+def by_longest_path(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound of a placement, raised to the longest path through its operations, each as short as it may be.
+
+    Args:
+        strategy: a placement, with or without its parts
+        lower: its bound from totals
+        problem: its problem
+
+    Raises:
+        InputError: the table lacks an operation
+    """
+    return _raised(lower, shortest_path(strategy, problem), problem)
+
+
 def _raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
     """The larger of a bound and of one on each step."""
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
@@ -173,7 +188,7 @@ def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = Fal
     kept = problem.pins.rows(problem.graph)
     if not within_memory:
         return split_stages(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
-    limits = problem.cluster.memory_bytes[: strategy.devices]
+    limits = room_bytes(problem, strategy.devices)
     return split_within(
         strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits)
     )
@@ -215,14 +230,21 @@ def assess(strategy: Strategy, problem: Problem) -> Candidate:
     return assess_split(split_for(strategy, problem), problem)
 
 
-def assess_split(strategy: Strategy, problem: Problem) -> Candidate:
-    """Simulate one strategy that has its boundaries, whether it fits or not.
+def assess_split(strategy: Strategy, problem: Problem, *, within_memory: bool = False) -> Candidate:
+    """Simulate one strategy that has its boundaries.
+
+    Args:
+        strategy: with boundaries
+        problem: its problem
+        within_memory: whether it has to fit
 
     Raises:
+        LacksMemory: it does not fit
         InfeasibleError: its memory budget is below the minimum memory of a step
         InputError: the batch does not divide, or the table or a trace lacks something
     """
-    found = evaluate(strategy, problem, effect=effect_of_memory(strategy, problem))
+    limits = room_bytes(problem, strategy.devices) if within_memory else None
+    found = evaluate(strategy, problem, effect=effect_of_memory(strategy, problem), limits=limits)
     factor = samples_factor(strategy.compression, problem.pins) * stale_factor(strategy)
     return replace(found, samples_factor=factor)
 
@@ -290,12 +312,30 @@ def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: boo
         problem: has the devices
         at_least: they are lower bounds
     """
-    for rank, nbytes in enumerate(peak_bytes):
-        memory = problem.cluster.memory_bytes[rank]
+    for rank, (nbytes, memory) in enumerate(zip(peak_bytes, room_bytes(problem, len(peak_bytes)), strict=True)):
         if nbytes > memory:
             needs = f"{'at least ' if at_least else ''}{format_bytes(nbytes)}"
-            return f"rank {rank} needs {needs}, its device has {format_bytes(memory)}"
+            room = format_bytes(memory)
+            more = f" and {format_bytes(nbytes - memory)} more" if format_bytes(nbytes) == room else ""
+            besides = "" if memory == problem.cluster.memory_bytes[rank] else " besides NCCL's buffers"
+            return f"rank {rank} needs {needs}{more}, its device has {room}{besides}"
     return ""
+
+
+def room_bytes(problem: Problem, devices: int) -> tuple[int, ...]:
+    """Memory of each device for what an allocator counts: on a machine of the catalog less NCCL's buffers [bytes].
+
+    A limit below that of the device leaves room for them.
+
+    Args:
+        problem: has the devices
+        devices: of a strategy, the first ones; one alone has no communicator
+    """
+    limits = problem.cluster.memory_bytes[:devices]
+    if devices == 1 or problem.table.software is None:
+        return limits
+    there = problem.cluster.machine.node.device.usable_bytes - COMMUNICATOR_BYTES
+    return tuple(max(limit - COMMUNICATOR_BYTES, min(limit, there)) for limit in limits)
 
 
 def is_compiled_known(problem: Problem) -> bool:

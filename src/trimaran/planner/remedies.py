@@ -99,7 +99,7 @@ def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
     after = changed(problem, change)
     kept, obstacle = _keep(chosen, after)
     try:
-        best = search(after).chosen
+        best = search(after, choice_only=True).chosen
     except (InfeasibleError, InputError) as error:
         best, obstacle = None, f"{obstacle}; {error.message}" if obstacle else error.message
     spread = () if kept is None else gains(chosen, kept)

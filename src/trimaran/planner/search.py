@@ -62,7 +62,7 @@ from trimaran.planner.choice import (
 )
 from trimaran.planner.input_pipeline import fed, fed_there
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem, assess_split, execution_key, lack_of_memory, split_for
+from trimaran.planner.problem import Problem, assess_split, execution_key, lack_of_memory, least, room_bytes, split_for
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import (
     EVERY_NUMBER,
@@ -116,6 +116,7 @@ class Hunt:
         problem: to search
         trials: bounds and simulations
         work: done by it, and its limit
+        choice_only: simulate nothing for show
         candidates: found so far
         rejected: so far
         lowest_s: the lowest bound of the remaining strategies when the fastest was known [s]
@@ -124,6 +125,7 @@ class Hunt:
     problem: Problem
     trials: Trials
     work: Work
+    choice_only: bool = False
     candidates: list[Candidate] = dataclasses.field(default_factory=list)
     rejected: list[Rejection] = dataclasses.field(default_factory=list)
     lowest_s: float = float("inf")
@@ -148,7 +150,7 @@ class Hunt:
             problem = dataclasses.replace(problem, time_limit_s=left_s)
             self.work.spend(left_s)
         self.work.spend((SPLIT_S + REFINED_S) * len(problem.graph.ops))
-        found = self.trials.run(prospect, problem)
+        found = self.trials.run(prospect, problem, for_show=self.is_for_show(prospect))
         if isinstance(found, Rejection):
             self.rejected.append(found)
         else:
@@ -158,6 +160,14 @@ class Hunt:
     def may_be_best(self, prospect: Prospect) -> bool:
         """Whether the bound of one leaves it as fast as the fastest so far."""
         return not self.candidates or prospect.bound.objective_s <= fastest(self.candidates).objective_s
+
+    def is_for_show(self, prospect: Prospect) -> bool:
+        """Whether the bound of one leaves it slower than the fastest, also within the uncertainty of the costs."""
+        if not self.candidates:
+            return False
+        best = fastest(self.candidates)
+        slower = prospect.bound.objective_s > WORTH_SHOWING * best.objective_s
+        return slower and not may_be_as_fast(prospect.bound.cases, best.cases)
 
     @property
     def is_over(self) -> bool:
@@ -257,7 +267,7 @@ def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
     best = fastest(hunt.candidates)
     ruled_out = []
     for outline in left:
-        needed = is_reference(outline.strategy, devices=hunt.problem.devices)
+        needed = _is_considered(outline.strategy, hunt) and is_reference(outline.strategy, devices=hunt.problem.devices)
         if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
             ruled_out.append(outline)
             continue
@@ -280,11 +290,18 @@ def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
         return prospect.bound.objective_s <= best.objective_s
     if may_be_as_fast(prospect.bound.cases, best.cases):
         return True
+    if not _is_considered(prospect.strategy, hunt):
+        return False
     is_new = all(_kind(one.strategy) != _kind(prospect.strategy) for one in candidates)
     if hunt.problem.devices > EVERY_NUMBER:
         steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
         return is_new and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
     return is_new or not any(_beats(one, prospect) for one in candidates)
+
+
+def _is_considered(strategy: Strategy, hunt: Hunt) -> bool:
+    """Whether a strategy that is not as fast as the fastest is simulated for show, or for its sizes of buckets."""
+    return not hunt.choice_only or _has_buckets(strategy)
 
 
 def _beats(candidate: Candidate, prospect: Prospect) -> bool:
@@ -422,6 +439,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
         f"no strategy fits {problem.graph.name} on {format_count(problem.devices, 'device')}. "
         f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
         + _kept_whole(named)
+        + _in_smaller_parts(problem, named)
         + _undivided(problem, rejected, named),
         code="plan.nothing-fits",
         devices=problem.devices,
@@ -442,6 +460,20 @@ def _kept_whole(named: Rejection) -> str:
         ". Stages offload and recompute only where a strategy is named with a budget, such as "
         f'--strategy "{strategy.name} in 8GiB"; a whole network on each device (pp=1, tp=1) may have a plan by itself'
     )
+
+
+def _in_smaller_parts(problem: Problem, named: Rejection) -> str:
+    """More microbatches than a search tries, where the memory of replicas that lack it would be enough for them."""
+    strategy, pins = named.strategy, problem.pins
+    if named.cause != "memory" or not named.peak_bytes or strategy.pp * strategy.tp > 1 or pins.microbatches:
+        return ""
+    share = problem.batch // strategy.dp
+    for count in range(strategy.microbatches + 1, share + 1):
+        if share % count == 0:
+            smaller = dataclasses.replace(strategy, microbatches=count)
+            if not lack_of_memory(least(smaller, problem).peak_bytes, problem):
+                return f". A replica's share in more microbatches may fit: --dp {strategy.dp} --microbatches {count}"
+    return ""
 
 
 def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection) -> str:
@@ -485,7 +517,7 @@ def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
     for plain in [rejection.strategy for rejection in rejected if may_be_virtualized(rejection)]:
         if problem.batch // (plain.dp * plain.microbatches) not in problem.traces:
             continue
-        memory_bytes = min(problem.cluster.memory_bytes[: plain.devices])
+        memory_bytes = min(room_bytes(problem, plain.devices))
         strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
         try:
             found.append(assess_split(strategy, problem))
@@ -524,12 +556,13 @@ def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidat
     return found
 
 
-def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
+def search(problem: Problem, trials: Trials | None = None, *, choice_only: bool = False) -> Search[Candidate]:
     """Find the strategy with the shortest step, or epoch, that fits.
 
     Args:
         problem: the job, its costs, its devices and its pins
-        trials: of the same problem with other pins, so that nothing is simulated twice; None: there are none
+        trials: of the same problem with other pins or traces, so that nothing is simulated twice; None: there are none
+        choice_only: nothing but the choice is asked for, so strategies that cannot be chosen are not simulated for show
 
     Returns:
         The candidates, the chosen one among them. The same problem gives the same result, on any machine: a time limit
@@ -541,16 +574,21 @@ def search(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
     """
     if problem.room is not None and problem.room.pipeline is not None:
         return fed_there(problem, _search_in_line)
-    found = _search_in_line(problem, trials)
+    found = _search_in_line(problem, trials, choice_only=choice_only and problem.room is None)
     return found if problem.room is None else fed(found, problem, _search_in_line)
 
 
-def _search_in_line(problem: Problem, trials: Trials | None = None) -> Search[Candidate]:
+def _search_in_line(problem: Problem, trials: Trials | None = None, *, choice_only: bool = False) -> Search[Candidate]:
     """The same, where each rank's own thread loads."""
     begun_s = time.monotonic()
     # A module that is not there is told before anything else.
     problem.pins.rows(problem.graph)
-    hunt = Hunt(problem=problem, trials=trials or Trials(problem), work=work_within(problem.time_limit_s))
+    hunt = Hunt(
+        problem=problem,
+        trials=trials or Trials(problem),
+        work=work_within(problem.time_limit_s),
+        choice_only=choice_only,
+    )
     strategies, rejected = enumerate_strategies(
         problem.graph,
         devices=problem.devices,
@@ -597,8 +635,8 @@ def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> S
 def _bound(hunt: Hunt) -> float:
     """Lower bound on every strategy that may be chosen [s]: a placement may be better by the gap of its solver."""
     shares = hunt.trials.bound_shares
-    least = [candidate.objective_s * shares.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
-    return min([*least, hunt.lowest_s])
+    bounds = [candidate.objective_s * shares.get(candidate.strategy, 1.0) for candidate in hunt.candidates]
+    return min([*bounds, hunt.lowest_s])
 
 
 def _outlines(strategies: Iterable[Strategy], hunt: Hunt, *, always: bool = False) -> list[Prospect]:
@@ -679,4 +717,8 @@ def prices(problem: Problem, found: Search[Candidate], trials: Trials) -> tuple[
         trials: simulations of that search
     """
     hurried = problem.shared_among(len(problem.pins.names) + 1)
-    return prices_of_pins(problem.pins, found.chosen, lambda pins: search(replace(hurried, pins=pins), trials).chosen)
+
+    def choose_with(pins: Pins) -> Candidate:
+        return search(replace(hurried, pins=pins), trials, choice_only=True).chosen
+
+    return prices_of_pins(problem.pins, found.chosen, choose_with)

@@ -80,19 +80,22 @@ class Offers:
     stages: int
 
 
-def shapes(devices: int, offers: Offers, *, execution: Execution = "eager", pins: Pins = NO_PINS) -> Iterator[Strategy]:
+def shapes(
+    devices: int, offers: Offers, *, batch: int = 0, execution: Execution = "eager", pins: Pins = NO_PINS
+) -> Iterator[Strategy]:
     """Every shape on up to that many devices, fewest devices first.
 
     Args:
         devices: most ranks that may take part
         offers: of the network
+        batch: samples of one update, which say how many replicas have equal shares; 0: not known
         execution: how segments run
         pins: decisions of the user; they add degrees and microbatches that would not be tried otherwise
 
     Yields:
         Strategies without boundaries; a placement has parts with no operations in them.
     """
-    for used in numbers_of_devices(devices, pins):
+    for used in numbers_of_devices(devices, pins, batch=batch):
         for pp, tp in _splits(used):
             base = Strategy(dp=used // (pp * tp), pp=pp, tp=tp, execution=execution, shards=offers.tensor.get(tp, ()))
             if tp > 1 and (tp not in offers.tensor or execution == "compiled"):
@@ -104,17 +107,18 @@ def shapes(devices: int, offers: Offers, *, execution: Execution = "eager", pins
                 yield unplaced(base)
 
 
-def numbers_of_devices(devices: int, pins: Pins = NO_PINS) -> Sequence[int]:
-    """How many devices are tried.
+def numbers_of_devices(devices: int, pins: Pins = NO_PINS, *, batch: int = 0) -> Sequence[int]:
+    """How many devices are tried; of many also the most by which the batch divides.
 
     Example:
-        >>> numbers_of_devices(3), numbers_of_devices(12)
-        ([1, 2, 3], [1, 2, 3, 4, 6, 12])
+        >>> numbers_of_devices(3), numbers_of_devices(12), numbers_of_devices(12, batch=100)
+        ([1, 2, 3], [1, 2, 3, 4, 6, 12], [1, 2, 3, 4, 6, 10, 12])
     """
     if devices <= EVERY_NUMBER:
         return list(range(1, devices + 1))
     pinned = (pins.dp or 1) * (pins.pp or 1) * (pins.tp or 1)
-    return [number for number in range(1, devices + 1) if devices % number == 0 or number == pinned]
+    equal = max((number for number in range(1, devices + 1) if batch % number == 0), default=1) if batch else 1
+    return [number for number in range(1, devices + 1) if devices % number == 0 or number in (pinned, equal)]
 
 
 def unplaced(strategy: Strategy) -> Strategy:
@@ -405,7 +409,7 @@ def enumerate_strategies(
     rejected: list[Rejection] = []
     for execution in executions:
         sizes = bucket_sizes(graph, execution=execution) if devices > 1 else ()
-        for strategy in shapes(devices, offers, execution=execution, pins=pins):
+        for strategy in shapes(devices, offers, batch=batch, execution=execution, pins=pins):
             tried = [one for one in _variants(strategy, sizes, pins, hosts) if not pins.objection(one)]
             if graph.precision == "fp16" and not scaling_obstacle(strategy):
                 tried = [one for one in tried if not scaling_obstacle(one)]

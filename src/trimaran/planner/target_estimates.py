@@ -382,7 +382,7 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
         return HybridComparison(data_parallel=plain, hybrid=None, reason=f"{lacking} {reason}")
     if plain is None:
         return HybridComparison(data_parallel=None, hybrid=hybrid, reason="no data parallelism fits")
-    name, other = _named(plain), _named(hybrid)
+    name, other = _named(plain, goal), _named(hybrid, goal)
     if hybrid.value(goal) >= plain.value(goal):
         reason = f"{name} beats the best hybrid, {other}"
     elif is_tied(plain, hybrid, goal):
@@ -392,8 +392,11 @@ def hybrid_verdict(estimates: Sequence[Estimate], goal: Goal, *, is_complete: bo
     return HybridComparison(data_parallel=plain, hybrid=hybrid, reason=reason)
 
 
-def _named(one: Estimate) -> str:
+def _named(one: Estimate, goal: Goal) -> str:
+    """A strategy with its batch, and with what it is judged by."""
     took = "" if one.time_s is None else f" ({format_duration(one.time_s)})"
+    if goal == "cost" and one.cost is not None:
+        took = f" ({one.cost:.3g} {one.cost_unit})"
     return f"{one.contender.name} at batch {one.global_batch}{took}"
 
 

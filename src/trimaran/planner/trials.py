@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.bounds import Bound, QuickBounds
-from trimaran.planner.candidates import Candidate
+from trimaran.planner.candidates import Candidate, LacksMemory
 from trimaran.planner.problem import (
     Problem,
     arrange,
     assess_split,
     by_busiest_link,
     by_busiest_part,
+    by_longest_path,
     has_simple_bound,
     lack_of_memory,
     least,
@@ -29,6 +30,9 @@ from trimaran.program.rules.fit import check_strategy
 from trimaran.program.strategy import Strategy
 
 _Kept = tuple[tuple[str, int], ...]
+
+SHOWN_PLACING_S = 1.0
+"""Work that a placement gets which cannot be chosen: it is shown, for the memory it needs [s on the reference]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,7 @@ class Trials:
     Attributes:
         problem: the job, its costs and its devices
         alike: trials of the same job and costs at another batch, whose works of microbatches are shared; None: none
-        bound_shares: for each placement that was solved, the solver's bound over its answer [0..1]
+        bound_shares: for each placement that was solved to be chosen, the solver's bound over its answer [0..1]
     """
 
     problem: Problem
@@ -65,7 +69,7 @@ class Trials:
     _split: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
-    _placed: dict[tuple[int, int, _Kept], Strategy] = field(default_factory=dict)
+    _placed: dict[tuple[int, int, _Kept, bool], Strategy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._quick = quick_bounds(self.problem)
@@ -113,17 +117,18 @@ class Trials:
             self._refined[key] = _refine(found, problem)
         return self._refined[key]
 
-    def run(self, prospect: Prospect, problem: Problem) -> Candidate | Rejection:
+    def run(self, prospect: Prospect, problem: Problem, *, for_show: bool = False) -> Candidate | Rejection:
         """The simulation of a strategy, or its rejection.
 
         Args:
             prospect: the strategy, refined
             problem: as `Trials.problem`, with the pins of this search
+            for_show: it cannot be chosen: a placement gets little work
         """
         strategy = prospect.strategy
         if is_unplaced(strategy):
             try:
-                strategy = self._place(strategy, problem)
+                strategy = self._place(strategy, problem, for_show=for_show)
             except (InfeasibleError, InputError) as error:
                 return Rejection(strategy=strategy, cause=_cause_of(error), reason=error.message)
         if strategy not in self._results:
@@ -137,24 +142,34 @@ class Trials:
             seen = self.refine(seen, problem)
         return seen if isinstance(seen, Rejection) else self.run(seen, problem)
 
-    def _place(self, strategy: Strategy, problem: Problem) -> Strategy:
-        """Places are those of one microbatch: replicas of the same one share them."""
-        key = (strategy.pp, problem.batch // (strategy.dp * strategy.microbatches), problem.pins.keep)
+    def _place(self, strategy: Strategy, problem: Problem, *, for_show: bool) -> Strategy:
+        """Places are those of one microbatch: replicas of the same one share them, found with as much work."""
+        samples = problem.batch // (strategy.dp * strategy.microbatches)
+        key = (strategy.pp, samples, problem.pins.keep, for_show)
+        if for_show:
+            limit_s = SHOWN_PLACING_S if problem.time_limit_s is None else min(SHOWN_PLACING_S, problem.time_limit_s)
+            problem = replace(problem, time_limit_s=limit_s)
         if key not in self._placed:
             found = place_on(strategy, problem)
             self._placed[key] = found.strategy
-            self.bound_shares[found.strategy] = found.bound
+            if not for_show:
+                self.bound_shares[found.strategy] = found.bound
         known = self._placed[key]
         arranged = arrange(strategy, problem)
         placed = replace(arranged, parts=known.parts, backward_order=known.backward_order)
-        self.bound_shares.setdefault(placed, self.bound_shares[known])
+        if known in self.bound_shares:
+            self.bound_shares.setdefault(placed, self.bound_shares[known])
         return placed
 
 
 def _split(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
     strategy, cause = prospect.strategy, "split"
     if is_unplaced(strategy):
-        return replace(prospect, is_split=True, is_refined=True)
+        try:
+            lower = by_longest_path(strategy, prospect.bound, problem)
+        except InputError as error:
+            return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
+        return Prospect(strategy=strategy, bound=lower, is_split=True, is_refined=True)
     try:
         strategy = split_for(strategy, problem)
         cause = "form"
@@ -207,20 +222,22 @@ def _split_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Proble
 
 def _run(strategy: Strategy, problem: Problem) -> Candidate | Rejection:
     try:
-        candidate = assess_split(strategy, problem)
-        reason = lack_of_memory(candidate.peak_bytes, problem)
-        if reason and strategy.pp > 1 and not strategy.parts:
+        try:
+            return assess_split(strategy, problem, within_memory=True)
+        except LacksMemory:
+            if strategy.pp == 1 or strategy.parts:
+                raise
             again = split_for(strategy, problem, within_memory=True)
-            if again != strategy:
-                candidate = assess_split(again, problem)
-                reason = lack_of_memory(candidate.peak_bytes, problem)
+            if again == strategy:
+                raise
+            return assess_split(again, problem, within_memory=True)
+    except LacksMemory as lack:
+        reason = lack_of_memory(lack.peak_bytes, problem)
+        return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=lack.peak_bytes)
     except InfeasibleError as error:
         return Rejection(strategy=strategy, cause="memory", reason=error.message)
     except InputError as error:
         return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
-    if reason:
-        return Rejection(strategy=strategy, cause="memory", reason=reason, peak_bytes=candidate.peak_bytes)
-    return candidate
 
 
 def _cause_of(error: InfeasibleError | InputError) -> Cause:

@@ -7,7 +7,7 @@ is traced and simulated, and the plan says why. Which of the two answers follows
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from trimaran.base.errors import InputError
@@ -47,7 +47,8 @@ from trimaran.pricing.analytical.shapes import (
     parameter_count,
     prediction_count,
 )
-from trimaran.program.strategy import Degrees, Strategy
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
+from trimaran.program.strategy import Degrees, Strategy, said_by
 
 MOST_RANKS = 64
 """Up to this number of ranks are simulated one by one."""
@@ -71,6 +72,20 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     if shape is None or (is_traceable(shape, request) and reason_to_trace(reference, request)):
         return None
     return shape
+
+
+def is_planned_by_shape(reference: str, cluster: str, options: Mapping[str, str]) -> bool:
+    """Whether `plan` takes a job's step from the analytical model where nothing else is asked for.
+
+    Args:
+        reference: of a job
+        cluster: of the catalog
+        options: of the job
+    """
+    try:
+        return shape_of(reference, PlanRequest(cluster=cluster, options=options)) is not None
+    except InputError:
+        return False
 
 
 def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:
@@ -133,6 +148,8 @@ def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | No
     try:
         found = decoder_of_job(reference, request)
     except InputError:
+        if not is_configuration(reference):
+            return None  # whoever makes the job says what is wrong with it
         devices = request.devices or find_machine(request.cluster).devices
         if devices > MOST_RANKS or rough_count(read_configuration(reference).values) > MOST_PARAMETERS:
             raise
@@ -258,7 +275,7 @@ class Analytical(CatalogBackend):
         """
         self._progress("searching", 0, 0)
         problem = self.problem(Cell(batch=self.batch, devices=self.devices), self.request.time_limit_s)
-        found = search_degrees(problem)
+        found = search_degrees(problem, advise=True)
         nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
         return self._planned(problem, found, nearby)
 
@@ -394,7 +411,8 @@ def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str
 
 def _counted(shape: TransformerShape) -> str:
     """Parameters in words: all, those that a token visits, and those of modules that predict further tokens."""
-    counted = f"{parameter_count(shape) / 1e9:.1f} billion parameters"
+    count = parameter_count(shape)
+    counted = f"{count / 1e9:.1f} billion parameters" if count >= 1e9 else f"{count / 1e6:.0f} million parameters"
     if shape.experts is not None:
         counted += f" ({active_count(shape) / 1e9:.1f} of them for each token)"
     if shape.prediction_layers:
@@ -421,8 +439,8 @@ def idle_notes(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -
     else:
         longer = found.on_all.step_time_s / chosen.step_time_s - 1.0
         why = (
-            f"{problem.devices} does not divide well: the best on all of them, {found.on_all.name}, takes "
-            f"{format_seconds(found.on_all.step_time_s)} a step, {longer:.1%} longer"
+            f"the best on all {problem.devices}, {found.on_all.name}, takes "
+            f"{format_seconds(found.on_all.step_time_s)} a step, {100 * longer:.1f} % longer"
         )
     yield f"{what} idle, the last ones: {why}"
 
@@ -435,11 +453,11 @@ def nearby_notes(problem: AnalyticalProblem, nearby: Iterable[NearbyBatch]) -> I
         nearby: the batches
     """
     told = [
-        f"{one.batch} is {one.faster:.0%} faster per sample ({one.strategy}, {format_seconds(one.step_time_s)} a step)"
+        f"{one.batch} by {100 * one.faster:.0f} % ({one.strategy}, {format_seconds(one.step_time_s)} a step)"
         for one in nearby
     ]
     if told:
-        yield f"batch {problem.batch} does not divide well: {', '.join(told)}"
+        yield f"batches near {problem.batch} that are faster per sample: {', '.join(told)}"
 
 
 def with_prices(evidence: Modelled) -> Modelled:
@@ -482,7 +500,11 @@ def with_microbatch(pins: Pins, batch: int) -> Pins:
     Example:
         >>> with_microbatch(Pins(dp=8, microbatches=4), 64).microbatch
         2
+        >>> with_microbatch(Pins(strategy="dp8", dp=8, microbatches=1), 64).microbatch  # as `price` reads the words
+        1
     """
+    if pins.strategy and not {"microbatch", "microbatches"} & said_by(pins.strategy).keys():
+        return dataclasses.replace(pins, microbatch=1, microbatches=None)
     if pins.microbatches is None or pins.dp is None:
         return pins
     shares = pins.dp * pins.microbatches
@@ -518,7 +540,7 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--nodes {pins.nodes}", f"{model}, which sums gradients as one group"
     if pins.method is not None:
         yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
-    if pins.bucket_bytes is not None:
+    if pins.bucket_bytes not in (None, DEFAULT_BUCKET_BYTES):
         yield f"--strategy {pins.strategy}", f"{model}, which has one size of buckets"
     others = [kind for kind in pins.allow if kind not in _KINDS]
     if others:

@@ -179,5 +179,5 @@ def training_seconds(job: Job, data: EpochData, found: Search[Candidate]) -> flo
     if data.samples is None:
         return None
     chosen = found.chosen
-    steps = data.steps(batch=job.global_batch_size, replicas=chosen.strategy.dp)
+    steps = data.steps(batch=job.global_batch_size)
     return job.epochs * steps * chosen.step_time_s

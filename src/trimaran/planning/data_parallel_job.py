@@ -19,9 +19,6 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.program.gradients import owners_by_size
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 
-_DROPPED_SINCE = 2023.2
-"""Since torch 2.0 `zero_grad` drops gradients; before, and in other frameworks, they stay from step to step."""
-
 
 @dataclass(slots=True, kw_only=True)
 class DataParallelJob:
@@ -132,7 +129,7 @@ class DataParallelJob:
             sync: how gradients are exchanged
             owns: as for `memory`
         """
-        work, software = self.workload(batch), self.software
+        work = self.workload(batch)
         return replica_memory(
             memory_of_step(self.reference, batch=work.batch, precision=work.precision, options=self.options or None),
             work.works,
@@ -140,8 +137,8 @@ class DataParallelJob:
             devices=devices,
             sync=sync,
             device=self.machine.node.device,
+            software=self.software,
             summed_bytes=_summed_at_most(work, devices) if owns and sync == "kvstore" else 0,
-            keeps_gradients=software.framework != "pytorch" or software.year < _DROPPED_SINCE,
         )
 
     def state_bytes(self, batch: int) -> int:

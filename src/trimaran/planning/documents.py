@@ -419,15 +419,11 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     front = {id(one) for one in found.pareto}
 
     def entry(one: Option) -> dict[str, Any]:
-        samples_per_s = planned.global_batch_size / one.step_time_s
-        figures = option_document(one) | {
+        return option_document(one) | {
             "pareto": id(one) in front,
-            "samples_per_s": samples_per_s,
             "speedup": None if alone_s is None else alone_s / one.step_time_s,
+            **rates_document(planned, one),
         }
-        if isinstance(evidence, Modelled):
-            return figures | {"tokens_per_s": samples_per_s * evidence.problem.sample_tokens}
-        return figures
 
     listed: Iterable[Option] = found.candidates
     rejected = found.rejected if planned.request.is_here else found.rejected[:SHOWN_REJECTIONS]
@@ -543,6 +539,15 @@ def head_document(planned: Planned) -> dict[str, Any]:
         "objective": planned.chosen.objective if planned.outlook is None else planned.outlook.goal,
         "notes": list(planned.notes),
     }
+
+
+def rates_document(planned: Planned, option: Option) -> dict[str, float]:
+    """What a strategy trains in a second: samples, and of the analytical model tokens."""
+    samples_per_s = planned.global_batch_size / option.step_time_s
+    if isinstance(planned.evidence, Modelled):
+        tokens_per_s = samples_per_s * planned.evidence.problem.sample_tokens
+        return {"samples_per_s": samples_per_s, "tokens_per_s": tokens_per_s}
+    return {"samples_per_s": samples_per_s}
 
 
 def option_document(option: Option) -> dict[str, Any]:

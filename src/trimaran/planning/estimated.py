@@ -30,6 +30,7 @@ from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
+from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.exchange_doubt import doubts_of_exchange
@@ -40,6 +41,7 @@ from trimaran.planner.result import Search, said_of_compression, said_of_stages,
 from trimaran.planner.search import may_be_virtualized, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
+from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
@@ -50,7 +52,8 @@ from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import operation_phases
-from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.exchange.replica_memory import holds_words
+from trimaran.pricing.kernels.software import RUNTIME
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
@@ -79,9 +82,12 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
             traces = traces_of(reference, {problem.batch // named}, problem, request)
             problem = replace(problem, traces=traces)
         return problem, search(problem)
+    trials = Trials(problem)
     try:
-        found = search(problem)
+        found = search(problem, trials)
     except InfeasibleError:
+        if problem.pins.conflict(problem.devices):
+            raise
         sizes = set(
             microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins, stages=1)
         )
@@ -93,13 +99,15 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
         if "memory" not in problem.pins.allow or not sizes:
             return problem, found
     traced = replace(problem, traces=traces_of(reference, sizes, problem, request))
-    return traced, search(traced)
+    return traced, search(traced, trials)
 
 
 def traces_of(
     reference: str, sizes: Collection[int], problem: Problem, request: PlanRequest
 ) -> Mapping[int, TracedStep]:
     """Steps of microbatches as they would run on the device, by samples.
+
+    Where the minimum memory of one is more than a device has, larger ones are left out: they need no less.
 
     Args:
         reference: of the job
@@ -117,10 +125,15 @@ def traces_of(
         tracer=JobTracer(job_of(asked), precision=precision),
         device=device,
         precision=precision,
-        software=softwares_of(request.software or Software(), problem.executions)[problem.executions[0]],
+        software=softwares_of(request.software or RUNTIME, problem.executions)[problem.executions[0]],
     )
-    traces = {size: steps.tracer.trace(size) for size in sorted(sizes)}
-    return {size: TracedStep(trace=trace, costs=steps.costs(trace)) for size, trace in traces.items()}
+    found = {}
+    for size in sorted(sizes):
+        trace = steps.tracer.trace(size)
+        found[size] = TracedStep(trace=trace, costs=steps.costs(trace))
+        if minimum_memory(trace).nbytes > max(problem.cluster.memory_bytes):
+            break
+    return found
 
 
 def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
@@ -207,6 +220,12 @@ def one_device(problem: Problem) -> Candidate:
     return feed(assess(Strategy(execution=problem.executions[0]), ready), alone)
 
 
+def memory_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """Whose memory of replicas the figures are; nothing for one replica."""
+    software = problem.table.software
+    return (holds_words(software),) if software is not None and strategy.dp > 1 else ()
+
+
 def pipeline_notes(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
     """What the input pipeline is taken to be, and whether a plan waits for it; nothing where it was not given.
 
@@ -281,6 +300,7 @@ class Estimated(CatalogBackend):
             *said,
             *doubts_of_exchange(found.chosen, found.candidates, problem),
             *pipeline_notes(problem, found),
+            *memory_notes(problem, found.chosen.strategy),
         )
         return self._planned(problem, found, notes)
 
@@ -440,6 +460,7 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
             *problem.graph.notes,
             *placement_notes(problem, chosen.strategy),
             *memory,
+            *memory_notes(problem, chosen.strategy),
             *_rescored(plan, chosen, problem, request),
         ),
     )

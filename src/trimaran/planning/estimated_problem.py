@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.attribution import with_kept
 from trimaran.graph.kernels.workload import Workload
+from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.input_pipeline import with_pipeline
@@ -18,7 +19,7 @@ from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.workloads import graph_of, make_request, memory_of_step, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
-from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.kernels.software import RUNTIME, Software
 from trimaran.program.strategy import Execution
 
 
@@ -56,8 +57,8 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     precision = choose_precision(reference, request.precision, machine.node.device).name
     asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
     batch = max(batches)
-    memory = memory_of_step(reference, batch=batch, precision=precision, options=request.options or None)
-    graph = with_kept(graph_of(asked), memory.kept)
+    memories = _memories(reference, precision, request.options)
+    graph = with_kept(graph_of(asked), memories(batch).kept)
     works = _workloads(reference, precision, request.options)
     executions = executions_of(request)
     sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}
@@ -78,7 +79,8 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
         works,
         device=machine.node.device,
         batches=sizes,
-        softwares=softwares_of(request.software or Software(), executions),
+        softwares=softwares_of(request.software or RUNTIME, executions),
+        memory_at=memories,
     )
     problems = {
         batch: Problem(
@@ -117,5 +119,12 @@ def _workloads(reference: str, precision: Precision, options: Mapping[str, str])
     @functools.cache
     def at(batch: int) -> Workload:
         return workload(reference, batch=batch, precision=precision, options=options or None)
+
+    return at
+
+
+def _memories(reference: str, precision: Precision, options: Mapping[str, str]) -> Callable[[int], StepMemory]:
+    def at(batch: int) -> StepMemory:
+        return memory_of_step(reference, batch=batch, precision=precision, options=options or None)
 
     return at

@@ -5,8 +5,9 @@ One rule for every command and both backends of `plan`:
     1  the requested one
     2  the job's: `Job.precision`, or the dtype of a Hugging Face configuration; for the analytical model a dtype of 16
        bits only: fp32 there says how weights are kept, and rule 3 holds
-    3  of networks by name, which say nothing: decoders in bf16, as they are usually trained (fp16 on devices without
-       it, fp32 on devices without either), every other network in fp32, PyTorch's own default
+    3  of networks by name and of configurations without a dtype, which say nothing: decoders in bf16, as they are
+       usually trained (fp16 on devices without it, fp32 on devices without either), every other network in fp32,
+       PyTorch's own default
 
 An assumed precision is printed with the answer. The analytical model prices products in 32, 16 and 8 bits, the kernel
 model those in 16 and 32; others are refused.
@@ -14,6 +15,7 @@ model those in 16 and 32; others are refused.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -24,6 +26,7 @@ from trimaran.jobs.resolve import resolve
 from trimaran.machine.types import Device
 from trimaran.networks.names import parse_network
 from trimaran.planning.requests import PlanRequest
+from trimaran.pricing.analytical.decoders import is_known
 
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
 """Families of decoders: a shape says everything about them."""
@@ -103,6 +106,10 @@ def settle_precision(request: PlanRequest, chosen: ChosenPrecision) -> PlanReque
 
 def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
     network = parse_network(reference)
+    if network is None and is_configuration(reference):
+        values = read_configuration(reference).values
+        if not dtype_of(values) and is_known(values.get("model_type")):
+            return _usual(device, _called(values))  # nobody says one: as the analytical model takes it
     if network is None:
         return ChosenPrecision(name=(job or resolve(reference)).precision, source=f"as the job says; {_CHANGE}")
     if network.name not in DECODERS:
@@ -114,18 +121,28 @@ def _of_shape(reference: str, device: Device) -> ChosenPrecision:
     """Of a job whose shape is known: the dtype of 16 bits that its configuration names, or the usual one."""
     if not is_configuration(reference):
         own = resolve(reference).precision
-        return _usual(device) if own == "fp32" else ChosenPrecision(name=own, source=f"as the job says; {_CHANGE}")
+        return (
+            _usual(device, "transformers")
+            if own == "fp32"
+            else ChosenPrecision(name=own, source=f"as the job says; {_CHANGE}")
+        )
     named: Mapping[str, Precision] = {"bfloat16": "bf16", "float16": "fp16"}
-    said = named.get(dtype_of(read_configuration(reference).values))
+    values = read_configuration(reference).values
+    said = named.get(dtype_of(values))
     if said is not None and said in device.compute:
         return ChosenPrecision(name=said, source=f"as the configuration says; {_CHANGE}")
-    return _usual(device)
+    return _usual(device, _called(values))
 
 
-def _usual(device: Device) -> ChosenPrecision:
+def _called(values: Mapping[str, Any]) -> str:
+    """What networks of a configuration are called."""
+    return "encoders" if values.get("model_type") == "bert" else "decoders"
+
+
+def _usual(device: Device, networks: str = "decoders") -> ChosenPrecision:
     usual: tuple[Precision, ...] = ("bf16", "fp16")
     named = next((each for each in usual if each in device.compute), None)
-    return ChosenPrecision(name=named or "fp32", source=f"assumed: what decoders are usually trained in; {_CHANGE}")
+    return ChosenPrecision(name=named or "fp32", source=f"assumed: what {networks} are usually trained in; {_CHANGE}")
 
 
 def _unpriced(reference: str, chosen: ChosenPrecision, known: Sequence[Precision]) -> str:

@@ -10,7 +10,7 @@ from trimaran.base.job import Job
 from trimaran.base.progress import Progress
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import Graph
-from trimaran.jobs.resolve import JobSource
+from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData
@@ -82,6 +82,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     calibrated = find_calibrated(request)
     progress("reading the job", 0, 0)
     job = source.make()
+    check_room(job)
     cluster = local_cluster(request)
     progress("capturing the graph", 0, 0)
     graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=cluster.size)
@@ -174,13 +175,21 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
         strategy: that is run
     """
     seen = graph.behaviour
+    drawn: tuple[str, ...] = ()
+    if seen is not None and seen.collate_draws and strategy.dp * strategy.microbatches > 1:
+        drawn = (
+            "Job.collate draws random numbers, for each part of a batch its own: what it draws for each sample is "
+            "drawn as in one process, what it draws once for a batch (as mixup does) is drawn once for each part; draw "
+            "it in the forward, or use one device without microbatches, where that matters",
+        )
     if seen is not None and seen.not_looked and strategy.dp * strategy.microbatches > 1:
         return (
             f"not known whether parts of a batch train this job exactly: {seen.not_looked}; trimaran train --verify 3 "
             "compares the first steps with one process",
+            *drawn,
         )
     found = difference(seen, strategy) if seen is not None and seen.accepted else None
-    return () if found is None else (f"accepted, though it trains something else: {found}",)
+    return drawn if found is None else (f"accepted, though it trains something else: {found}", *drawn)
 
 
 def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph:

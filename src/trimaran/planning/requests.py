@@ -132,19 +132,25 @@ def parse_syncs(text: str) -> tuple[Sync, ...]:
 
 
 def parse_software(text: str) -> Software:
-    """A framework and, after a colon, its year.
+    """A framework and, after a colon, its year; "trimaran" is Trimaran's runtime, on PyTorch of the year.
 
     Raises:
         InputError: a year that is none
 
     Example:
-        >>> parse_software("mxnet:2018.5").year
-        2018.5
+        >>> parse_software("mxnet:2018.5").year, parse_software("trimaran").framework
+        (2018.5, 'pytorch')
     """
     framework, colon, year = text.strip().lower().partition(":")
     if not framework or (colon and not re.fullmatch(r"(19|20)\d\d(\.\d+)?", year)):
         raise InputError(f'expected a framework such as "pytorch" or "mxnet:2018.5", got "{text}"', text=text)
-    return Software(framework=framework, year=float(year) if colon else Software().year, source="as asked for")
+    ours = framework == "trimaran"
+    return Software(
+        framework="pytorch" if ours else framework,
+        year=float(year) if colon else Software().year,
+        gradient_views=ours,
+        source="as asked for",
+    )
 
 
 def parse_measured(text: str) -> tuple[float, int | None]:

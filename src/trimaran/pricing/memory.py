@@ -227,13 +227,17 @@ class SegmentMemory:
     put_off_gradients: int = 0
 
 
-def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[SegmentMemory, ...]:
+def segment_memory(
+    graph: Graph, strategy: Strategy, *, batch: int, traced_bytes: int | None = None
+) -> tuple[SegmentMemory, ...]:
     """Bytes of each segment of a strategy.
 
     Args:
         graph: the network
         strategy: where it is split
         batch: samples of a microbatch
+        traced_bytes: of a network in one segment, what its traced step needs besides the state; None: it was not
+            traced, so that it is counted operation by operation [bytes]
 
     Returns:
         One entry a segment.
@@ -246,6 +250,8 @@ def segment_memory(graph: Graph, strategy: Strategy, *, batch: int) -> tuple[Seg
     for number, ops in enumerate(parts):
         writes = {spec.name: spec for (source, _), specs in crossing.items() if source == number for spec in specs}
         segment = _one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch)
+        if traced_bytes is not None:
+            segment = _as_traced(segment, traced_bytes)
         memory.append(_with_gathered(segment, zero_bytes(graph, ops, strategy).gathered if strategy.zero else 0))
     return tuple(memory)
 
@@ -322,6 +328,17 @@ def _with_gathered(memory: SegmentMemory, gathered: int) -> SegmentMemory:
         backward_peak=memory.backward_peak + gathered,
         split_peak=memory.split_peak + gathered,
         evaluation_peak=memory.evaluation_peak + gathered,
+    )
+
+
+def _as_traced(memory: SegmentMemory, traced_bytes: int) -> SegmentMemory:
+    """With the peak of a traced step, which its backward reaches."""
+    kept = min(memory.kept, traced_bytes)
+    return replace(
+        memory,
+        kept=kept,
+        forward_peak=min(memory.forward_peak, traced_bytes - kept),
+        backward_peak=traced_bytes - kept,
     )
 
 

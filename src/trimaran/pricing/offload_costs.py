@@ -15,6 +15,7 @@ from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.machine.types import Device
 from trimaran.pricing.copy_codecs import GPU_PASSES, CodecChoice, CopyCodec, copy_codec
+from trimaran.pricing.exchange.replica_memory import workspace_bytes
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
 
@@ -31,6 +32,7 @@ class MemoryCosts:
         source: where the figures come from
         host_bytes: most that may lie on the host at once for this device [bytes]; None: not known, so no limit
         codec: may code copies, where that makes them faster; None: bytes go as they are
+        workspace_bytes: of the library of products, besides what is traced [bytes]
     """
 
     durations_s: NDArray[np.float64]
@@ -40,6 +42,7 @@ class MemoryCosts:
     source: str
     host_bytes: int | None = None
     codec: CopyCodec | None = None
+    workspace_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("to_host_bytes_per_s", "to_device_bytes_per_s"):
@@ -182,6 +185,7 @@ def modelled_costs(
         copy_latency_s=copies.latency_s,
         source=f"modelled: kernels of {device.name} in {asked}",
         host_bytes=host_bytes,
+        workspace_bytes=workspace_bytes(workload.works, device),
         codec=None
         if codec is None
         else copy_codec(

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
 from trimaran.base.errors import InputError
+from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation, Machine
 from trimaran.pricing import input_pipeline as fed_step
@@ -29,8 +30,10 @@ from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, o
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.exchange.costs import handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
+from trimaran.pricing.exchange.replica_memory import step_with_buckets
 from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
+from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.machine_transfers import OPERATIONS
 from trimaran.pricing.memory import (
     RankState,
@@ -43,8 +46,10 @@ from trimaran.pricing.memory import (
 )
 from trimaran.pricing.tables import CostTable, SampleCosts, StepCosts
 from trimaran.pricing.transfers import QUEUED, SEND, collectives_at_once, handling_seconds, transfer_cost
-from trimaran.pricing.types import Cost, Interference, ProgramCosts, SecondRound, Transfer, add
+from trimaran.pricing.types import Cost, Interference, OpCost, ProgramCosts, SecondRound, Transfer, add
+from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.lowering.tensor_parallel import own_parameters
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Instruction, Kind, Program
 
@@ -248,8 +253,15 @@ def price(
         held = [held_state(graph, ops, strategy) for ops in segment_ops(graph, strategy)]
         _add_sums(program, compute, [step.accumulate.at(tensors=s.trained_tensors, nbytes=s.trained) for s in held])
     _add_calls(program, compute, handling)
-    marks = _marks(program, segments, overlaps=recipe is None or recipe.overlaps)
-    memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch))
+    marks = _marks(
+        program,
+        segments,
+        _completions(graph, strategy, operations),
+        overlaps=recipe is None or recipe.overlaps,
+    )
+    needs = None if step is None else step.needs_at(microbatch)
+    traced_bytes = None if needs is None else _traced_bytes(needs.memory, strategy, table.software, microbatch)
+    memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch, traced_bytes=traced_bytes))
     encoded = with_encoding(program, compute, marks, codings)
     compute = encoded.compute
     memory = with_wire_buffers(memory, program, codings)
@@ -271,7 +283,10 @@ def price(
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",
         resident_bytes=tuple(
-            state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0) for state in states
+            state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0)
+            + (state.trained if _copies_gradients(strategy, table.software) else 0)
+            + (0 if needs is None else needs.workspace_bytes)
+            for state in states
         ),
         memory=memory,
         period=period,
@@ -280,6 +295,25 @@ def price(
         else _copies_s(program, recipe, cluster.machine, [state.trained_tensors for state in states]),
         straggling=straggling_share(table, cluster, strategy.devices),
     )
+
+
+def _copies_gradients(strategy: Strategy, software: Software | None) -> bool:
+    """Whether replicas hold gradients a second time, in buckets: those of a framework of the catalog's machines do."""
+    replicated = strategy.dp > 1 and strategy.zero < 2 and strategy.sync == "all-reduce"
+    return replicated and software is not None and not software.gradient_views
+
+
+def _traced_bytes(memory: StepMemory, strategy: Strategy, software: Software | None, microbatch: int) -> int | None:
+    """Memory of a traced step besides its state and buckets, where each rank has the whole network [bytes].
+
+    Gradients count as state that is there all the time, so those that come and go make it less.
+    """
+    if software is None or strategy.segments > 1 or strategy.tp > 1 or strategy.shards:
+        return None
+    stay = strategy.microbatches > 1 or strategy.zero > 1 or strategy.sync != "all-reduce"
+    step_bytes, _ = step_with_buckets(memory, software, batch=microbatch, buckets=strategy.dp > 1, stay=stay)
+    state = memory.parameter_bytes + memory.buffer_bytes + memory.gradient_bytes + memory.optimizer_bytes
+    return max(0, step_bytes - state)
 
 
 _IN_CONSTANTS = frozenset({"buffers", "loss", "metric"})
@@ -461,7 +495,39 @@ def _interference(program: Program, table: CostTable) -> Interference:
     return found[0] if found else Interference()
 
 
-def _marks(program: Program, segments: Sequence[SegmentCost], *, overlaps: bool) -> dict[tuple[str, str], float]:
+def _completions(
+    graph: Graph, strategy: Strategy, operations: Mapping[str, OpCost]
+) -> Mapping[tuple[int, str, str], float]:
+    """Where buckets are complete inside the backward of an operation with many parameters.
+
+    Returns:
+        The fraction of the operation's backward, by segment, bucket and operation; what is not there, as with several
+        segments, is complete at the end of the operation.
+    """
+    if strategy.dp == 1 or strategy.pp > 1 or strategy.parts:
+        return {}
+    ready = {
+        op.id: dict(zip(op.parameters, operations[op.id].complete, strict=True))
+        for op in graph.ops
+        if operations[op.id].complete
+    }
+    found = {}
+    without = own_parameters(graph, strategy)
+    for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes, without=without) if ready else ():
+        inside = ready.get(bucket.op, {})
+        places = [inside[name] for name in bucket.parameters if name in inside]
+        if places:
+            found[0, bucket.label, bucket.op] = max(places)
+    return found
+
+
+def _marks(
+    program: Program,
+    segments: Sequence[SegmentCost],
+    completions: Mapping[tuple[int, str, str], float],
+    *,
+    overlaps: bool,
+) -> dict[tuple[str, str], float]:
     marks: dict[tuple[str, str], float] = {}
     for instruction in program:
         if not instruction.marks:
@@ -477,6 +543,9 @@ def _marks(program: Program, segments: Sequence[SegmentCost], *, overlaps: bool)
                 )
             before, after = places[mark.op]
             place = before if mark.before else after
+            if instruction.kind is Kind.BACKWARD and instruction.segment is not None:
+                done = completions.get((instruction.segment, mark.name, mark.op))
+                place = place if done is None else before + done * (after - before)
             marks[instruction.id, mark.name] = place if overlaps or mark.waits_for else 1.0
     return marks
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal, NamedTuple, TypeVar
 
 from trimaran.base.errors import InputError
+from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Interference, OpCost
@@ -216,6 +217,19 @@ class TensorFit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepNeeds:
+    """Memory of a step of the whole network on one device.
+
+    Attributes:
+        memory: by the trace of the step
+        workspace_bytes: of the library of products [bytes]
+    """
+
+    memory: StepMemory
+    workspace_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
     """Costs of one job's step in addition to its forward and backward.
 
@@ -228,6 +242,7 @@ class StepCosts:
             it is in the time of the backward, as where that was measured
         samples: what a sample takes before a step can use it; None: not measured apart
         updates: update by samples of a microbatch, where it depends on them (a host that cannot keep up) [samples]
+        needs: memory of a step on a device of the catalog, by samples of a microbatch; empty: not traced [samples]
     """
 
     update: TensorFit
@@ -237,10 +252,16 @@ class StepCosts:
     accumulate: TensorFit | None = None
     samples: SampleCosts | None = None
     updates: Mapping[int, TensorFit] = field(default_factory=dict)
+    needs: Mapping[int, StepNeeds] = field(default_factory=dict)
 
     def update_at(self, samples: int) -> TensorFit:
         """The update of a step, by the samples of its microbatches."""
         return self.updates.get(samples, self.update)
+
+    def needs_at(self, samples: int) -> StepNeeds | None:
+        """Memory of a step, by the samples of its microbatches: of the next size that was traced."""
+        size = min((known for known in self.needs if known >= samples), default=None)
+        return None if size is None else self.needs[size]
 
 
 class CurveKey(NamedTuple):
@@ -295,10 +316,12 @@ class CostTable:
         for kind in dict.fromkeys((execution, "eager")):
             points = self.operations.get(OperationKey(content, kind))
             if points:
+                nearest = points[min(points, key=lambda size: abs(size - batch))]
                 return OpCost(
                     forward=at_batch({size: cost.forward for size, cost in points.items()}, batch),
                     backward=at_batch({size: cost.backward for size, cost in points.items()}, batch),
-                    launches=points[min(points, key=lambda size: abs(size - batch))].launches,
+                    launches=nearest.launches,
+                    complete=nearest.complete,
                 )
         return None
 

@@ -45,11 +45,15 @@ class OpCost:
         backward: of its backward
         launches: share of both that kernel launches take; a part of the operation has the launches of the whole; 0
             where it is not known [0..1]
+        complete: of an operation with many parameters, such as a model that could not be captured, the fraction of its
+            backward after which the gradient of each is complete, in the order of `Op.parameters`; empty: all of them
+            at its end, or not known [0..1]
     """
 
     forward: Cost
     backward: Cost
     launches: float = 0.0
+    complete: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

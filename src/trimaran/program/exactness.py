@@ -156,6 +156,7 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
     # Nobody could accept these: the step cannot be done so, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)
     obstacle = obstacle or _failing_part(behaviour, strategy) or _gathering_obstacle(behaviour, strategy)
+    obstacle = obstacle or _synced_obstacle(behaviour, strategy) or _form_obstacle(behaviour, strategy)
     if obstacle or behaviour.accepted:
         return obstacle or None
     return difference(behaviour, strategy)
@@ -205,10 +206,9 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             "the loss gathers across ranks, and here not every rank computes it on other samples: use replicas "
             "with one microbatch each (--allow dp --microbatches 1)"
         )
-    for batch in (*seen.batches, seen.remainder):
-        # One of fewer samples than replicas is left out.
-        if batch >= strategy.dp and batch % strategy.dp:
-            last = batch == seen.remainder
+    for batch in seen.batches:
+        if batch % strategy.dp:
+            last = batch != seen.batches[0]
             return (
                 f"the loss gathers across ranks, and {'the last batch of an epoch' if last else 'a global batch'} has "
                 f"{batch} samples, which {strategy.dp} replicas cannot share evenly: "
@@ -218,6 +218,29 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
 
 
 def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
+    if seen.follows_ranks and strategy.devices > 1:
+        yield (
+            f"{seen.follows_ranks} asks which rank of how many this is (torch.distributed, WORLD_SIZE), and gives "
+            "something else among several: a global batch and its gradient are the same on any number of ranks, so "
+            "write it as for one process"
+        )
+    if seen.thawed and not _follows_thawing(strategy):
+        yield (
+            f"{seen.thawed[0]} changes requires_grad of parameters, and here gradients and updates have their places "
+            'from the start: use one device, or replicas with sync="all-reduce", or leave it as it is in Job.model'
+        )
+    if seen.regrouped and not _follows_thawing(strategy):
+        yield (
+            f"{seen.regrouped[0]} adds a group of parameters to the optimizer, and here a rank updates only what "
+            "Job.optimizer gave its place at the start: make all groups in Job.optimizer, and change their options in "
+            'the callback, or use one device, or replicas with sync="all-reduce"'
+        )
+    if seen.averaged and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+        yield (
+            f"{seen.averaged[0]} makes an AveragedModel, which copies the model, and a rank has only its part of the "
+            "weights: average parameter by parameter, in a dict by the names of session.model.named_parameters(), or "
+            "use one device, or replicas with zero=0 or 1"
+        )
     if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
         yield (
             f"the forward writes to the parameter {seen.written[0]}, and a rank that has a part of the parameters "
@@ -226,6 +249,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     yield from _python_objections(seen, strategy)
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
+    if seen.metric == "parts" and (replicas or microbatches):
+        yield (
+            "Job.metric is no mean over samples, so that its mean over parts of a batch is another figure, and outputs "
+            "and targets of the evaluation data are too large, or not of one shape, to be put together: let it return "
+            "a mean over samples, or evaluate in Job.on_epoch, or use one device without microbatches"
+        )
     if seen.reduction == "gathers":
         if found := _gathering_obstacle(seen, strategy):
             yield found
@@ -251,6 +280,45 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "on several ranks", seen.replicas)
     if microbatches and not seen.splits:
         yield _why(seen, "in microbatches", seen.microbatches)
+
+
+def _follows_thawing(strategy: Strategy) -> bool:
+    replicas = strategy.zero == 0 and strategy.sync == "all-reduce" and strategy.compression is None
+    return strategy.devices == 1 or (strategy.dp == strategy.devices and replicas and not strategy.shards)
+
+
+def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
+    """Why modules or batches do not fit a strategy; empty: they do."""
+    if seen.scripted and strategy.dp > 1 and (strategy.zero or strategy.sync == "p2p"):
+        return (
+            f"{seen.scripted[0]} is a module of torch.jit, which does not follow parameters that are put elsewhere "
+            'and takes no hooks: use replicas with zero=0 and sync="all-reduce", or the module before it was scripted'
+        )
+    left_out = seen.weight is not None and seen.weight.measure == "samples"
+    if left_out and strategy.pp > 1:
+        return (
+            "Job.collate may leave out samples, and stages send each other tensors of as many samples as a part was "
+            "asked for: leave them out of the data set (torch.utils.data.Subset), or use replicas"
+        )
+    return ""
+
+
+def _synced_obstacle(seen: Behaviour, strategy: Strategy) -> str:
+    """Why ranks would not meet in a SyncBatchNorm, or it would count samples twice; empty: it does neither."""
+    if not seen.synced or strategy.devices == 1:
+        return ""
+    if strategy.dp < strategy.devices or strategy.shards:
+        return (
+            f"{seen.synced[0]} is a SyncBatchNorm, which waits for all ranks, and here not every rank runs it: use "
+            "replicas, or nn.BatchNorm"
+        )
+    for batch in seen.batches:
+        if batch < strategy.dp:
+            return (
+                f"{seen.synced[0]} is a SyncBatchNorm, and the last batch of an epoch has {batch} samples for "
+                f"{strategy.dp} replicas: set Job.drop_last, or use nn.BatchNorm"
+            )
+    return ""
 
 
 def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
@@ -285,12 +353,31 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1"
         )
     feeding = strategy.feeding
-    if seen.data_carries and (strategy.dp > 1 or feeding.workers or feeding.cached):
+    if seen.data_carries and (strategy.devices > 1 or feeding.workers or feeding.cached):
         yield (
-            "a sample that is read again differs, also under the same seeds, so that it depends on earlier reads, and "
-            "each rank and worker reads a part of the samples: draw from the global generators of torch, random or "
-            "numpy, which are seeded by sample, in place of a generator of the data set, and change nothing in "
-            "__getitem__; or use one device with workers=0"
+            "a sample that is read again, or its batch, differs, also under the same seeds, or stays as it was drawn "
+            "first, so that it depends on earlier reads, and ranks and workers read others than one process does: draw "
+            "from the global generators of torch, random or numpy, which are seeded by sample, in place of a generator "
+            "of the data set or of Job.collate, and keep nothing that was drawn in __getitem__; or use one device with "
+            "workers=0"
+        )
+    if seen.data_follows == "worker" and feeding.workers:
+        yield (
+            "a sample, or its batch, differs in a worker of a loader, as torch.utils.data.get_worker_info() is asked "
+            "there, so that it depends on how many workers load: read the same in each worker, and draw from the "
+            "global generators of torch, random or numpy, which are seeded by sample; or use workers=0"
+        )
+    if seen.data_follows == "process" and (strategy.dp > 1 or feeding.workers):
+        yield (
+            "a sample, or its batch, depends on the number of the process that reads it (os.getpid), and each rank and "
+            "worker reads a part of the samples: draw from the global generators of torch, random or numpy, which are "
+            "seeded by sample; or use one device with workers=0"
+        )
+    if seen.own_generator and strategy.dp > 1:
+        yield (
+            "the forward or the loss draws from a generator that the job keeps, which is in the same state on "
+            "every replica, so that samples of several replicas would get the same draws: draw from the global "
+            "generator, which is seeded by rank, or use one device"
         )
     if seen.bent and splits:
         yield (
@@ -301,6 +388,16 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
 
 def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
     """Why the job would fail on a part of a batch; empty: it would not."""
+    if seen.failing and seen.last_unknown and strategy.dp * strategy.microbatches > 1:
+        sizes = {size for size, _ in seen.failing}
+        for last in range(1, seen.batches[0]):
+            if found := sizes & _parts(last, strategy):
+                how = next(how for size, how in seen.failing if size in found)
+                return (
+                    "the data is a stream that does not say how long it is, so that its last batch may have "
+                    f"{_samples(last)}, and the job fails on parts of {_samples(min(found))}: {how}; set "
+                    "Job.drop_last, or give the stream a __len__"
+                )
     for size, how in seen.failing:
         for batch in seen.batches:
             if size in _parts(batch, strategy):
@@ -313,17 +410,19 @@ def _failing_part(seen: Behaviour, strategy: Strategy) -> str:
     return ""
 
 
+def _samples(count: int) -> str:
+    return f"{count} sample{'' if count == 1 else 's'}"
+
+
 def _parts(batch: int, strategy: Strategy) -> set[int]:
-    """Sizes of the microbatches of a batch, as the runtime splits it; none where there are more replicas than samples.
+    """Sizes of the microbatches of a batch, as the runtime splits it; a replica without a sample runs another's.
 
     Example:
         >>> _parts(10, Strategy(dp=2, microbatches=4)), _parts(1, Strategy(dp=2))
-        ({1, 2}, set())
+        ({1, 2}, {1})
     """
-    used = min(strategy.microbatches, batch // strategy.dp)
-    if not used:
-        return set()
-    shares = {batch // strategy.dp, -(-batch // strategy.dp)}
+    used = max(1, min(strategy.microbatches, batch // strategy.dp))
+    shares = {max(1, batch // strategy.dp), -(-batch // strategy.dp)}
     return {part for share in shares for part in (share // used, -(-share // used))}
 
 
@@ -343,7 +442,8 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
     if seen.reduction == "batch" and "data" in seen.path:
         return (
             f"the way that the forward takes depends on values of the batch, and {what} gradients differ by up to "
-            f"{_share(difference)}: decide for each sample (torch.where), or use one device without microbatches"
+            f"{_share(difference)}: decide for each sample (torch.where), return (sum, weight) where the loss is a "
+            "mean over something else than samples, or use one device without microbatches"
         )
     return (
         f"the loss of a batch is not made of the losses of its parts: {what} gradients differ by up to "

@@ -23,6 +23,7 @@ import msgspec
 
 from trimaran.base.errors import InputError
 from trimaran.rehearsal.calls import (
+    ASIDE,
     Call,
     Member,
     Shared,
@@ -574,7 +575,9 @@ class _Comparison:
             if over or disagreement(calls):
                 self._explain(group, lists, position)
                 return
-        self._compare_places(group, lists)
+        # Where the main thread is while another one asks is by chance.
+        if not any(call.asked.group.endswith(ASIDE) for calls in lists.values() for call in calls):
+            self._compare_places(group, lists)
         self._note_one_more_step(group, lists)
 
     def _is_firm(self, over: Sequence[int], calls: Sequence[Call]) -> bool:

@@ -34,6 +34,10 @@ from trimaran.rehearsal.record import (
 MESSAGES = {"send", "recv", "send_object", "recv_object"}
 """Operations between two ranks; all others are asked of a whole group."""
 
+ASIDE = "@thread"
+"""Ends the name of a group as a thread of the script's own asks it for exchanges of objects. Backends of the host take
+these apart from what the main thread asks for, so they are compared apart, and nobody else waits for them."""
+
 OPEN: frozenset[Ending] = frozenset({"steps", "seconds", "killed", "invented"})
 """Ways to end after which the script would have gone on."""
 
@@ -376,7 +380,8 @@ def member_of(record: Record, rank: int, records: Sequence[Record]) -> Member:
                     module=record.modules[asked.module],
                     steps=member.steps,
                 )
-                batch.append(call)
+                if not asked.group.endswith(ASIDE):
+                    batch.append(call)
                 if not call.is_message:
                     member.calls.setdefault(group, []).append(call)
             if batch and (asked.coalesced < 0 or last_of_batch[asked.coalesced] == event.collective):

@@ -132,8 +132,11 @@ class Game:
         ranks = (call.rank, call.peer) if call.is_message else call.group.ranks
         sides = []
         for rank in ranks:
-            host = self._hosts.get(rank)  # to whom a rank that is played sends is not known
-            if host is not None and (host.member.is_rehearsed or call.group in host.member.calls):
+            host = self._hosts.get(rank)
+            if host is None:
+                continue
+            # To whom a rank that is played sends is not known, whatever else it asks of the group.
+            if host.member.is_rehearsed or (not call.is_message and call.group in host.member.calls):
                 sides.append(rank)
         return sides
 

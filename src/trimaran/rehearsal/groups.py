@@ -14,6 +14,7 @@ import hashlib
 import math
 import pickle
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten
 
 from trimaran.program.json_files import digest
-from trimaran.rehearsal.calls import MESSAGES
+from trimaran.rehearsal.calls import ASIDE, MESSAGES
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
@@ -137,6 +138,7 @@ class Exchanges:
         self._batches = 0
         self._issued: dict[int, int] = {}  # collective by the storage of what is waited for
         self._below_python: list[int] = []
+        self._future_of: Callable[[Any], Any] = dist.Work.get_future
         self._batch_works: dict[int, tuple[Any, range]] = {}  # collectives that one work stands for, by its identity
         self._backends: dict[str, str] = {}
         self._asked_reduction = ""
@@ -169,7 +171,7 @@ class Exchanges:
         arguments = {
             argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)
         } | dict(kwargs)
-        asynchronous = True if functional else bool(arguments.get("async_op", True))
+        asynchronous = functional or (name != "monitored_barrier_" and bool(arguments.get("async_op", True)))
         out: Any = None
         if functional:
             out = self._result(func, args, kwargs, tensors)
@@ -186,7 +188,7 @@ class Exchanges:
         if name == "monitored_barrier_":
             return None
         done: torch.futures.Future[Any] = torch.futures.Future()
-        done.set_result([*tensors[:1], number])
+        done.set_result([*tensors[:1], _Number(number)])
         work = _create_work_from_future(done)
         work = work.boxed() if hasattr(work, "boxed") else work
         return work if len(func._schema.returns) == 1 else (args[0], work)
@@ -215,6 +217,8 @@ class Exchanges:
         """Small values that the members hold afterwards: now, or when the operation is waited for."""
         asked = self._recorder.record.collectives[number]
         if asked.operation == "barrier":
+            if not asked.asynchronous:
+                self._join(self._known[asked.group])
             return
         made = [tensor for tensor in got if not any(tensor is one for one in given)]
         if given:
@@ -258,6 +262,17 @@ class Exchanges:
                         _assign(tensor, value)
 
         return take
+
+    def _join(self, ranks: tuple[int, ...]) -> None:
+        """Wait for the members that are rehearsed side by side: they look for files and folders before and after."""
+        if len(ranks) < 2 or ranks in self._alone or not self._meeting.meets(ranks):
+            return
+        turn = self._meeting.turn(("barrier", ranks))
+        self._meeting.tell(("barrier", ranks, turn, self._rank), True, counted=False)
+        for rank in self._meeting.present(ranks):
+            if rank != self._rank and self._meeting.hear(("barrier", ranks, turn, rank), rank) is None:
+                self._alone.add(ranks)
+                return
 
     def _take(
         self, asked: Collective, ranks: tuple[int, ...], turn: int, own: Given, got: Sequence[torch.Tensor]
@@ -424,12 +439,14 @@ class Exchanges:
             self._recorder.wait(number)
             self._arrive(number)
         try:
-            value = work.get_future().value()
+            self._waited_for(_number_of(self._future_of(work)))
         except RuntimeError:
             return
-        if isinstance(value, list) and value and isinstance(value[-1], int) and value[-1] >= 0:
-            self._recorder.wait(value[-1])
-            self._arrive(value[-1])
+
+    def _waited_for(self, number: int | None) -> None:
+        if number is not None:
+            self._recorder.wait(number)
+            self._arrive(number)
 
     def backward_ended(self) -> None:
         """DDP and its like wait below Python for what they issued in the backward, at its end."""
@@ -531,7 +548,12 @@ class Exchanges:
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
         for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
             replace(kind, wait=self._noting_wait(kind.wait))
+        self._futures()
         when_imported("torch.distributed.rpc", lambda rpc: replace(rpc, init_rpc=_no_remote_calls))
+        when_imported(
+            "torch.distributed._symmetric_memory",
+            lambda module: replace(module, empty=_no_shared_memory, rendezvous=_no_shared_memory),
+        )
         processes: Any = torch.multiprocessing
         replace(processes, spawn=self._in_place_of_spawned(processes.spawn))
         for module in (dist, c10d):
@@ -564,6 +586,30 @@ class Exchanges:
 
         return noted
 
+    def _futures(self) -> None:
+        """A call is waited for by `wait`, by what comes `then`, or, of a hook of DDP, at the end of the backward."""
+        future_of = dist.Work.get_future
+
+        def get_future(work: Any) -> Any:
+            future = future_of(work)
+            number = _number_of(future)
+            if number is not None and torch._C._current_graph_task_id() != -1:
+                self._below_python.append(number)
+            return future
+
+        def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
+            def waits(future: Any, *args: Any, **kwargs: Any) -> Any:
+                if method is wait or torch._C._current_graph_task_id() == -1:
+                    self._waited_for(_number_of(future))
+                return method(future, *args, **kwargs)
+
+            return waits
+
+        wait = torch._C.Future.wait
+        self._future_of = future_of
+        replace(dist.Work, get_future=get_future)
+        replace(torch._C.Future, wait=waiting(wait), then=waiting(torch._C.Future.then))
+
     def _reading_reduction(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method of process groups that notes with which reduction it was called."""
 
@@ -577,6 +623,16 @@ class Exchanges:
                 self._asked_reduction = before
 
         return noted
+
+
+class _Number(int):
+    """Of a call in the record, in the future of its work."""
+
+
+def _number_of(future: Any) -> int | None:
+    """The call whose future this is; None: of none."""
+    value = future.value() if future.done() else None
+    return int(value[-1]) if isinstance(value, list) and value and isinstance(value[-1], _Number) else None
 
 
 class Meeting:
@@ -703,9 +759,9 @@ class Meeting:
             **_: Any,
         ) -> int:
             peer = self._global(group, src, group_src)
-            self._note("recv_object", group, peer)
+            members = self._note("recv_object", group, peer)
             sender, receiver = self._stand_ins.get(peer, (peer, self._rank))
-            object_list[:] = self._get(("message", sender, receiver), sender)
+            object_list[:] = self._get(("message", sender, receiver), sender, members)
             return peer
 
         return {
@@ -728,11 +784,16 @@ class Meeting:
     def _note(self, operation: str, group: Any, peer: int) -> tuple[int, ...]:
         members = self._members(group)
         lines, module = self._recorder.lines.here()
+        name = _name_of(group if group is not None else dist.group.WORLD)
+        known = self._recorder.record.groups
+        if _aside() and name in known:
+            name, own = name + ASIDE, known[name]
+            known.setdefault(name, Group(name, members, own.description, own.order + _LAST, 0))
         self._recorder.issue(
             Collective(
                 operation,
                 "",
-                _name_of(group if group is not None else dist.group.WORLD),
+                name,
                 (),
                 (),
                 0,
@@ -757,9 +818,10 @@ class Meeting:
         own = self._packed(given)
         packed = {self._rank: own}
         if len(present) > 1:
-            turn = self.turn((what, members))
-            self._put((what, members, turn, self._rank), given, counted=False)
-            packed |= {rank: self._sent((what, members, turn, rank), rank, counted=False) for rank in present}
+            key = (what + _aside(), members)
+            turn = self.turn(key)
+            self._put((*key, turn, self._rank), given, counted=False)
+            packed |= {rank: self._sent((*key, turn, rank), rank, members, counted=False) for rank in present}
         if len(packed) < len(members):
             whose = "those of ranks like them" if len(present) > 1 else "this rank's own"
             self._recorder.invent("objects of ranks that are not rehearsed", what, whose)
@@ -771,15 +833,16 @@ class Meeting:
 
     def _from_root(self, what: str, members: tuple[int, ...], root: int, given: Any) -> Any:
         """The root's object; where it is not rehearsed, this rank's own."""
-        turn = self.turn((what, members, root))
+        key = (what + _aside(), members, root)
+        turn = self.turn(key)
         if root == self._rank:
             if len(self._together) > 1:
-                self._put((what, members, root, turn), given, counted=False)
+                self._put((*key, turn), given, counted=False)
             return given
-        if root not in self._together:
+        if root not in self._together and given is not None:
             self._recorder.invent("object of a rank that is not rehearsed", what, "this rank's own")
             return given
-        return self._get((what, members, root, turn), root, counted=False)
+        return self._get((*key, turn), root, members, counted=False)
 
     def _path(self, key: tuple[Any, ...], counted: bool) -> Path:
         parts = [*key, self.turn(("file", *key))] if counted else list(key)
@@ -802,17 +865,17 @@ class Meeting:
         with _disable_current_modes():
             return pickle.loads(packed)  # noqa: S301  written by a rank of this rehearsal
 
-    def _get(self, key: tuple[Any, ...], peer: int, *, counted: bool = True) -> Any:
-        return self._unpacked(self._sent(key, peer, counted=counted))
+    def _get(self, key: tuple[Any, ...], peer: int, members: tuple[int, ...], *, counted: bool = True) -> Any:
+        return self._unpacked(self._sent(key, peer, members, counted=counted))
 
-    def _sent(self, key: tuple[Any, ...], peer: int, *, counted: bool) -> bytes:
+    def _sent(self, key: tuple[Any, ...], peer: int, members: tuple[int, ...], *, counted: bool) -> bytes:
         path = self._path(key, counted)
         if not self._comes(path, peer, stops=False):
             has_ended = ending_of(self._folder, peer).exists()
             raise TimeoutError(
                 f"rank {self._rank} waits for an object from rank {peer}, which "
                 + ("ended without sending one" if has_ended else f"did not send one within {self._patience_s:g} s")
-                + ("" if peer in self._together else "; that rank is not rehearsed: name it with --ranks")
+                + ("" if peer in self._together else f"; that rank is not rehearsed: {_named(members)}")
             )
         return path.read_bytes()
 
@@ -834,7 +897,7 @@ class Meeting:
                 if path.exists():
                     return True
                 now = time.monotonic()
-                if has_ended or now > began + self._patience_s:
+                if has_ended or now > began + self._patience_s or self._is_absent(peer):
                     return False
                 if now > began + _BRIEF_S and not said.exists():
                     self._waits += 1
@@ -852,6 +915,10 @@ class Meeting:
         finally:
             said.unlink(missing_ok=True)
 
+    def _is_absent(self, peer: int) -> bool:
+        """Whether a rank is not rehearsed with the others; who is rehearsed alone does not know."""
+        return len(self._together) > 1 and peer not in self._together
+
     def _circle(self, peer: int) -> tuple[str, ...]:
         """Who waits for whom, from another rank on, where that comes back to one of them; empty where one goes on."""
         seen: dict[int, str] = {}
@@ -867,11 +934,32 @@ class Meeting:
 _MOST_COPIED_BYTES = 2**26
 """Of gathered objects of which each is one for itself [bytes]."""
 
+_MOST_NAMED = 32
+"""Members of a group that are listed."""
+
 _BRIEF_S = 0.2
 """A wait that is not said to others [s]."""
 
 _CIRCLE_S = 3.0
 """How long the same ranks wait for each other until nobody waits any longer [s]."""
+
+
+_LAST = 1_000_000
+"""Added to the place of a group whose calls come from another thread: after those that all ranks make in one order."""
+
+
+def _aside() -> str:
+    """`ASIDE` in a thread that the script has started, as for a checkpoint in the background; "" in any other one."""
+    here = threading.current_thread()
+    apart = here is not threading.main_thread() and not isinstance(here, threading._DummyThread)  # autograd's
+    return ASIDE if apart else ""
+
+
+def _named(members: Sequence[int]) -> str:
+    """How members of a group that exchange objects are rehearsed together."""
+    if len(members) > _MOST_NAMED:
+        return "name it with --ranks"
+    return f"name its group, --ranks {','.join(map(str, members))}"
 
 
 def ending_of(folder: Path, rank: int) -> Path:
@@ -892,6 +980,18 @@ def _no_remote_calls(*_: Any, **__: Any) -> None:
     raise NotImplementedError(
         "torch.distributed.rpc is not rehearsed: what it calls runs on ranks that are not there; "
         "take collectives or messages"
+    )
+
+
+def _no_shared_memory(*_: Any, **__: Any) -> None:
+    """In place of functions of `torch.distributed._symmetric_memory`.
+
+    Raises:
+        NotImplementedError: always
+    """
+    raise NotImplementedError(
+        "torch.distributed._symmetric_memory is not rehearsed: its kernels read the memory of ranks that are not "
+        "there; take collectives, or torch.compile with _micro_pipeline_tp, which is rehearsed without"
     )
 
 

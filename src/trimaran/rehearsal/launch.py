@@ -36,7 +36,7 @@ import msgspec
 from trimaran.base.errors import EnvironmentProblem, TrimaranError
 from trimaran.base.files import folder_of_command, put_in_place, read_end, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.signals import leaving
+from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import allowed_cores, c_function, needs_linux
 from trimaran.base.units import format_bytes
 from trimaran.machine.detect import free_memory_bytes
@@ -137,7 +137,8 @@ def run_ranks(
             while waiting or running:
                 while waiting and len(running) < most:
                     request = waiting.popleft()
-                    running.append(_start(request, folder, mark, scratch, worker))
+                    with held_back():
+                        running.append(_start(request, folder, mark, scratch, worker))
                 time.sleep(_POLL_S)
                 for rank in [rank for rank in running if rank.has_ended(time.monotonic())]:
                     running.remove(rank)
@@ -150,6 +151,8 @@ def run_ranks(
             for rank in running:
                 rank.process.wait()
             _sweep(mark)
+            for request in requests:
+                _remove_empty(request.made_folders)
     return [ended[request.rank] for request in requests]
 
 
@@ -310,6 +313,15 @@ def _sweep(mark: str) -> None:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _remove_empty(listed: Path) -> None:
+    """Remove the empty folders that a rank made: what it saves is not written, and a script may look for them."""
+    with contextlib.suppress(FileNotFoundError):
+        for folder in reversed(listed.read_bytes().split(b"\0")[:-1]):
+            with contextlib.suppress(OSError):
+                Path(os.fsdecode(folder)).rmdir()
+        listed.unlink()
 
 
 def _processes() -> list[int]:

@@ -129,7 +129,8 @@ class Lines:
             return None
         for folder in _INSTALLED:
             if path.startswith(folder):
-                return path[len(folder) :], False
+                name = path[len(folder) :]
+                return None if name == "typing_extensions.py" else (name, False)  # wraps torch's deprecated functions
         if path.startswith(_STANDARD):
             return None
         return (path.removeprefix(self._folder)), True

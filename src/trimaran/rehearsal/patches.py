@@ -7,7 +7,7 @@ function here with its reason.
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,9 +21,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
+from trimaran.graph.held_state import held_tensors
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
@@ -86,6 +86,7 @@ class Patches:
         when_imported("torch.distributed.tensor._sharding_prop", self._long_lists)
         # A stage whose parameters are without data would be left on the host, as one of torch.export's is.
         when_imported("torch.distributed.pipelining.stage", lambda stage: replace(stage, FakeTensor=_Never))
+        when_imported("torch.distributed.tensor.parallel.loss", self._parallel_losses)
         when_imported("torch.distributed.fsdp._optim_utils", self._optimizers_of_others)
         when_imported("torch.distributed.optim.zero_redundancy_optimizer", self._parts_of_optimizers)
         torch.distributions.Distribution.set_default_validate_args(False)  # their conditions are about data
@@ -122,6 +123,18 @@ class Patches:
             is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
             record_stream=lambda tensor, stream: self._use(tensor, stream),
         )
+
+    def _parallel_losses(self, module: Any) -> None:
+        """`loss_parallel` makes the loss of other operators than a cross-entropy's."""
+        forward = module._nll_loss_forward
+
+        def hinted(*args: Any, **kwargs: Any) -> Any:
+            loss, weight = forward(*args, **kwargs)
+            if loss.dim() == 0:
+                self._values.take_as(loss, "loss")
+            return loss, weight
+
+        replace(module, _nll_loss_forward=hinted)
 
     def _use(self, tensor: torch.Tensor, stream: Any) -> None:
         local = getattr(tensor, "_local_tensor", tensor)
@@ -433,10 +446,10 @@ class Patches:
             return tuple(map(outside, args)), {name: outside(value) for name, value in kwargs.items()}
 
         def after(optimizer: Optimizer, *_: Any) -> None:
-            for state in optimizer.state.values():
-                if isinstance(state, Mapping):
-                    for value in tree_flatten(dict(state))[0]:
-                        self._name(value, "optimizer")
+            trained = {id(one) for group in optimizer.param_groups for one in group["params"]}
+            for value in held_tensors(list(optimizer.state.values())):
+                if id(value) not in trained:
+                    self._name(value, "optimizer")
             recorder.end_update()
             if not recorder.is_updating:
                 counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
@@ -456,9 +469,12 @@ class Patches:
         replace(Optimizer, __init__=made)
 
     def _name(self, tensor: Any, purpose: Any) -> None:
-        local = getattr(tensor, "_local_tensor", tensor)
-        if isinstance(local, FakeTensor) and local.device.type == "cuda":
-            self._recorder.name(local, purpose)
+        if isinstance(tensor, FakeTensor):
+            if tensor.device.type == "cuda":
+                self._recorder.name(tensor, purpose)
+        elif is_traceable_wrapper_subclass(tensor):  # a share of a DTensor, codes and scales of one of few bits
+            for part in tensor.__tensor_flatten__()[0]:
+                self._name(getattr(tensor, part), purpose)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Checks

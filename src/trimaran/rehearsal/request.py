@@ -1,5 +1,7 @@
 """What a rank's process is told: which script, which rank of how many, on what device, where to write, when to stop."""
 
+from pathlib import Path
+
 import msgspec
 
 
@@ -67,3 +69,8 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     stand_ins: dict[int, tuple[int, int]] = {}
     like: dict[int, int] = {}
     awaited: dict[str, int] = {}
+
+    @property
+    def made_folders(self) -> Path:
+        """File that lists the folders that the script makes, each with a null byte behind it."""
+        return Path(f"{self.record}.folders")

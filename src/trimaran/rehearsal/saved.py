@@ -9,6 +9,7 @@ side find what the others saved in the folder where they meet.
 import builtins
 import contextlib
 import copyreg
+import dataclasses
 import fnmatch
 import glob
 import hashlib
@@ -58,6 +59,7 @@ class SavedFiles:
         self._rank = request.rank
         self._awaited = request.awaited
         self._counted, self._calls_of_all = 0, 0
+        self._folders = request.made_folders
         self._values: dict[str, Any] = {}
         self._bytes: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -87,18 +89,25 @@ class SavedFiles:
         kept = tree_map_only(torch.Tensor, _on_disk, value)
         nbytes = sum(nbytes_of(one) for one in tree_leaves(value) if isinstance(one, torch.Tensor))
         key = _key(file) if isinstance(file, (str, os.PathLike)) else str(next(self._numbers))
-        if isinstance(file, (str, os.PathLike)) and not Path(key).parent.is_dir():
-            raise FileNotFoundError(f"Parent directory {Path(file).parent} does not exist.")
-        self._values[key], self._bytes[key] = kept, nbytes
         if isinstance(file, (str, os.PathLike)):
-            self._recorder.record.saved.setdefault(key, self._calls())
-        if self._meeting is not None and isinstance(file, (str, os.PathLike)):
+            if not Path(key).parent.is_dir():
+                raise RuntimeError(f"Parent directory {Path(file).parent} does not exist.")  # as torch does
+            self._put(key, kept, nbytes)
+        else:
+            self._values[key], self._bytes[key] = kept, nbytes
+            self._recorder.note("saved files are kept in memory, not written")
+        return key
+
+    def _put(self, key: str, kept: Any, nbytes: int) -> None:
+        """Keep what is under a path, for this rank and those that are rehearsed with it."""
+        self._values[key], self._bytes[key] = kept, nbytes
+        self._recorder.record.saved.setdefault(key, self._calls())
+        if self._meeting is not None:
             with contextlib.suppress(pickle.PicklingError, TypeError, AttributeError, RuntimeError), _apart():
                 unfinished = self._shared(key).with_suffix(f".{self._rank}")
                 unfinished.write_bytes(pickle.dumps((kept, nbytes)))
                 unfinished.replace(self._shared(key))
         self._recorder.note("saved files are kept in memory, not written")
-        return key
 
     def _shared(self, key: str) -> Path:
         return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
@@ -260,6 +269,18 @@ class SavedFiles:
         replace(Path, unlink=also(Path.unlink, forgotten), rename=moving(Path.rename), replace=moving(Path.replace))
         replace(os, remove=also(os.remove, forgotten), unlink=also(os.unlink, forgotten))
         replace(os, rename=moving(os.rename), replace=moving(os.replace))
+        replace(os, mkdir=self._listing(os.mkdir))
+
+    def _listing(self, mkdir: Callable[..., None]) -> Callable[..., None]:
+        """Folders that the script makes; as nothing is saved in them, they are removed where they stay empty."""
+
+        def listed(path: Any, *args: Any, **kwargs: Any) -> None:
+            mkdir(path, *args, **kwargs)
+            if "dir_fd" not in kwargs:
+                with contextlib.suppress(OSError), self._folders.open("ab") as file:
+                    file.write(os.fsencode(os.path.abspath(path)) + b"\0")  # noqa: PTH100 - Path is replaced here
+
+        return listed
 
     # -----------------------------------------------------------------------------------------------------------------
     # safetensors
@@ -268,9 +289,17 @@ class SavedFiles:
         import safetensors.torch
 
         load_file, load_model = safetensors.torch.load_file, safetensors.torch.load_model
+        open_file, told = safetensors.safe_open, dict[str, Any]()
 
         def save_file(tensors: Mapping[str, Any], filename: Any, metadata: Any = None) -> None:
-            self._keep(dict(tensors), filename)
+            told[self._keep(dict(tensors), filename)] = metadata
+
+        def safe_open(filename: Any, framework: str = "pt", device: Any = "cpu", **others: Any) -> Any:
+            key = _key(filename)
+            if not self._found(key):
+                self._missed(key)
+                return open_file(filename, framework, device, **others)
+            return _OpenTensors(self._load_saved(filename, map_location=device), told.get(key))
 
         def load(filename: Any, device: Any = "cpu") -> Any:
             if self._found(_key(filename)):
@@ -288,6 +317,7 @@ class SavedFiles:
             missing, unexpected = model.load_state_dict(load(filename), strict=False)
             return set(missing), list(unexpected)
 
+        replace(safetensors, safe_open=safe_open)
         replace(safetensors.torch, save_file=save_file, load_file=load, save_model=save_model, load_model=load_into)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -297,6 +327,7 @@ class SavedFiles:
         """The plans and their exchange are a rank's own; what would be written is kept, and read from there.
 
         Plans of ranks that are not rehearsed are not known, so that all pieces together fill a tensor is not asked.
+        The table of all pieces is the coordinator's; a rank that is rehearsed without it has a table of what it saved.
         """
         when_imported("torch.distributed.checkpoint.filesystem", self._checkpoints_on_disk)
 
@@ -314,6 +345,7 @@ class SavedFiles:
 
         saved = self._values
         planned: dict[str, bytes] = {}  # by this rank, though another may be told to write it
+        plans: dict[str, Any] = {}  # of this rank: the last under "", then those by path
         create_plan = default_planner.DefaultSavePlanner.create_local_plan
         read_metadata, read_data = storage.FileSystemReader.read_metadata, storage.FileSystemReader.read_data
 
@@ -322,30 +354,45 @@ class SavedFiles:
             future.set_result(value)
             return future
 
+        def pieces(path: Any) -> str:
+            return f"{_key(path)}/__{self._rank}_0.distcp"
+
         def plan_of(planner: Any) -> Any:
-            plan = create_plan(planner)
+            plan = plans[""] = create_plan(planner)
             for item in plan.items:
                 if item.type.name == "BYTE_IO":
                     planned[item.index.fqn] = planner.resolve_data(item).getvalue()
             return plan
 
         def write_data(writer: Any, plan: Any, planner: Any) -> Any:
-            saved[f"{_key(writer.path)}/items"] = dict(planned)
+            saved[pieces(writer.path)], self._bytes[pieces(writer.path)] = (
+                dict(planned),
+                sum(map(len, planned.values())),
+            )
+            if "" in plans:
+                plans[_key(writer.path)] = plans[""]
             self._recorder.note("saved files are kept in memory, not written")
             return done([])
 
         def finish(writer: Any, metadata: Any, results: Any) -> None:
-            saved[f"{_key(writer.path)}/metadata"] = metadata
+            self._put(f"{_key(writer.path)}/.metadata", metadata, 0)
 
         def prepared(writer: Any, plan: Any) -> Any:
             return plan
 
         def metadata_of(reader: Any, *args: Any, **kwargs: Any) -> Any:
-            key = f"{_key(reader.path)}/metadata"
-            return saved[key] if key in saved else read_metadata(reader, *args, **kwargs)
+            path = _key(reader.path)
+            key = f"{path}/.metadata"
+            if self._found(key):
+                return saved[key]
+            if path not in plans:
+                return read_metadata(reader, *args, **kwargs)
+            plan = plans[path]
+            _, metadata = default_planner.create_default_global_save_plan([plan])
+            return dataclasses.replace(metadata, planner_data=plan.planner_data)
 
         def read(reader: Any, plan: Any, planner: Any) -> Any:
-            kept = saved.get(f"{_key(reader.path)}/items")
+            kept = saved.get(pieces(reader.path))
             if kept is None:
                 return read_data(reader, plan, planner)
             for item in plan.items:
@@ -365,6 +412,75 @@ class SavedFiles:
         )
         replace(default_planner, _validate_global_plan=lambda *_: [])
         replace(default_planner.DefaultSavePlanner, create_local_plan=plan_of)
+
+
+class _OpenTensors:
+    """A saved file that is open, in place of `safetensors.safe_open`.
+
+    Args:
+        tensors: by name
+        metadata: that it was saved with
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], metadata: Any) -> None:
+        self._tensors = tensors
+        self._metadata = metadata
+
+    def __enter__(self) -> "_OpenTensors":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def keys(self) -> list[str]:
+        return list(self._tensors)
+
+    offset_keys = keys
+
+    def metadata(self) -> Any:
+        return self._metadata
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+    def get_slice(self, name: str) -> "_OpenTensor":
+        return _OpenTensor(self._tensors[name])
+
+
+class _OpenTensor:
+    """A tensor of which parts are read.
+
+    Args:
+        tensor: whole
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def get_shape(self) -> list[int]:
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        return _SAFETENSORS.get(self._tensor.dtype, str(self._tensor.dtype).rpartition(".")[-1].upper())
+
+    def __getitem__(self, part: Any) -> torch.Tensor:
+        return self._tensor[part]
+
+
+_SAFETENSORS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Types as files of safetensors name them."""
 
 
 @contextlib.contextmanager

@@ -112,6 +112,10 @@ class Values:
         with _disable_current_modes():
             return torch.full(tuple(tensor.shape), value).to(tensor.dtype)
 
+    def take_as(self, tensor: torch.Tensor, kind: str) -> None:
+        """A tensor without data is a number of a kind that has a hint."""
+        tensor._trimaran_hint = kind  # type: ignore[attr-defined]
+
     def computed(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         """The result of an operation whose tensors are all known; None: one is not."""
         made = self._with_twins(func, args, kwargs)
@@ -364,7 +368,7 @@ class Values:
         else:
             kind = None
         if kind is not None:
-            out._trimaran_hint = kind  # type: ignore[attr-defined]
+            self.take_as(out, kind)
 
 
 _UNKNOWN = object()

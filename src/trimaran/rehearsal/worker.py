@@ -131,8 +131,13 @@ class Rank:
 
     def fail(self, error: BaseException, trace: TracebackType | None) -> None:
         """An exception reached the top."""
-        text = f"{type(error).__name__}: {error}".splitlines()[0]
-        how: Ending = "invented" if isinstance(error, NotImplementedError) and "depends on data" in text else "error"
+        cause = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        text = _line_of(cause)
+        how: Ending = "invented" if isinstance(cause, NotImplementedError) and "depends on data" in text else "error"
+        if cause is not error and not text.startswith("OutOfMemoryError"):
+            text = f"{_line_of(error)}; its cause: {text}"
         self.end(how, 1, text, self._lines.of_traceback(trace))
 
     def end(self, how: Ending, status: int, text: str = "", lines: int = -1) -> None:
@@ -152,6 +157,12 @@ class Rank:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+
+
+def _line_of(error: BaseException) -> str:
+    """An exception in a line: the first of its lines with text."""
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {said}"
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from trimaran.convergence.curve import Curve, LeftOut, Quality
 from trimaran.convergence.files import DoublingRatio
 from trimaran.convergence.fit import noise_of_single_runs
 from trimaran.convergence.types import LARGEST_BATCH, Need, oddities
+from trimaran.networks.names import parse_network
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import add_figures, frame_table, print_next
@@ -416,8 +417,24 @@ def print_curve(out: Console, study: CurveStudy) -> None:
         out.print(f"[yellow]note:[/] {escape(warning)}")
     source = textwrap.wrap(f"source: {table.source}", 80, break_long_words=False, break_on_hyphens=False)
     out.print("", Text("\n".join(source), style="dim"), sep="\n", soft_wrap=True)
-    words = ["trimaran", "plan", "JOB", "--cluster", "NAME", "--objective", "time", "--curve", study.name]
-    print_next(out, words)
+    job = _job_of(study.name)
+    words = ["trimaran", "plan", job or "JOB", "--cluster", "dgx-a100", "--objective", "time", "--curve", study.name]
+    print_next(out, words, "" if job else "with your job in place of JOB")
+
+
+def _job_of(name: str) -> str | None:
+    """The network that a curve of the catalog is of, where it is known by name.
+
+    Example:
+        >>> _job_of("resnet50-1.0"), _job_of("inception-v3-hybrid"), _job_of("dlrm")
+        ('resnet50', 'inception-v3', None)
+    """
+    words = name.split("-")
+    for count in range(len(words), 0, -1):
+        job = "-".join(words[:count])
+        if parse_network(job) is not None:
+            return job
+    return None
 
 
 def curve_verdict(study: CurveStudy) -> str:
@@ -443,4 +460,4 @@ def print_catalog(
     for ratio in ratios:
         out.print(f"\n{escape(ratio.name)} is no curve: twice the batch needs {ratio.ratio:g} times the epochs.")
     out.print("\nYour own: trimaran curve TABLE.csv.")
-    print_next(out, ["trimaran", "curve", "NAME"], "to show one")
+    print_next(out, ["trimaran", "curve", studies[0].name], "to show one, such as")

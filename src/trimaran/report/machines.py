@@ -146,7 +146,7 @@ def print_nodes(out: Console, nodes: Sequence[Node]) -> None:
         devices, network = f"{node.devices} {node.device.name}", network_words(node.network_cards).replace(" x ", " ")
         table.add_row(node.name, devices, _own_links(node), network, str(node.cpu_cores))
     out.print(table)
-    print_next(out, ["trimaran", "clusters", "NAME"], "to draw one")
+    print_next(out, ["trimaran", "clusters", "dgx-h100:4"], "to draw one, such as")
 
 
 def print_devices(out: Console, devices: Sequence[Device]) -> None:
@@ -168,8 +168,8 @@ def print_devices(out: Console, devices: Sequence[Device]) -> None:
             f"{device.links} x {device.link}" if device.links else "",
         )
     out.print(table)
-    words = ["trimaran", "memory", "JOB", "--device", "NAME"]
-    print_next(out, words, "what fits one")
+    words = ["trimaran", "memory", "resnet50", "--device", "h100"]
+    print_next(out, words, "what fits one, such as")
 
 
 def print_machine(out: Console, machine: Machine) -> None:

@@ -229,6 +229,7 @@ class MemoryEstimate:
         source: what the times rest on
         card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
         context_bytes: what comes off that for the context [bytes]
+        workspace_bytes: of the library of products, in addition to all other figures [bytes]
         host_bytes: room on the host for what is offloaded [bytes]; None: no limit is known
         host_source: where that comes from
         codec: by which copies may be coded; "": by none
@@ -282,6 +283,7 @@ class MemoryEstimate:
     curve: LiveCurve
     card_bytes: int | None = None
     context_bytes: int = 0
+    workspace_bytes: int = 0
     host_bytes: int | None = None
     host_source: str = ""
     codec: str = ""
@@ -319,9 +321,7 @@ class MemoryEstimate:
 def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
     """The figures for programs; storages and curve are left to `storage_documents` and the trace file."""
     plan, batches = estimate.plan, estimate.largest_batch
-    # Weights, gradients and state have entries; at the peak they are for people.
     apart = {
-        "parts_bytes",
         "batch",
         "minimum_at",
         "minimum_held_by",
@@ -346,6 +346,7 @@ def memory_document(estimate: MemoryEstimate) -> dict[str, Any]:
         "largest_batch_without_plan": None if batches is None else batches.without_plan,
         "largest_batch_ignoring_slowdown": None if batches is None else batches.ignoring_slowdown,
         "largest_batch_slowdown_limit": None if batches is None else batches.slowdown_limit,
+        "largest_batch_slowdown": None if batches is None else batches.slowdown,
     }
 
 
@@ -489,12 +490,14 @@ _POLICY_NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": 
 def budget_line(estimate: MemoryEstimate) -> str:
     """Where the budget comes from."""
     budget = format_bytes(estimate.budget_bytes)
+    workspace = format_bytes(estimate.workspace_bytes)
+    besides = f"; besides, {workspace} of workspace for products" if estimate.workspace_bytes else ""
     if estimate.card_bytes is None:
         peak_bytes = estimate.keep.peak_bytes
         share = estimate.budget_bytes / peak_bytes if peak_bytes else 0.0
-        return f"budget {budget}, {100 * share:.0f} % of what autograd alone needs"
+        return f"budget {budget}, {100 * share:.0f} % of what autograd alone needs{besides}"
     context = format_bytes(estimate.context_bytes)
-    return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context"
+    return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context{besides}"
 
 
 def host_line(estimate: MemoryEstimate) -> str:

@@ -104,11 +104,13 @@ def observation_view(observation: Observation) -> RenderableType:
         lines.append(_launch_line(observation))
     lines.append(Text())
     if observation.doubt is None:
-        lines.append(remedies_view(observation.remedies, nothing="No known remedy would save 1 % of the step."))
+        nothing = "No known remedy would save 1 % of the step."
+        lines.append(remedies_view(observation.remedies, nothing=nothing, of_script=True))
     else:
         # What names no limiter names no remedy either, but for one that helps whatever it is.
         sure = [remedy for remedy in observation.remedies if remedy.gain_interval[0] > 0]
-        lines.append(remedies_view(sure, nothing="No remedy is sure to help, as long as what limits it is not clear."))
+        nothing = "No remedy is sure to help, as long as what limits it is not clear."
+        lines.append(remedies_view(sure, nothing=nothing, of_script=True))
     if observation.unseen:
         lines += [Text(), Text("Not seen", style="bold")]
         lines += [bullet(Text(sentence)) for sentence in observation.unseen]

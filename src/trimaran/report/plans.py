@@ -18,7 +18,7 @@ TARGET_ROWS = 16
 
 
 def outlook_lines(document: Mapping[str, Any], *, most: int | None = TARGET_ROWS) -> list[str | Table]:
-    """A choice of strategy, batch and devices as a table, which fits 80 columns, and sentences.
+    """What a choice of strategy, batch and devices was chosen from: a table, which fits 80 columns, and sentences.
 
     Args:
         document: as `trimaran plan --objective time --json` prints it
@@ -27,11 +27,23 @@ def outlook_lines(document: Mapping[str, Any], *, most: int | None = TARGET_ROWS
     if "run" in document:
         return []
     lines: list[str | Table] = [_target_table(document, most), *_legend(document, most), ""]
-    lines += _timed(document) if document["time_to_accuracy_s"] is not None else _untimed(document)
+    if document["time_to_accuracy_s"] is not None:
+        lines += _why_timed(document)
     lines += _rule(document)
     for entry in document["left_out"]:
         lines.append(f"Left out: batch {entry['global_batch_size']}, {entry['reason']}.")
     return lines
+
+
+def target_verdict(document: Mapping[str, Any]) -> str:
+    """The choice of strategy, batch and devices in a sentence; empty for a training of a number of tokens.
+
+    Args:
+        document: as for `outlook_lines`
+    """
+    if "run" in document:
+        return ""
+    return _timed(document) if document["time_to_accuracy_s"] is not None else _untimed(document)
 
 
 _WIDTH = 79
@@ -160,7 +172,7 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
     table.padding = (0, 0)
     add_words(table, "", no_wrap=True)
     add_figures(table, "devices", "spares")
-    table.add_column("strategy", min_width=12)
+    table.add_column("strategy", min_width=12, overflow="fold")
     add_figures(table, "step", "days", "interval", "goodput", "cost")
     for count in sorted(fastest):
         row = fastest[count]
@@ -266,7 +278,7 @@ def _target_table(document: Mapping[str, Any], most: int | None) -> Table:
     table.padding = (0, 0)
     add_words(table, "", no_wrap=True)
     add_figures(table, "batch", "devices", "local")
-    table.add_column("strategy", min_width=12)
+    table.add_column("strategy", min_width=12, overflow="fold")
     add_figures(table, *(("step", "epochs", "time", "interval", "cost") if timed else ("step", "samples/s")))
     for row in _shown(document, most):
         is_chosen = _key(row) == _key(document["chosen"])
@@ -320,8 +332,8 @@ def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
     return (row["global_batch_size"], row["devices"], row["strategy"])
 
 
-def _timed(document: Mapping[str, Any]) -> Iterator[str]:
-    chosen, curve = document["chosen"], document["curve"]
+def _timed(document: Mapping[str, Any]) -> str:
+    chosen = document["chosen"]
     goal = {"time": "least time", "cost": "least cost", "throughput": "most samples a second"}[document["objective"]]
     epochs = chosen["epochs_to_converge"]
     much = (
@@ -329,21 +341,25 @@ def _timed(document: Mapping[str, Any]) -> Iterator[str]:
         if epochs is None
         else f"{epochs:.3g} epochs of {chosen['steps_per_epoch']:.4g} steps"
     )
-    yield (
+    return (
         f"For the {goal}: batch {chosen['global_batch_size']} by {chosen['strategy']} on {document['devices']} "
         f"({chosen['local_batch_size']} a replica): {format_duration(chosen['time_to_accuracy_s'])} to the target "
         f"({_target_interval(chosen['time_to_accuracy_interval_s'])}), {much} of "
         f"{format_seconds(chosen['step_time_s'])}; {_cost(document)}."
     )
+
+
+def _why_timed(document: Mapping[str, Any]) -> Iterator[str]:
+    chosen, curve = document["chosen"], document["curve"]
     yield f"Curve {curve['name']}: {curve['task']}, {chosen['convergence_source']}."
     yield f"Hybrid or not: {document['hybrid_comparison']['reason']}."
     if document["stop"] is not None:
         yield _stop(document["stop"])
 
 
-def _untimed(document: Mapping[str, Any]) -> Iterator[str]:
+def _untimed(document: Mapping[str, Any]) -> str:
     chosen = document["chosen"]
-    yield (
+    return (
         f"For the most samples a second: batch {chosen['global_batch_size']} by {chosen['strategy']} on "
         f"{document['devices']}; how long the training takes is not known without a convergence curve."
     )
@@ -357,12 +373,10 @@ def _rule(document: Mapping[str, Any]) -> Iterator[str]:
             f"Learning rate: by the rule of the curve, {rule['rule']} from batch {rule['base_batch']}{warm}; "
             "`trimaran train --plan` follows it."
         )
-    elif document["curve"] is not None:
-        yield "Learning rate: the curve does not say how it followed the batch; the job's own is left as it is."
 
 
 def _stop(stop: Mapping[str, Any]) -> str:
-    share = f"{stop['least_saved_per_doubling']:.0%}"
+    share = f"{100 * stop['least_saved_per_doubling']:.0f} % of the time"
     if stop["devices"] is None:
         return f"More devices still help: each doubling up to {stop['counts'][-1]} saves {share} or more."
     low, high = (str(end) if end is not None else f"beyond {stop['counts'][-1]}" for end in stop["interval"])

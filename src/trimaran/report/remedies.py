@@ -38,6 +38,7 @@ def remedies_view(
     not_worth: Sequence[Remedy] = (),
     title: str = "Remedies, by predicted gain",
     nothing: str = "No known remedy would save more than the simulation leaves out.",
+    of_script: bool = False,
 ) -> RenderableType:
     """Remedies for people, readable at 80 columns: those that are worth it, and in a line each those that are not.
 
@@ -46,8 +47,11 @@ def remedies_view(
         not_worth: the others, ranked
         title: says by what the first are ranked
         nothing: what is said where there are none
+        of_script: they are for a script that does not run by Trimaran, so that its options are changes of the script
     """
-    lines: list[RenderableType] = [remedy_table(remedies, title=title) if remedies else Text(nothing)]
+    lines: list[RenderableType] = [
+        remedy_table(remedies, title=title, of_script=of_script) if remedies else Text(nothing)
+    ]
     if not_worth:
         lines += [Text(), Text("Not worth it here", style="bold"), *map(_in_a_line, not_worth)]
     return Group(*lines)
@@ -62,12 +66,15 @@ def _in_a_line(remedy: Remedy) -> RenderableType:
     return bullet(text)
 
 
-def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predicted gain") -> RenderableType:
+def remedy_table(
+    remedies: Sequence[Remedy], *, title: str = "Remedies, by predicted gain", of_script: bool = False
+) -> RenderableType:
     """Remedies in the given order, each with what to do and how its gain was computed, readable at 80 columns.
 
     Args:
         remedies: ranked
         title: says by what
+        of_script: as for `remedies_view`
 
     Returns:
         A table of names and gains, and below it a paragraph for each remedy.
@@ -88,10 +95,12 @@ def remedy_table(remedies: Sequence[Remedy], *, title: str = "Remedies, by predi
     table.caption = (
         "limiter: what it shortens; gain: share of the time saved\ninterval: 90 %, or over low to high costs"
     )
-    return Group(table, Text(), *(_paragraph(number, remedy) for number, remedy in enumerate(remedies, 1)))
+    return Group(
+        table, Text(), *(_paragraph(number, one, of_script=of_script) for number, one in enumerate(remedies, 1))
+    )
 
 
-def _paragraph(number: int, remedy: Remedy) -> RenderableType:
+def _paragraph(number: int, remedy: Remedy, *, of_script: bool) -> RenderableType:
     text = Text(remedy.action)
     if remedy.at:
         where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in remedy.at.items())
@@ -99,7 +108,8 @@ def _paragraph(number: int, remedy: Remedy) -> RenderableType:
     text.append(f" {_METHODS[remedy.method]}{remedy.basis}", style="dim")
     if remedy.assumption:
         text.append(f" Assumes: {remedy.assumption}", style="dim")
-    text.append(f" By {_ACTORS[remedy.known.actor]}; needs {remedy.known.needs}.", style="dim")
+    actor: Actor = "script" if of_script and remedy.known.actor == "plan" else remedy.known.actor
+    text.append(f" By {_ACTORS[actor]}; needs {remedy.known.needs}.", style="dim")
     return bullet(text, mark=str(number))
 
 

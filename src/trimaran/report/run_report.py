@@ -174,7 +174,7 @@ def run_verdict(what: str, step: Figure, interval_s: tuple[float, float], others
     return (
         f"{what}: a step took {format_seconds(step.measured_s)} and was predicted at {predicted} ({far}); the "
         f"measurement is {where} the prediction's 90 % interval, {ends}"
-        + (f", while other programs took {others:.0%} of the cores." if (others or 0.0) > _DISTURBED else ".")
+        + (f", while other programs took {100 * others:.0f} % of the cores." if others and others > _DISTURBED else ".")
     )
 
 

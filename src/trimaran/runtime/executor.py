@@ -27,11 +27,13 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
+from trimaran.graph.batches import WholeBatches, is_sliceable
 from trimaran.graph.behaviour import typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
+from trimaran.graph.metrics import Outputs, WholeMetric
 from trimaran.graph.optimizers import optimizer_traits
-from trimaran.graph.randomness import derive_seed, seed_generators
+from trimaran.graph.randomness import RandomState, derive_seed, seed_generators
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.graph.user_model import begin_training, make_model
 from trimaran.launch.activity import ACTIVITY, STEP
@@ -70,11 +72,11 @@ from trimaran.runtime.parts.setup import (
     make_updater,
     share_weights,
 )
-from trimaran.runtime.precision import LossScaler, place_batch, place_model
+from trimaran.runtime.precision import LossScaler, check_synchronized, place_batch, place_model
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
-from trimaran.runtime.step.state import Asking, State
+from trimaran.runtime.step.state import Asking, State, as_number
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
@@ -148,6 +150,8 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
+        if world.size > 1:
+            check_synchronized(self.model, world.device)
         # Before the model is partitioned, and on every rank alike.
         self._traits = optimizer_traits(job, self.model)
         check_update(job, strategy, self.model, self._traits, gradient_noise=bool(gradient_noise))
@@ -344,6 +348,8 @@ class Executor:
         )
         ACTIVITY.steps = self.steps
         before, ACTIVITY.phase = ACTIVITY.phase, STEP
+        # What another replica's sample draws here is not drawn in one process.
+        drawn = None if state.counts else RandomState.of(self._world.device)
         try:
             if self._asking is not None:
                 self._asking.begin()
@@ -361,6 +367,8 @@ class Executor:
             raise
         finally:
             ACTIVITY.phase = before
+            if drawn is not None:
+                drawn.restore(self._world.device)
         self._recorder.end_step(self.steps)
         self.steps += 1
         return loss
@@ -443,14 +451,14 @@ class Executor:
                 Where ranks share tensors, the evaluation is not broken off
 
         Returns:
-            Mean over the samples, the same on every rank.
+            Mean over the samples, or the metric of all of them where it is no mean; the same on every rank.
 
         Raises:
-            InputError: the job has no metric
+            InputError: the job has no metric, or outputs cannot be put together for one that is no mean
         """
         if self._job.metric is None:
             raise InputError(f"the job {self._job.name!r} has no metric to evaluate: give Job.metric")
-        total = torch.zeros(2, dtype=torch.float64)
+        total, outputs = torch.zeros(2, dtype=torch.float64), Outputs()
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
             with ACTIVITY.during("evaluation"), evaluating(self.model):
@@ -459,9 +467,13 @@ class Executor:
                         self._reductions.share_buffers(self._instructions)
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
+                    for microbatch, made in state.outputs.items():
+                        outputs.add((number, self._replica, microbatch), *made)
                     if breaks_off and self._asking is None and self._reductions.losses.asked:
                         self.asked = True
                         break
+                if isinstance(self._job.metric, WholeMetric):
+                    return self._metric_of(self._job.metric, outputs)
         except Exception as error:
             if not isinstance(error, TrimaranError):
                 error.add_note("in an evaluation")
@@ -469,6 +481,15 @@ class Executor:
         finally:
             self._recorder.enabled = recording
         return float(total[0] / total[1])
+
+    def _metric_of(self, metric: WholeMetric, outputs: Outputs) -> float:
+        """A metric that is no mean over samples, of all that ranks have kept."""
+        what = "gathering the outputs of an evaluation"
+        heard = self.agreement.gather_objects(outputs.parts, what)
+        own = outputs.value(metric, heard) if any(heard) else math.nan
+        values = self.agreement.gather_objects(None if own is None else as_number(own), what)
+        found: float = next(value for value in values if value is not None)
+        return found
 
     def observe_one_in(self, steps: int) -> None:
         """Change the interval in which the norms of gradients are noted, where they are noted at all.
@@ -688,34 +709,29 @@ class Executor:
         """The state of a training step before it is run; arguments as of `step`."""
         job, strategy = self._job, self._strategy
         if isinstance(batch, Share):
-            return State(number=self.steps, samples=batch.samples, sizes=batch.sizes, source=batch.microbatch)
+            return _state_of(batch, self.steps)
         # A caller that gives the samples of the global batch knows that this is a share of it.
         known = samples is not None
         samples = samples or job.global_batch_size
-        if samples < strategy.dp:
-            raise InputError(
-                f"a global batch of {samples} samples is too small for {strategy.dp} replicas: leave it out",
-                samples=samples,
-            )
         sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[self._replica]
+        # Of fewer samples than replicas each has one, and a caller may not expect that.
+        known = known and (samples >= strategy.dp or is_sliceable(batch, 1))
         parts = partition_batch(batch, sizes, known=known) if self.reads else []
 
         def source(number: int) -> Any:
             return self._place(parts[number]) if parts else None
 
-        return State(number=self.steps, samples=samples, sizes=sizes, source=source)
+        return State(number=self.steps, samples=samples, sizes=sizes, source=source, counts=self._replica < samples)
 
     def _evaluation_states(self, dataset: Any) -> Iterator[State]:
         """The state of each batch of an evaluation before it is run; every rank goes through them at the same time.
 
         Raises:
-            InputError: the last batch has fewer samples than replicas that share layers; or a stream is empty, fails,
-                or is not the same on every rank
+            InputError: a stream is empty, fails, or is not the same on every rank
         """
         size, seed = self._job.global_batch_size, derive_seed(self._job.seed, "evaluation")
         if not is_stream(dataset):
             samples = dataset_length(dataset)
-            self._check_last(samples % size)
             own = dataset if self.reads else None
             yield from self._load(torch.arange(samples), range(-(-samples // size)), own, seed)
             return
@@ -724,7 +740,6 @@ class Executor:
         stream = StreamReader(own, batch=size, seed=seed, agreement=self.agreement, name="Job.evaluation_dataset")
         stream.begin(0)
         while samples := stream.read():
-            self._check_last(samples % size)
             positions = torch.arange(stream.total - samples, stream.total)
             yield from self._load(positions, range(1), stream.samples if self.reads else None, seed)
         if not stream.total:
@@ -734,6 +749,8 @@ class Executor:
 
     def _load(self, order: torch.Tensor, numbers: range, dataset: Any, seed: int) -> Iterator[State]:
         job, strategy = self._job, self._strategy
+        if isinstance(job.metric, WholeMetric) and isinstance(job.collate, WholeBatches):
+            job = replace(job, collate=job.collate.collate)  # over all that is left, none counts wrongly
         shares = Shares(
             order,
             batch=job.global_batch_size,
@@ -742,20 +759,10 @@ class Executor:
             replica=self._replica,
         )
         for share in shares.load(numbers, dataset, job, seed=seed, place=self._place):
-            yield State(number=-1, samples=share.samples, sizes=share.sizes, source=share.microbatch)
+            yield _state_of(share, -1)
 
     def _place(self, batch: Any) -> Any:
         return place_batch(batch, precision=self._job.precision, device=self._world.device)
-
-    def _check_last(self, left: int) -> None:
-        strategy = self._strategy
-        if strategy.shards and strategy.tp == 1 and 0 < left < strategy.dp:
-            raise InputError(
-                f"the last batch of the evaluation has {left} samples, and {strategy.dp} replicas that share "
-                "layers need one each: leave them out of the data set, or take another global batch size",
-                samples=left,
-                replicas=strategy.dp,
-            )
 
     def _reduce_bucket(self, segment: int, number: int, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> None:
         """A bucket is complete; number -1 is the last one of its segment, whichever it is."""
@@ -766,3 +773,8 @@ class Executor:
             # DDP has more buckets in its first steps than the program; and parameters that no operation of the graph
             # uses are in further buckets.
             self._reductions.start_bucket(replace(buckets[-1], label=f"b{number}"), flat, parameters)
+
+
+def _state_of(share: Share, number: int) -> State:
+    """The state of a step, or of the evaluation of a batch, before it is run."""
+    return State(number=number, samples=share.samples, sizes=share.sizes, source=share.microbatch, counts=share.counts)

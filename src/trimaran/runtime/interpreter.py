@@ -30,6 +30,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
+from trimaran.graph.metrics import WholeMetric
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded
 from trimaran.program.overlap import of_batch
@@ -302,7 +303,8 @@ class Interpreter:
                     batch, passage.read, samples, completing=microbatch == state.completing.get(segment)
                 )
             if stage.is_last:
-                passage.root, term = loss_term(self._job, output, batch, samples=samples, of=state.samples)
+                counted = state.counted(microbatch)
+                passage.root, term = loss_term(self._job, output, batch, samples=counted, of=state.samples)
                 state.terms.append(term)
         if self._scaler is not None and passage.root is not None:
             if state.terms[-1].weighted:
@@ -365,7 +367,11 @@ class Interpreter:
         self._keep(instruction, state, made)
         if stage.is_last and self._job.metric is not None:
             target = split_batch(batch, own_loss=self._job.loss is None)[2]
-            state.metrics.append((as_number(self._job.metric(output, target)), state.sizes[microbatch]))
+            if isinstance(self._job.metric, WholeMetric):
+                if state.counted(microbatch):
+                    state.outputs[microbatch] = (output, target)
+                return
+            state.metrics.append((as_number(self._job.metric(output, target)), state.counted(microbatch)))
 
     def _send_forward(self, instruction: Instruction, state: State) -> None:
         self._exchanges.send_forward(instruction, state)

@@ -243,7 +243,7 @@ class PlainTraining:
 def _load(feed: Feed, epoch: int, index: int) -> list[Any]:
     feed.go_to(epoch, index)
     share = next(iter(feed.shares()))
-    return [share.microbatch(number) for number, size in enumerate(share.sizes) if size]
+    return [share.microbatch(number) for number, size in enumerate(share.sizes) if size and share.counts]
 
 
 def _own_gradients(model: nn.Module) -> dict[str, torch.Tensor]:

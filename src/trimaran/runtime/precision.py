@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.graph.batches import cast_batch, move_batch
 from trimaran.graph.user_model import AUTOCAST
@@ -29,6 +30,25 @@ def place_model(model: nn.Module, *, precision: Precision, device: str) -> nn.Mo
     """
     # Not by `to(dtype=...)`, which takes the real part of what is complex.
     return (model.double() if precision == "fp64" else model).to(device=device)
+
+
+def check_synchronized(model: nn.Module, device: str) -> None:
+    """Refuse batch norms that torch synchronizes on GPUs only, where several ranks train on CPUs.
+
+    Args:
+        model: the model
+        device: of the ranks
+
+    Raises:
+        InputError: it has one
+    """
+    found = [path for path, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm)]
+    if found and device == "cpu":
+        raise InputError(
+            f"{found[0] or 'the model'} is a SyncBatchNorm, which torch runs on GPUs only: use nn.BatchNorm, or one "
+            "device",
+            code="model.synchronized-on-cpu",
+        )
 
 
 def place_batch(batch: Any, *, precision: Precision, device: str) -> Any:

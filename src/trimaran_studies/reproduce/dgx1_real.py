@@ -327,22 +327,27 @@ def _report(
     """
     of_networks = list(zip(*ranks, strict=True))
     tables = [_table(of_ranks, devices) for of_ranks in of_networks]
-    links = _middle_curves([table.curves for table in tables])
+    links = middle_curves([table.curves for table in tables])
     return tuple(
         _network(name, of_ranks, replace(table, curves=links))
         for name, of_ranks, table in zip(names, of_networks, tables, strict=True)
     )
 
 
-def _middle_curves(measured: Sequence[Mapping[CurveKey, Curve]]) -> dict[CurveKey, Curve]:
-    """The median of several measurements, size by size; of two, the shorter."""
-    return {
-        key: tuple(
-            (points[0][0], sorted((cost for _, cost in points), key=lambda cost: cost.seconds)[(len(points) - 1) // 2])
-            for points in zip(*(curves[key] for curves in measured), strict=True)
+def middle_curves(measured: Sequence[Mapping[CurveKey, Curve]]) -> dict[CurveKey, Curve]:
+    """The median of several measurements, size by size where all have it; of two, the shorter.
+
+    On a busy machine the time for a curve may be over before its largest sizes are measured.
+    """
+    found = {}
+    for key in measured[0]:
+        at = [dict(curves[key]) for curves in measured]
+        found[key] = tuple(
+            (size, sorted((costs[size] for costs in at), key=lambda cost: cost.seconds)[(len(at) - 1) // 2])
+            for size in at[0]
+            if all(size in costs for costs in at)
         )
-        for key in measured[0]
-    }
+    return found
 
 
 def _table(of_ranks: "Sequence[RankFindings]", devices: int) -> CostTable:

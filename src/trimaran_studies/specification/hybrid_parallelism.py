@@ -317,6 +317,7 @@ HYBRID_PARALLELISM = Study(
             must="capture a network as a graph with the cost of each operation",
             command="trimaran profile digits",
             find=_captured,
+            is_slow=True,
         ),
         Requirement(
             id="C5",

@@ -340,6 +340,7 @@ MULTI_GPU_PROFILE = Study(
             command="trimaran scale googlenet --cluster dgx1-v100 --devices 1,2,4,8 --local-batch 16,32,64 "
             "--sync kvstore,nccl",
             find=_sweep,
+            is_slow=True,
         ),
         Requirement(
             id="B4",

@@ -11,12 +11,12 @@ CLEAN = "--clean" in sys.argv
 """Whether the script is asked for its twin without the fault."""
 
 
-def begin() -> tuple[int, int, torch.device]:
+def begin(backend: str = "nccl") -> tuple[int, int, torch.device]:
     """Join the job; rank, ranks in all, device."""
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-        dist.init_process_group("nccl")
+        dist.init_process_group(backend)
     else:
         device = torch.device("cpu")
         dist.init_process_group("gloo")

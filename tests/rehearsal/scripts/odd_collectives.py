@@ -23,6 +23,8 @@ def main():
     a = x.clone()
     work = dist.all_reduce(a, async_op=True)
     work.wait()
+    dist.all_reduce(x.clone(), async_op=True).get_future().wait()
+    dist.all_reduce(x.clone(), async_op=True).get_future().then(lambda future: future.value()[0].div_(world)).wait()
     pieces = [torch.empty_like(x) for _ in range(world)]
     dist.all_gather(pieces, x)
     whole = torch.empty(4 * world, device=dev)
@@ -71,6 +73,15 @@ def main():
         for t in (torch.ones(16, device=dev), torch.ones(16, device=dev)):
             dist.all_reduce(t)
     cm.wait()
+
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(dev))
+
+    def summed(_, bucket):
+        reduced = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return reduced.then(lambda future: future.value()[0].div_(world))
+
+    model.register_comm_hook(None, summed)
+    model(x).sum().backward()
 
     y = funcol.all_reduce(x, "sum", dist.group.WORLD)
     y = funcol.all_gather_tensor(y, 0, dist.group.WORLD)

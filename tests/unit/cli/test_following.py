@@ -81,6 +81,8 @@ def test_a_long_command_goes_on_in_lines_that_a_shell_joins(words: list[str]) ->
         ("plann lenet", "Did you mean 'plan'"),
         ("explain lenet --why pp", "--why-not"),
         ("plan lenet --zero 9", "--zero"),
+        ("plan lenet --batch 0", "'--batch': expected 1 or more"),
+        ("plan lenet --batch 1k", "'--batch': expected a whole number"),
         ("plan lenet --verbose --quiet", "exclude each other"),
     ],
 )
@@ -93,3 +95,12 @@ def test_what_is_mistyped_is_said_in_two_lines_with_the_page_that_helps(command:
     assert said in lines[0]
     assert len(lines) == 2
     assert "--help` says what it takes" in lines[1]
+
+
+@pytest.mark.sweep
+def test_the_memory_of_a_card_is_no_money_in_the_plan_that_follows() -> None:
+    """A step of lenet on a card; the page ends with the command that plans it on eight of them."""
+    words = "memory lenet --device titan-x --budget 8GiB --no-largest-batch"
+    found = CliRunner().invoke(app, words.split(), env={"COLUMNS": "80"})
+    assert found.exit_code == 0
+    assert found.stdout.endswith("Next, on 8 of them: trimaran plan lenet --memory 8GiB --cluster 8xtitan-x\n")

@@ -2,6 +2,7 @@
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from tests import builders
 from trimaran.cli.views.plans import print_plan
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import Objective, parse_target
 from trimaran.planning.results import Planned
 
 
@@ -79,3 +81,22 @@ def test_documents_have_the_same_keys_for_every_backend(simulated: Planned, mode
     assert set(one) <= set(other)
     assert set(other["candidates"][0]) - set(one["candidates"][0]) == {"parts_s", "mfu", "tokens_per_s", "need_bytes"}
     assert set(one["candidates"][0]) <= set(other["candidates"][0])
+
+
+@pytest.mark.parametrize("objective", ["time", "cost"])
+def test_a_plan_to_a_target_begins_with_the_target_and_says_idle_devices(objective: Objective, tmp_path: Path) -> None:
+    """The cheapest training is on few devices: those are said, and no speedup by the one device that it is."""
+    curve = tmp_path / "lenet.csv"
+    curve.write_text("global_batch,epochs,samples_per_epoch\n256,3.0,60000\n1024,3.3,60000\n4096,5.0,60000\n")
+    target = parse_target(batch=256, curve=str(curve))
+    request = builders.cluster_request(cluster="dgx1-v100", devices=2, objective=objective, target=target)
+    planned = make_plan("lenet", request)
+    lines = page(planned)
+    assert lines[0].startswith(
+        f"For the least {objective}: batch {planned.global_batch_size} by {planned.chosen.name} on "
+    )
+    whole = " ".join(lines[:8])
+    taken = planned.chosen.strategy.devices
+    assert f"lenet on {'1 of 2' if taken == 1 else '2'} devices: " in whole
+    assert ("times one device" in whole) is (taken > 1)
+    assert "For the least" not in " ".join(lines[3:])

@@ -2,15 +2,22 @@
 
 import dataclasses
 import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 from tests import builders
 from tests.builders import problem
+from tests.unit.report.test_files import REPORT
 
 from trimaran.base.job import Job
+from trimaran.cli.output import console
 from trimaran.cli.views.explanation import explanation_document, print_explanation
-from trimaran.cli.views.plans import simulation_document
+from trimaran.cli.views.plans import print_trained, simulation_document
+from trimaran.features.training.rank import Epoch, RankResult, RunDirectory
+from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explain import SimulatedCase, explain, read_family
@@ -112,3 +119,40 @@ def test_an_explanation_names_links_and_keeps_brackets_as_they_are() -> None:
     assert "an epoch, 60.0 ms a step" in words
     assert "Global batch 8 over 1 Gb/s." in words
     assert "Why not [pp]?" in words
+
+
+def test_a_training_that_was_over_says_so_and_how_to_train_more(capsys: pytest.CaptureFixture[str]) -> None:
+    done = tuple(Epoch(epoch=number, loss=1.0, accuracy=None, seconds=1.0, samples=64) for number in (1, 2))
+    report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={})
+    planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=2))
+    for before, said in (
+        (2, "Nothing was left to train: 2 epochs had been done before. To train more: trimaran train digits --resume "),
+        (1, "Trained 1 epoch more, 2 in all."),
+        (0, "Trained 2 epochs."),
+    ):
+        trained = Trained(
+            run=RunDirectory(path=Path("runs/new")),
+            planned=planned,
+            result=RankResult(epochs=done, epochs_before=before),
+            report=report,
+            resumed=Path("runs/old"),
+        )
+        print_trained(console(), trained)
+        printed = capsys.readouterr().out
+        assert said in printed
+        assert ("--resume runs/old --epochs 4" in printed) == (before == 2)
+
+
+def test_a_training_has_the_step_of_its_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ranks differ: 10 s in the mean, which the report and its page show; the slowest rank is in the table."""
+    assert REPORT.comparison is not None
+    first, second = REPORT.comparison.ranks
+    slower = dataclasses.replace(second, measured=dataclasses.replace(second.measured, step_s=14.0))
+    compared = dataclasses.replace(REPORT.comparison, ranks=(first, slower))
+    report = dataclasses.replace(REPORT, comparison=compared)
+    planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=2))
+    run = RunDirectory(path=Path("runs/new"))
+    print_trained(console(), Trained(run=run, planned=planned, result=RankResult(), report=report))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A step took 10.0 s, predicted 9.00 s." in said
+    assert "a step took 10.0 s and was predicted at 9.00 s" in report._repr_html_()

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pickle
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -185,12 +186,14 @@ def test_what_callbacks_have_freed_and_frozen_stays_so(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_is_broken_off_at_once_leaves_the_place_in_the_data(tmp_path: Path) -> None:
     """A signal comes in the evaluation of a run that went on from the last step of an epoch."""
-    asking = make_job(metric=asked_to_stop, evaluation_dataset=make_data, target=2.0)
+    metric = AskedToStop()
+    asking = make_job(metric=metric, evaluation_dataset=make_data, target=2.0)
     with session_of(make_job()) as session:
         take_steps(session, 4)
         session.save_checkpoint(tmp_path)
     with session_of(asking) as session:
         session.load_checkpoint(tmp_path)
+        metric.asked = True  # not where it is tried before the training
         assert take_steps(session, 1) == []
         assert session.stop_signal == signal.SIGTERM
         assert (session.epoch, session.feed.index) == (0, 4)
@@ -246,13 +249,19 @@ def test_steps_that_were_skipped_stay_known(tmp_path: Path) -> None:
         assert session.skipped == tuple(range(9))
 
 
-def asked_to_stop(output: torch.Tensor, target: torch.Tensor) -> float:
-    os.kill(os.getpid(), signal.SIGTERM)
-    # A thread hears it, a moment later.
-    deadline = time.monotonic() + 20
-    while not REQUESTS.pending and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return 0.0
+class AskedToStop:
+    """A metric while whose evaluation a signal comes."""
+
+    asked = False
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> float:
+        if self.asked:
+            os.kill(os.getpid(), signal.SIGTERM)
+            # A thread hears it, a moment later.
+            deadline = time.monotonic() + 20
+            while not REQUESTS.pending and time.monotonic() < deadline:
+                time.sleep(0.001)
+        return 0.0
 
 
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
@@ -460,6 +469,31 @@ class Centered(nn.Module):
         return nn.functional.mse_loss(output, target - self.center)
 
 
+class Noisy(nn.Linear):
+    """It draws from a generator that no state has."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.generator = torch.Generator().manual_seed(1)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs) + torch.rand((), generator=self.generator)
+
+
+def drawing_collate() -> Callable[[list[Any]], Any]:
+    source = random.Random(1)
+
+    def collate(samples: list[Any]) -> Any:
+        inputs, targets = torch.utils.data.default_collate(samples)
+        return inputs + source.random(), targets
+
+    return collate
+
+
+def add_group(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    session.optimizer.add_param_group({"params": [OUTSIDE]})
+
+
 OUTSIDE = nn.Parameter(torch.zeros(2))
 UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"lr_schedule": odd_schedule}, "checkpoint.not-plain"),
@@ -469,7 +503,10 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "optimizer that counts": ({"optimizer": lambda parameters: Counting(parameters, lr=0.1)}, "checkpoint.forgets"),
     "schedule that forgets": ({"lr_schedule": lambda optimizer: Forgetting(optimizer, 3)}, "checkpoint.forgets"),
     "attribute": ({"model": lambda: Counted(3, 1)}, "checkpoint.outside-the-model"),
+    "generator": ({"model": Noisy}, "checkpoint.outside-the-model"),
     "buffer of the loss": ({"loss": Centered()}, "checkpoint.outside-the-model"),
+    "generator of the collate": ({"collate": drawing_collate()}, "checkpoint.outside-the-model"),
+    "groups": ({"on_epoch": add_group}, "checkpoint.added-groups"),
 }  # fmt: skip
 
 
@@ -531,6 +568,19 @@ def test_what_callbacks_keep_is_said(tmp_path: Path) -> None:
         session.load_checkpoint(tmp_path)
         (note,) = session.notes
         assert "averages['bias'] of Job.on_step" in note
+        assert "p of 1" in note
+
+
+def test_what_a_callback_that_keeps_nothing_has_set_is_said(tmp_path: Path) -> None:
+    def make() -> Job:
+        return make_job(on_step=lambda session, step, metrics: setattr(session.model[1], "p", 0.25))
+
+    with session_of(make()) as session:
+        take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        (note,) = session.notes
         assert "p of 1" in note
 
 

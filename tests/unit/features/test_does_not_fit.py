@@ -82,7 +82,7 @@ def test_parts_of_the_memory_sum_to_its_peak() -> None:
     assert min(found.parts_bytes.values()) >= 0
     assert found.parts_bytes["parameters and buffers"] == found.weight_bytes
     assert parts_table(found).row_count == 6
-    assert "parts_bytes" not in memory_document(found)
+    assert memory_document(found)["parts_bytes"] == found.parts_bytes
 
 
 def test_the_model_state_is_named_where_it_does_not_fit_and_sharding_is_offered() -> None:
@@ -94,3 +94,8 @@ def test_the_model_state_is_named_where_it_does_not_fit_and_sharding_is_offered(
     assert figures["budget_bytes"] < figures["state_bytes"] <= parts
     assert figures["sharding_devices"] >= 2
     assert re.search(r"trimaran plan digits --cluster \S+ --devices \d", caught.value.message)
+    # Of a batch whose activations alone do not fit, whatever shards the state: the devices are those for one sample.
+    says = "which shard that state, with a batch of 1 on each"
+    with raises("memory.nothing-fits", InfeasibleError, match=says) as many:
+        estimate_memory("digits", device="titan-x", batch=4096, budget="410MiB", largest_batch=False)
+    assert many.value.figures["sharding_devices"] == figures["sharding_devices"]

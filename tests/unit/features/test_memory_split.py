@@ -75,6 +75,7 @@ def plain_floor() -> int:
     return minimum_memory(trace_on_meta(vgg, batch, loss, make_optimizer=_SGD)).nbytes
 
 
+@pytest.mark.sweep
 def test_vgg16_at_the_papers_squeeze_is_below_the_floor_and_fits_with_two_parts() -> None:
     """28 GB in 12 GB is 43 %. Three maps of 3.06 GiB hold the floor: x, dy and dx of the second convolution.
 
@@ -107,6 +108,7 @@ def test_the_floor_that_is_promised_is_that_of_the_step_that_is_traced(plain_flo
     assert minimum_memory(again).nbytes == found.minimum_memory.nbytes <= int(0.8 * plain_floor) < plain_floor
 
 
+@pytest.mark.sweep
 def test_a_smaller_budget_takes_more_children_or_more_parts(plain_floor: int) -> None:
     found = [_find(int(share * plain_floor)) for share in (0.9, 0.7, 0.5)]
     sizes = [(one.split.last - one.split.first, one.split.parts) for one in found if one is not None]

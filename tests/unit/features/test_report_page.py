@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -67,8 +68,9 @@ def test_a_run_has_all_that_its_folder_knows(tmp_path: Path) -> None:
     assert "a step took 10.0 s and was predicted at 9.00 s (10 % too short)" in found.verdict
     assert "outside the prediction&#x27;s 90 % interval, 8.50 s to 9.50 s" in text
     assert "noise of repeated runs unknown here: trimaran calibrate" in text
-    assert "trimaran train &#x27;digits&#x27; --devices 2" in text  # as it was started
+    assert "trimaran train &#x27;digits&#x27; --devices 2" in re.sub("</?span>", "", text)  # as it was started
     assert "2.13.0" not in text
+    assert "accuracy after each epoch" in text
 
 
 def test_the_noise_of_repeated_runs_stands_with_the_measurement(tmp_path: Path) -> None:
@@ -298,7 +300,7 @@ def test_the_answer_of_a_plan_of_degrees_shows_where_time_and_memory_go(tmp_path
     assert "28.0 GiB to 30.0 GiB" in text
     assert "2 layers: 2–3" in text
     assert "2 candidates with a predicted step; 12 rejected before" in text
-    assert "--devices 4 --batch 8 --sequence 4096 --json" in text
+    assert "--devices 4 --batch 8 --sequence 4096 --json" in re.sub("</?span>", "", text)
     assert list(dict(found.absent)) == ["Timeline of every rank", "Scaling"]
 
 
@@ -308,7 +310,7 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
     if job == "lenet":
         plan = trimaran.plan(job, cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
     else:
-        plan = trimaran.plan(job, cluster="dgx-h100", devices=8, batch=64)
+        plan = trimaran.plan(job, cluster="dgx-h100:8", devices=8, batch=64)
     answer = json.loads(json.dumps(plan_document(plan)))
     found, text = made(write_study(tmp_path / "p.json", answer), tmp_path / "report.html")
     assert f"{plan.chosen.strategy.devices} devices" in found.verdict
@@ -321,9 +323,14 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
         write_planned(path, plan)
         of_file, _ = made(path, tmp_path / "report.html")
         how = dict(of_file.absent)["Where a step goes"]
-        assert "trimaran plan llama2:7b --cluster dgx-h100 --devices 8 --batch 64" in how
+        assert "trimaran plan llama2:7b --cluster dgx-h100:8 --devices 8 --batch 64" in how
+        assert f"--strategy {shlex.quote(plan.chosen.strategy.name)} --json" in how
         assert how.endswith("--json > answer.json; trimaran report answer.json")
         assert dict(of_file.absent)["Memory by purpose"] == how
+        # Commands that these plans take: no run here, a target in tokens, numbers of devices of crossover's own.
+        assert "trimaran export" in dict(of_file.absent)["Predicted against measured"]
+        assert "--cluster dgx-h100:8 --tokens " in dict(of_file.absent)["Time to accuracy"]
+        assert dict(of_file.absent)["Crossover with model parallelism"].endswith(" --cluster dgx-h100 --json")
 
 
 def test_a_plan_and_its_answer_agree_on_the_candidates(tmp_path: Path) -> None:
@@ -403,3 +410,29 @@ def test_a_report_needs_no_torch(tmp_path: Path) -> None:
 def test_a_run_notes_its_command(started: list[str], command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", started)
     assert command_line() == command
+
+
+def test_the_answer_of_a_corrected_rehearsal_says_by_what(tmp_path: Path) -> None:
+    """Factors of a profile, as a rehearsal writes them; one without them does not speak of it."""
+    document = studies()["rehearse"]
+    factors = {
+        "kernels": {"aten.mm": 1.1},
+        "kinds": {},
+        "others": 1.0,
+        "source": "profile of one H100",
+        "device": "h100",
+    }
+    _, text = made(write_study(tmp_path / "x.json", document | {"calibration": factors}), tmp_path / "report.html")
+    assert "times corrected by" in text
+    assert "profile of one H100" in text
+    _, plain = made(write_study(tmp_path / "y.json", document), tmp_path / "plain.html")
+    assert "times corrected by" not in plain
+
+
+def test_the_best_baseline_of_an_answer_is_the_fastest_reference(tmp_path: Path) -> None:
+    """The first one, FSDP, takes 3 s; a guide's takes 1 s, half of the plan's 2 s."""
+    guide = {"role": "rule of thumb", "reason": "", "strategy": "dp4 m8", "step_time_s": 1.0}
+    document = studies()["plan"]
+    document |= {"references": [*document["references"], guide]}
+    found, _ = made(write_study(tmp_path / "p.json", document), tmp_path / "report.html")
+    assert found.verdict.endswith("0.50 times the speed of the best baseline, dp4 m8.")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +15,8 @@ from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.files import given_from_here, read_bytes, write_whole
 from trimaran.features.training.rank import RunDirectory, create_run_directory
 from trimaran.features.training.run_record import Reserve, RunRecord, Stopped, check_runs, save_weights
+from trimaran.features.training.train import weights_of
+from trimaran.jobs.resolve import JobSource
 
 
 @pytest.fixture
@@ -95,3 +98,18 @@ def test_a_run_directory_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.M
         assert read_bytes(Path("plan.json")) == b"{}"
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert (tmp_path / "plan.json").is_file()
+
+
+def test_the_size_of_the_weights_of_a_users_file_is_asked_without_tensors_that_lose_their_content(
+    tmp_path: Path,
+) -> None:
+    """Nothing in it is made where tensors have no content; the size of a published network is known."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\nfrom trimaran.jobs.resolve import resolve\nX = torch.ones(2)\nMADE = []\n"
+        "def job():\n    MADE.append(torch.ones(2))\n    return resolve('digits')\n"
+    )
+    weights_of(JobSource(reference=f"{file}:job"))
+    mine = sys.modules["trimaran_user_mine"]
+    assert {one.device.type for one in (mine.X, *mine.MADE)} == {"cpu"}
+    assert (weights_of(JobSource(reference="vgg16")) or 0) > 4 * 130e6

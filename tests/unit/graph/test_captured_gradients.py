@@ -1,5 +1,6 @@
 """A graph whose backward is not that of the model is not used: torch.export keeps what a forward computes alone."""
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -64,4 +65,30 @@ def test_attributes_that_a_graph_has_as_constants() -> None:
     assert constants.changed() == []
     model.factor = 2.0
     model.between.training = False  # type: ignore[attr-defined]
-    assert constants.changed() == ["factor"]
+    assert constants.changed() == ["factor of session.model"]
+
+
+class Settings:
+    alpha = 1.0
+
+
+SETTINGS = {"beta": 1.0}
+
+
+def test_what_forwards_of_containers_refer_to_is_constant_in_a_graph() -> None:
+    settings, namespace = Settings(), types.SimpleNamespace(gamma=1.0)
+
+    class Scaled(Network):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * settings.alpha * SETTINGS["beta"] * namespace.gamma * type(self).delta
+
+        delta = 1.0
+
+    constants = Constants(Scaled(torch.relu), {"first", "second"})
+    assert constants.changed() == []
+    settings.alpha = SETTINGS["beta"] = namespace.gamma = Scaled.delta = 2.0
+    found = constants.changed()
+    SETTINGS["beta"] = 1.0
+    assert {one.removesuffix(" of session.model") for one in found} == {
+        "settings.alpha", "SETTINGS['beta']", "namespace.gamma", "Scaled.delta"
+    }  # fmt: skip

@@ -1,20 +1,32 @@
 """What a job does outside of its forward, and what it keeps outside of its buffers, decides which plans are exact."""
 
+import functools
+import os
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Dataset, Subset, TensorDataset, get_worker_info
 
+from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.behaviour import Behaviour
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import capture_and_look
-from trimaran.graph.examine import examine
+from trimaran.graph.examine import _Examination, chooses, examine
+from trimaran.graph.held_state import generator_state
 from trimaran.graph.user_model import make_model
+from trimaran.planning.preparation import inexactness
 from trimaran.program.exactness import KINDS, objection
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.runtime.precision import check_synchronized
 
 EVERY = frozenset(KINDS)
 REPLICAS = frozenset({"data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3", "p2p"})
@@ -138,6 +150,15 @@ class CountingOutside(Stateful):
         return scaled
 
 
+class CountingInClass(Stateful):
+    steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        CountingInClass.steps += 1
+        scaled: Tensor = self.layers(x) * (2.0 if CountingInClass.steps > 1000 else 1.0)
+        return scaled
+
+
 class Showing(Stateful):
     """What it keeps is read by nobody."""
 
@@ -225,6 +246,16 @@ class Augmenting(Drawing):
         return x + torch.randn(6), y
 
 
+def drawn_by_the_collate() -> Job:
+    generator = numpy.random.default_rng(1)
+
+    def collate(samples: list[Any]) -> Any:
+        x, y = torch.utils.data.default_collate(samples)
+        return x + float(generator.normal()), y
+
+    return make_job(collate=collate)
+
+
 JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "mask by a hook": (lambda: make_job(model=with_hook(lambda one: one * 0.5)), PARTS, "hook on the gradient of 2"),
     "clip by a hook": (
@@ -245,6 +276,11 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
         MICROBATCHES | GRAPHS,
         "STEPS of the model",
     ),
+    "steps are counted in a class": (
+        lambda: make_job(model=CountingInClass),
+        MICROBATCHES | GRAPHS,
+        "CountingInClass.steps of the model",
+    ),
     "hidden state": (lambda: make_job(model=Recurrent), REPLICAS | MICROBATCHES | GRAPHS, "hidden of the model"),
     "list of earlier batches": (lambda: make_job(model=Remembering), REPLICAS | MICROBATCHES | GRAPHS, "bank"),
     "last output": (lambda: make_job(model=Showing), frozenset(), ""),
@@ -254,9 +290,14 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "flooding": (lambda: bent(lambda loss: (loss - 0.1).abs() + 0.1), REPLICAS | MICROBATCHES, '"abs" is applied'),
     "hinge of a mean": (lambda: bent(lambda loss: (loss - 0.1).relu()), REPLICAS | MICROBATCHES, '"relu" is applied'),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
-    "data draw by themselves": (lambda: make_job(dataset=Drawing), REPLICAS, "a sample that is read again differs"),
-    "data change": (lambda: make_job(dataset=Changing), REPLICAS, "a sample that is read again differs"),
+    "data draw by themselves": (
+        lambda: make_job(dataset=Drawing),
+        REPLICAS | GRAPHS,
+        "a sample that is read again, or its batch, differs",
+    ),
+    "data change": (lambda: make_job(dataset=Changing), REPLICAS | GRAPHS, "is read again, or its batch, differs"),
     "data draw": (lambda: make_job(dataset=Augmenting), frozenset(), ""),
+    "collate draws by itself": (drawn_by_the_collate, REPLICAS | GRAPHS, "or its batch, differs"),
 }
 
 
@@ -297,6 +338,70 @@ class Scaled(nn.Linear):
         return super().forward(inputs) * scale / self.scale
 
 
+class Noise(nn.Linear):
+    """Noise from a generator of its own, for each sample or once for all."""
+
+    def __init__(self, each: bool) -> None:
+        super().__init__(6, 3)
+        self.each, self.generator = each, torch.Generator().manual_seed(1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = len(inputs) if self.each else 1
+        noise = torch.randn(rows, 6, generator=self.generator, dtype=inputs.dtype)
+        return super().forward(inputs + noise)
+
+
+class HostNoise(nn.Module):
+    """Scales from a generator of Python or NumPy that it holds, for each sample or once for all."""
+
+    def __init__(self, each: bool, generator: Any) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+        self.each, self.generator = each, generator
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = len(inputs) if self.each else 1
+        scales = [[0.5 + self.generator.random()] for _ in range(rows)]
+        return self.fc(inputs * torch.tensor(scales, dtype=inputs.dtype))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: random.Random(1), lambda: numpy.random.default_rng(1), lambda: numpy.random.RandomState(1)]
+)
+def test_draws_from_a_generator_of_the_host_that_a_model_holds_are_refused_in_replicas(make: Any) -> None:
+    generator = make()
+    before = repr(generator_state(generator))
+    reasons = refused(make_job(model=lambda: HostNoise(True, generator)))
+    assert "generator that the job keeps" in reasons["data parallel"]
+    assert repr(generator_state(generator)) == before  # a look leaves it as it was
+    once = refused(make_job(model=lambda: HostNoise(False, make())))
+    assert "data parallel" not in once  # every replica draws what one process draws
+    assert {"accumulation", "pipeline"} <= set(once)  # each microbatch draws anew
+
+
+def test_draws_from_a_generator_of_the_models_are_refused_in_replicas() -> None:
+    """Each replica would draw the same; drawn once for all samples, that is right."""
+    assert "ZeRO-3" in refused(make_job(model=lambda: Noise(True)))
+    assert "generator that the job keeps" in refused(make_job(model=lambda: Noise(True)))["data parallel"]
+    assert "data parallel" not in refused(make_job(model=lambda: Noise(False)))
+
+
+class Annealed:
+    """A loss that counts its calls, from an attribute of its class on."""
+
+    calls = 0
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        self.calls += 1
+        return functional.cross_entropy(output, target) * self.calls
+
+
+def test_capture_leaves_what_a_loss_holds() -> None:
+    loss = Annealed()
+    assert capture_and_look(make_job(loss=loss)).graph.behaviour is not None
+    assert loss.calls == 0
+
+
 def test_a_global_does_not_hide_the_attribute_of_its_name() -> None:
     assert look(make_job(model=Scaled)).carried_by_model == ("scale of the model",)
 
@@ -310,6 +415,205 @@ def test_what_follows_a_buffer_is_not_carried_in_python() -> None:
     seen = look(make_job(model=model))
     assert seen.carried == ()
     assert "0.weight_u" in seen.buffers
+
+
+class KeptAsDrawn(Dataset[Any]):
+    """It keeps a sample as it was augmented when it was read first."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.kept:
+            inputs, target = make_data()[index]
+            self.kept[index] = (inputs + torch.randn(6), target)
+        return self.kept[index]
+
+
+def test_a_sample_that_is_kept_as_it_was_drawn_first_is_seen() -> None:
+    """Who reads it first, and in which epoch, is another rank than in one process."""
+    found = refused(make_job(dataset=KeptAsDrawn))
+    assert found.keys() == REPLICAS | GRAPHS
+    assert "stays as it was drawn first" in found["data parallel"]
+
+
+def with_none(*bad: int) -> Any:
+    return lambda: [None if index in bad else make_data()[index] for index in range(24)]
+
+
+def without_none(samples: list[Any]) -> Any:
+    return torch.utils.data.default_collate([one for one in samples if one is not None])
+
+
+def without_names(samples: list[Any]) -> Any:
+    """It chooses among the columns, not among the samples."""
+    batch = torch.utils.data.default_collate(samples)
+    return {name: one for name, one in batch.items() if name != "name"}
+
+
+def test_a_collate_that_leaves_out_samples_weighs_parts_by_those_that_are_left() -> None:
+    """One of 24: parts of two have a sample, a part of one may have none. Unseen: the function chooses."""
+    job = make_job(dataset=with_none(11), collate=without_none)
+    seen = look(job)
+    assert (seen.left_out, seen.reduction, seen.replicates) == (1, "weight", True)
+    assert seen.weight is not None
+    assert seen.weight.measure == "samples"
+    assert objection(seen, Strategy(dp=3)) is None
+    assert "leaves out 1 of 24" in str(objection(seen, Strategy(dp=3, microbatches=2)))
+    assert "stages send each other" in str(objection(seen, KINDS["pipeline"]))
+    many = look(make_job(dataset=with_none(*range(0, 24, 3)), collate=without_none))
+    assert "leaves out 8 of 24" in str(objection(many, Strategy(dp=2)))
+    unseen = look(make_job(collate=without_none))
+    assert unseen.left_out == 0
+    assert unseen.weight is not None
+    assert unseen.weight.measure == "samples"
+    assert look(make_job(collate=torch.utils.data.default_collate)).reduction == "mean"
+    in_a_call = {
+        "seed": 1, "collate": lambda samples: [one for one in samples if len(one) > 2], "name": "job",
+    }["collate"]  # fmt: skip
+    assert chooses(in_a_call)  # type: ignore[arg-type]
+    assert not chooses(without_names)
+    for collate in (by_helper, functools.partial(by_helper, more=2), Collating(), Collating().collate):
+        assert chooses(collate)
+    assert not chooses(lambda samples: longest(samples))
+
+
+def long_ones(samples: list[Any]) -> list[Any]:
+    return [one for one in samples if len(one) > 1]
+
+
+def by_helper(samples: list[Any], more: int = 0) -> Any:
+    samples = long_ones(samples)
+    return torch.utils.data.default_collate(samples)
+
+
+def longest(samples: list[Any]) -> int:
+    return max(len(one) for one in samples if one is not None)
+
+
+class Collating:
+    def keep(self, samples: list[Any]) -> list[Any]:
+        return list(filter(None, samples))
+
+    def collate(self, samples: list[Any]) -> Any:
+        return torch.utils.data.default_collate(self.keep(samples))
+
+    __call__ = collate
+
+
+def test_a_sample_that_is_left_out_where_none_was_seen_to_be_is_an_error_in_parts() -> None:
+    job = make_job(collate=dropping)
+    whole, parts = (weighed(job, look(job), splits=splits) for splits in (False, True))
+    assert (whole.collate, parts.loss_weight) == (dropping, None)
+    samples = [(torch.zeros(6), torch.tensor(number)) for number in (1, 99)]
+    assert len(whole.collate(samples)[1]) == len(parts.collate(samples[:1])[1]) == 1  # type: ignore[misc]
+    with pytest.raises(ValueError, match="left out 1 of 2 samples"):
+        parts.collate(samples)  # type: ignore[misc]
+
+
+def dropping(samples: list[Any]) -> Any:
+    kept = list(samples)
+    while int(kept[-1][1]) > 50:
+        kept.pop()
+    return torch.utils.data.default_collate(kept)
+
+
+def mixed(samples: list[Any]) -> Any:
+    inputs, target = torch.utils.data.default_collate(samples)
+    share = torch.rand(())
+    return inputs * share + inputs.flip(0) * (1 - share), target
+
+
+def test_what_collate_draws_for_each_part_is_said() -> None:
+    drawing, plain = (capture_and_look(make_job(collate=one)).graph for one in (mixed, None))
+    (told,) = inexactness(drawing, Strategy(dp=2))
+    assert told.startswith("Job.collate draws random numbers, for each part of a batch its own")
+    assert inexactness(drawing, Strategy()) == ()
+    assert inexactness(plain, Strategy(dp=2)) == ()
+
+
+def by_positives(output: Tensor, target: Tensor) -> Tensor:
+    """As of a detection: the sum over all classes and samples, by the number of positives."""
+    hot = functional.one_hot(target, 3)[:, 1:].to(output.dtype)
+    each = functional.binary_cross_entropy_with_logits(output[:, 1:], hot, reduction="none")
+    return each.sum() / hot.sum().clamp(min=1)
+
+
+def test_a_part_that_counts_for_nothing_and_has_a_loss_is_seen() -> None:
+    """A part without positives has no weight, and its negatives would be lost."""
+    found = refused(make_job(loss=by_positives))
+    assert found.keys() >= REPLICAS | MICROBATCHES - {"pipeline"}
+    given = make_job(loss=by_positives, loss_weight=lambda batch: (batch[1] > 0).sum())
+    assert refused(given).keys() >= REPLICAS
+    pair = make_job(loss=lambda output, target: (by_positives(output, target) * (target > 0).sum().clamp(min=1),
+                                                 (target > 0).sum()))  # fmt: skip
+    assert look(pair).replicates
+
+
+class Endless(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        for index in range(400):
+            yield make_data()[index % 24]
+
+
+class Long(Endless):
+    def __len__(self) -> int:
+        return 400
+
+
+def test_the_last_batch_of_a_stream_may_be_too_small_for_batch_norm() -> None:
+    """Of a stream that does not say how long it is; one device fails as one process does, or does not."""
+
+    def model() -> Any:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+
+    job = make_job(model=model, dataset=Endless, global_batch_size=8)
+    seen = look(job)
+    assert objection(seen, Strategy()) is None
+    found = str(objection(seen, Strategy(dp=2)))
+    assert "its last batch may have 1 sample," in found
+    assert "Job.drop_last" in found
+    for known in (replace(job, drop_last=True), replace(job, dataset=Long)):
+        assert objection(look(known), Strategy(dp=2)) is None
+    assert "last batch of an epoch of 2" in str(
+        objection(look(replace(job, dataset=Long, global_batch_size=199)), Strategy(dp=2))
+    )
+    assert objection(look(make_job(dataset=Endless, global_batch_size=8)), Strategy(dp=2)) is None
+
+
+def test_a_scripted_module_is_trained_by_replicas_and_takes_no_hooks() -> None:
+    job = make_job(model=lambda: nn.Sequential(nn.Linear(6, 8), torch.jit.script(nn.Tanh()), nn.Linear(8, 3)))
+    found = refused(job)
+    assert found.keys() == SHARDS | {"ZeRO-1", "p2p"}
+    assert "torch.jit" in found["ZeRO-3"]
+
+
+class Sized(nn.Linear):
+    """It does something else from a number of samples on."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * (2.0 if len(inputs) >= 12 else 1.0)
+
+
+def test_a_whole_batch_is_looked_at_only_where_it_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    pass_ = _Examination._pass
+
+    def noted(self: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
+        sizes.append(len(batch[1]))
+        return pass_(self, batch, *arguments, **options)
+
+    monkeypatch.setattr(_Examination, "_pass", noted)
+    assert refused(make_job(global_batch_size=20)) == {}
+    assert max(sizes) < 20
+    assert refused(make_job(model=Sized, global_batch_size=20)).keys() >= REPLICAS
+    assert max(sizes) == 20
 
 
 class Logging:
@@ -366,3 +670,238 @@ def test_what_hooks_hand_to_the_loss_is_refused_in_parts_of_a_network(kept: str)
     found = refused(job)
     assert found.keys() == GRAPHS
     assert "behind for a loss that reads it" in found["pipeline"]
+
+
+class AsksWhere(Dataset[Any]):
+    """Samples that differ by who reads them."""
+
+    def __init__(self, where: Callable[[], float]) -> None:
+        self.where = where
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((6,), index + self.where(), dtype=torch.float64), index % 3
+
+
+def worker_number() -> float:
+    info = get_worker_info()
+    return 0.0 if info is None else 1.0 + info.id
+
+
+@pytest.mark.parametrize(
+    ("where", "follows", "with_workers", "with_replicas"),
+    [
+        (lambda: 0.0, "", False, False),
+        (lambda: torch.rand(()).item(), "", False, False),
+        (worker_number, "worker", True, False),
+        (lambda: os.getpid() % 7.0, "process", True, True),
+    ],
+)
+def test_samples_that_differ_by_who_reads_them_are_refused_there(
+    where: Callable[[], float], follows: str, with_workers: bool, with_replicas: bool
+) -> None:
+    seen = look(make_job(dataset=lambda: AsksWhere(where)))
+    assert seen.data_follows == follows
+    assert objection(seen, Strategy()) is None
+    assert (objection(seen, Strategy(feeding=Feeding(workers=2))) is not None) == with_workers
+    assert (objection(seen, Strategy(dp=2)) is not None) == with_replicas
+    assert get_worker_info() is None
+
+
+class ChangesLate(AsksWhere):
+    """Other samples after twenty reads."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        super().__init__(lambda: float(self.reads > 20))
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+def test_samples_that_change_after_many_reads_are_refused_on_several_ranks() -> None:
+    seen = look(make_job(dataset=ChangesLate))
+    assert objection(seen, Strategy()) is None
+    for strategy in (Strategy(dp=2), KINDS["pipeline"], Strategy(feeding=Feeding(cached=True))):
+        assert "depends on earlier reads" in (objection(seen, strategy) or "")
+
+
+class NormalizesRows(nn.Module):
+    """Batch norm, which needs two samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.norm(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "drop_last", "left"), [((24, 19), False, 1), ((24, 19), True, 0), ((18,), False, 0)]
+)
+def test_the_last_batch_of_a_sampler_is_seen(lengths: tuple[int, ...], drop_last: bool, left: int) -> None:
+    job = make_job(
+        model=NormalizesRows,
+        sampler=lambda _, epoch: range(lengths[epoch % len(lengths)]),
+        epochs=2,
+        drop_last=drop_last,
+    )
+    seen = look(job)
+    assert seen.batches == ((6, left) if left else (6,))
+    assert ("the last batch of an epoch of 1" in (objection(seen, Strategy()) or "")) == bool(left)
+
+
+def test_a_last_part_that_another_replica_runs_again_fails_as_its_own_does() -> None:
+    job = make_job(model=NormalizesRows, dataset=lambda: Subset(make_data(), range(20)))
+    seen = look(job)
+    assert objection(seen, Strategy()) is None
+    assert "parts of 1 of the last batch of an epoch of 2" in (objection(seen, Strategy(dp=3)) or "")
+
+
+def pairs(output: Tensor, target: Tensor) -> Tensor:
+    """Each sample with its neighbour; the last one is left out where their number is odd."""
+    half = len(output) // 2
+    return (
+        functional.softplus(output[1 : 2 * half : 2, 0] - output[0 : 2 * half : 2, 0]).mean() if half else output.sum()
+    )
+
+
+class ManyAreOther(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) * (1.1 if len(x) > 9 else 1.0)
+
+
+@pytest.mark.parametrize("options", [{"loss": pairs}, {"model": ManyAreOther, "global_batch_size": 12}])
+def test_what_depends_on_the_number_of_samples_is_refused_in_parts(options: dict[str, Any]) -> None:
+    assert refused(make_job(**options)).keys() >= REPLICAS | MICROBATCHES
+
+
+class Assigns(nn.Module):
+    """Puts another tensor in the place of a buffer."""
+
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        self.layers, self.counts = layers(), counts
+        self.register_buffer("kept", torch.zeros(() if counts else 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = self.kept + 1 if self.counts else x.detach()[-1].clone()
+        return self.layers(x)
+
+
+def test_a_buffer_that_is_assigned_is_compared() -> None:
+    assert "the buffer kept" in refused(make_job(model=lambda: Assigns(counts=False)))["data parallel"]
+    counted = refused(make_job(model=lambda: Assigns(counts=True)))
+    assert "data parallel" not in counted
+    assert "the buffer kept" in counted["accumulation"]
+
+
+def thaws(session: Any, step: int, metrics: dict[str, float]) -> None:
+    if step == 100:
+        set_trained(session.model, True)
+
+
+def set_trained(model: nn.Module, trained: bool) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad = trained
+
+
+def adds_group(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    session.optimizer.add_param_group({"params": list(session.model.parameters())})
+
+
+class Averages:
+    def __init__(self) -> None:
+        self.average: Any = None
+
+    def __call__(self, session: Any, step: int, metrics: dict[str, float]) -> None:
+        self.update(session.model)
+
+    def update(self, model: nn.Module) -> None:
+        self.average = self.average or torch.optim.swa_utils.AveragedModel(model)
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({"on_step": thaws}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
+        ({"on_epoch": adds_group}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
+        ({"on_epoch": Averages()}, SHARDS | GRAPHS),
+        ({"model": lambda: nn.SyncBatchNorm.convert_sync_batchnorm(NormalizesRows())}, GRAPHS),
+    ],
+)
+def test_what_a_rank_with_a_part_of_the_network_cannot_do_is_refused_before_it_trains(
+    options: dict[str, Any], kinds: frozenset[str]
+) -> None:
+    assert refused(make_job(**options)).keys() == kinds
+
+
+def test_a_batch_norm_that_waits_for_gpus_is_refused_on_cpus() -> None:
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(NormalizesRows())
+    check_synchronized(NormalizesRows(), "cpu")
+    check_synchronized(model, "cuda:0")
+    with pytest.raises(InputError, match="norm is a SyncBatchNorm, which torch runs on GPUs only"):
+        check_synchronized(model, "cpu")
+
+
+class FewAreOther(nn.Module):
+    """Other layers where a batch has many samples, or few."""
+
+    def __init__(self, *, above: int) -> None:
+        super().__init__()
+        self.layers, self.above = layers(), above
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) * (1.1 if x.shape[0] > self.above else 1.0)
+
+
+@pytest.mark.parametrize(("above", "captured"), [(12, True), (9, False), (2, False)])
+def test_a_graph_that_holds_for_some_numbers_of_samples_is_not_taken(above: int, captured: bool) -> None:
+    found = capture_and_look(make_job(model=lambda: FewAreOther(above=above), global_batch_size=12))
+    assert (found.flow is not None) == captured
+    assert any("takes another way where a batch has not" in note for note in found.graph.notes) != captured
+
+
+def ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({}, ""),
+        ({"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1 * ranks())}, "Job.optimizer or"),
+        (
+            {"lr_schedule": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step * ranks()))},
+            "Job.optimizer or",
+        ),
+        (
+            {"loss": lambda output, target: functional.cross_entropy(output, target) * ranks()},
+            "the forward or the loss",
+        ),
+        (
+            {"loss": lambda o, t: functional.cross_entropy(o, t) / int(os.environ.get("WORLD_SIZE", "1"))},
+            "the forward or the loss",
+        ),
+    ],
+)
+def test_what_follows_the_number_of_ranks_is_refused_on_several(options: dict[str, Any], what: str) -> None:
+    seen = look(make_job(**options))
+    assert seen.follows_ranks.startswith(what)
+    assert bool(seen.follows_ranks) == bool(what)
+    assert objection(seen, Strategy()) is None
+    assert ("as for one process" in (objection(seen, Strategy(dp=2)) or "")) == bool(what)
+    assert not dist.is_initialized()
+
+
+def test_a_state_of_as_many_samples_is_seen() -> None:
+    found = refused(make_job(model=Recurrent, global_batch_size=8))
+    assert found.keys() == EVERY - {"one device", "memory plan"}

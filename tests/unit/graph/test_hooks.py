@@ -4,12 +4,14 @@ import re
 from typing import Any
 
 import pytest
+import torch
 from tests.unit.graph.chain import build_chain, evaluate_chain, make_batch, train_chain
 from tests.unit.graph.networks import LeakyLeaf, make_job
-from torch import nn
+from torch import Tensor, nn
 
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
+from trimaran.program.lowering.tensor_parallel import why_not
 
 
 def nested() -> nn.Module:
@@ -74,10 +76,13 @@ def test_hooks_on_containers_and_dropped_identities_are_lost() -> None:
 
 def test_a_model_with_hooks_on_containers_is_not_cut() -> None:
     model: Any = nested()
-    assert capture(make_job(nested), model).graph.split_points
+    found = capture(make_job(nested), model).graph
+    assert found.split_points
+    assert why_not(found, 2) == ""
     model[0].register_forward_hook(lambda *_: None)
     graph = capture(make_job(nested), model).graph
-    assert graph.split_points == ()
+    assert graph.split_points == graph.regions == ()
+    assert "0: a hook on it would not fire" in why_not(graph, 2)
     assert "hooks on 0 would not fire" in graph.notes[-1]
 
 
@@ -101,3 +106,21 @@ def test_hooks_by_which_torch_computes_a_weight_are_not_the_users() -> None:
     found = capture(job)
     assert [op.id for op in found.graph.ops] == ["0", "1", "2", "loss"]
     assert named_as_lost(found) == ""
+
+
+class Returning(nn.Linear):
+    """It returns a parameter that only the loss uses."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 4)
+        self.scale = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x).relu(), self.scale
+
+
+def test_a_parameter_that_the_forward_returns_is_in_no_stage() -> None:
+    """No operation has its gradient, which replicas of a pipeline would not add up."""
+    graph = capture(make_job(Returning, loss=lambda output, target: output[0].square().mean() + output[1].sum())).graph
+    assert graph.split_points == graph.regions == ()
+    assert "scale is a parameter" in graph.notes[-1]

@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 from tests.raising import raises
 
-from trimaran.jobs.resolve import JobSource, resolve
+from trimaran.features.check import check_job
+from trimaran.graph.user_model import make_model
+from trimaran.jobs.resolve import JobSource, check_room, resolve
+from trimaran.planning.plan import make_plan
+from trimaran.planning.requests import PlanRequest
 
 GOOD = """
 import torch
@@ -89,3 +93,19 @@ def test_a_file_that_raises_when_read_is_told_with_its_line(tmp_path: Path) -> N
     path.write_text("x = 1\n1 / 0\n")
     with raises("user-function.file-raises", match=r"(?s)ZeroDivisionError.*raises\.py:2"):
         resolve(f"{path}:make")
+
+
+def test_a_network_without_room_for_its_weights_is_refused_before_it_is_made(
+    job_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's own model is made without that look."""
+    needed = sum(parameter.nbytes for parameter in make_model(resolve("lenet")).parameters())
+    monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed)
+    check_room(resolve("lenet"))
+    monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed - 1)
+    with raises("job.no-room", match="weights take 470.2 KiB"):
+        check_room(resolve("lenet"))
+    for look in (lambda: check_job(JobSource(reference="lenet")), lambda: make_plan("lenet", PlanRequest(devices=1))):
+        with raises("job.no-room"):
+            look()
+    check_room(resolve(f"{job_file}:make"))

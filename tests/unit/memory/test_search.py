@@ -112,7 +112,7 @@ def test_small_storages_are_kept_unless_it_does_not_fit_otherwise() -> None:
     assert plan_memory(trace, costs(trace), budget_bytes=least, smallest_bytes=1000).live.peak == least
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in (2, 3, 4, 5))])
 def test_the_plan_is_nearly_the_best_of_all_choices(seed: int) -> None:
     """Every choice of keep, offload and recompute for each of six storages, scored one by one: at most 2 % better."""
     numbers = random.Random(seed)

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -112,8 +113,14 @@ def test_a_context_is_left_in_its_own_thread() -> None:
     assert errors[0].code == "virtual-memory.other-thread"
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
-@pytest.mark.parametrize("budget", ["1GiB", "60%"])
+CASES = [(0, "1GiB"), (3, "60%")]
+FURTHER = [case for case in itertools.product(range(5), ("1GiB", "60%")) if case not in CASES]
+
+
+@pytest.mark.parametrize(
+    ("steps", "budget"),
+    [*CASES, *(pytest.param(steps, budget, marks=pytest.mark.sweep) for steps, budget in FURTHER)],
+)
 def test_an_exception_in_the_loop_leaves_nothing_behind(steps: int, budget: str) -> None:
     """In each phase, in the middle of a forward."""
     model, optimizer = small()

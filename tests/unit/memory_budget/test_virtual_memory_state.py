@@ -33,7 +33,11 @@ def floors(name: str, optimizer: Make) -> tuple[int, int]:
 
 @pytest.mark.parametrize(
     ("name", "optimizer", "phase"),
-    [("gpt2", torch.optim.Adam, "run"), ("gpt2", momentum, "run"), ("vgg16", momentum, "keep")],
+    [
+        pytest.param("gpt2", torch.optim.Adam, "run", marks=pytest.mark.sweep),
+        ("gpt2", momentum, "run"),
+        ("vgg16", momentum, "keep"),
+    ],
 )
 def test_a_budget_between_the_floors_trains_alike(name: str, optimizer: Make, phase: str) -> None:
     """Parameters outweigh the activations of vgg16: without the state, all of it fits."""

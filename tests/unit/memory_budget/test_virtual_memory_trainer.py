@@ -73,8 +73,8 @@ def train(folder: Path, budget: str | None, **arguments: Any) -> tuple[list[floa
     "arguments",
     [
         {"gradient_accumulation_steps": 2},
-        {"eval_strategy": "epoch"},
-        {"gradient_checkpointing": True},
+        pytest.param({"eval_strategy": "epoch"}, marks=pytest.mark.sweep),
+        pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.sweep),
         {"bf16": True},
     ],
     ids=lambda arguments: next(iter(arguments)),

@@ -1,5 +1,6 @@
 """Seen in the wild: host memory is rounded up to powers of two, taken piece by piece, and never given back."""
 
+import mmap
 import random
 import resource
 
@@ -75,6 +76,18 @@ def test_closing_returns_the_memory() -> None:
     arena.close()
     arena.close()
     assert full - resident() > 56 << 20
+
+
+def test_a_tensor_outlives_the_arena() -> None:
+    """As a tensor of an optimizer's state that somebody still has when a training ends."""
+    arena = HostArena(1 << 20)
+    slot = arena.allocate(1 << 16)
+    kept = slot.tensor().fill_(7)
+    slot.free()
+    arena.close()
+    others = [mmap.mmap(-1, 1 << 20) for _ in range(8)]
+    assert kept.eq(7).all()
+    assert not any(any(other[: 1 << 16]) for other in others)
 
 
 def test_a_page_lock_is_taken_once_over_the_exact_size_and_undone() -> None:

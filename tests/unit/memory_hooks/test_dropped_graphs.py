@@ -27,7 +27,10 @@ class Network(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("rule", [OFFLOAD, RECOMPUTE, MIXED, None])
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(OFFLOAD, marks=pytest.mark.sweep), pytest.param(RECOMPUTE, marks=pytest.mark.sweep), MIXED, None],
+)
 def test_losses_without_a_backward_leave_nothing(rule: str | None) -> None:
     """Evaluation with gradients on, with a check of the loss that packs it again; exceptions half-way; then a step."""
     model, x = Network(), torch.randn(64, 32)

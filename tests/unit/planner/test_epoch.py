@@ -31,11 +31,11 @@ def test_a_small_last_batch_has_no_more_microbatches_than_samples() -> None:
     assert parts(builders.strategy(dp=2, microbatches=4), EpochData(samples=101), 32) == [(1, 8, 2, True)]
 
 
-def test_a_last_batch_that_the_runtime_leaves_out_is_left_out() -> None:
-    """One sample is too few for two replicas; five are left out if the job says so."""
-    assert parts(builders.strategy(dp=2), EpochData(samples=97), 32) == []
+def test_a_last_batch_is_left_out_if_the_job_says_so() -> None:
+    """Of one sample both of two replicas run one."""
+    assert parts(builders.strategy(dp=2), EpochData(samples=97), 32) == [(1, 2, 1, True)]
     assert parts(builders.strategy(dp=2), EpochData(samples=101, drop_last=True), 32) == []
-    assert EpochData(samples=97).steps(batch=32, replicas=2) == 3
+    assert EpochData(samples=97).steps(batch=32) == 4
 
 
 def test_an_evaluation_keeps_its_last_batch() -> None:

@@ -1,17 +1,23 @@
 """What a search keeps, what it leaves out and why; costs by hand from `tests/builders.py`."""
 
 import dataclasses
+import importlib
 import itertools
+import re
 
 import pytest
 from tests import builders
 from tests.builders import curve, network, table_for
+from tests.graphs import dag
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.planner import EpochData, Search, search
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.placement.network import Placed
+from trimaran.planner.problem import Problem, lack_of_memory
 from trimaran.pricing import CostTable
+from trimaran.program.strategy import Strategy
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)
@@ -121,3 +127,52 @@ def test_the_objective_changes_the_choice() -> None:
 
 def test_equal_arguments_give_equal_searches() -> None:
     assert found() == found()
+
+
+def test_a_batch_that_lacks_memory_in_few_microbatches_is_told_how_many_may_fit() -> None:
+    """A search tries at most 4 microbatches; with the number that is told it fits."""
+    few = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=2000, batch=4096)
+    with pytest.raises(InfeasibleError, match=r"may fit: --dp \d --microbatches \d+") as caught:
+        search(few)
+    dp, count = map(int, re.findall(r"--(?:dp|microbatches) (\d+)", str(caught.value)))
+    many = builders.problem(
+        graph=GRAPH, table=TABLE, memory_bytes=2000, batch=4096, pins=builders.pins(dp=dp, microbatches=count)
+    )
+    assert search(many).chosen.strategy.microbatches == count > 4
+
+
+def test_what_lacks_less_than_its_size_shows_is_told_by_the_difference() -> None:
+    problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=2**30)
+    assert lack_of_memory([2**30 + 1000], problem) == "rank 0 needs 1.0 GiB and 1000 B more, its device has 1.0 GiB"
+    assert lack_of_memory([2**31], problem) == "rank 0 needs 2.0 GiB, its device has 1.0 GiB"
+    assert lack_of_memory([2**30], problem) == ""
+
+
+def test_a_search_for_the_choice_alone_chooses_the_same_from_fewer() -> None:
+    """Where an all-reduce takes 100 s nothing spread can be chosen: stages and sharded operations are not simulated."""
+    problem = builders.problem(graph=GRAPH, table=with_links(100.0), batch=16)
+    shown, alone = search(problem), search(problem, choice_only=True)
+    assert alone.chosen.strategy == shown.chosen.strategy
+    assert {one.strategy for one in alone.candidates} < {one.strategy for one in shown.candidates}
+
+
+@pytest.mark.parametrize(("forbid", "limits"), [((), [1.0]), (("dp", "pp"), [None])])
+def test_a_placement_that_cannot_be_chosen_gets_little_work(
+    forbid: tuple[str, ...], limits: list[float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas take half a step of one device; two branches next to each other save a third of it at most."""
+    given = []
+
+    def place_on(strategy: Strategy, problem: Problem) -> Placed:
+        given.append(problem.time_limit_s)
+        found: Placed = solved(strategy, problem)
+        return found
+
+    trials = importlib.import_module("trimaran.planner.trials")
+    solved = trials.place_on
+    monkeypatch.setattr(trials, "place_on", place_on)
+    branches = dag([[], [0], [0], [1, 2]])
+    pins = builders.pins(forbid=forbid)
+    result = search(builders.problem(graph=branches, table=table_for(branches), batch=16, pins=pins))
+    assert given == limits
+    assert "placed on 2" in [candidate.strategy.name for candidate in result.candidates]

@@ -134,3 +134,12 @@ def test_levels_can_be_forbidden_and_pinned() -> None:
         chain(3), devices=4, batch=64, hosts=hosts, pins=builders.pins(allow=("hierarchical",), dp=4)
     )
     assert {strategy.sync for strategy in kept} == {"hierarchical"}
+
+
+def test_of_many_devices_the_most_by_which_the_batch_divides_are_tried() -> None:
+    """A batch of 25 on 32 devices: 25 replicas of one sample each, where divisors of 32 leave one device."""
+    kept, _ = enumerate_strategies(chain(3), devices=32, batch=25)
+    assert max(strategy.devices for strategy in kept) == 25
+    assert "dp25" in {strategy.name for strategy in kept}
+    kept, _ = enumerate_strategies(chain(3), devices=32, batch=64)
+    assert {strategy.devices for strategy in kept} == {1, 2, 4, 8, 16, 32}

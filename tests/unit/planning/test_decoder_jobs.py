@@ -199,3 +199,16 @@ def test_a_name_is_planned_by_the_shape_of_its_configuration() -> None:
     backend = find_backend(JobSource(reference="deepseek-v3"), PlanRequest(cluster="dgx-h100:64", batch=1024))
     assert isinstance(backend, Analytical)
     assert parameter_count(backend.shape) == 671_026_404_352
+
+
+def test_a_configuration_without_a_dtype_has_one_precision_in_every_command(tmp_path: Path) -> None:
+    """What the analytical model assumes, as nobody says one; fp32 that a configuration says stays the job's."""
+    values = {"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}
+    values |= {"intermediate_size": 32, "num_attention_heads": 2}
+    device, reference = find_device("h100"), written(tmp_path, values)
+    modelled = choose_precision(reference, None, device, ANALYTICAL_PRECISIONS, by_shape=True)
+    assert choose_precision(reference, None, device) == modelled
+    assert "decoders are usually" in modelled.source
+    encoder = choose_precision(written(tmp_path, values | {"model_type": "bert"}), None, device)
+    assert "encoders are usually" in encoder.source
+    assert choose_precision(written(tmp_path, values | {"dtype": "float32"}), None, device).name == "fp32"

@@ -9,8 +9,8 @@ from tests.raising import raises
 
 from trimaran.base.errors import InputError
 from trimaran.jobs.resolve import JobSource
-from trimaran.planner.pins import Pins
-from trimaran.planning.analytical import Analytical, reason_to_trace, shape_of
+from trimaran.planner.pins import Pins, pins_of_strategy
+from trimaran.planning.analytical import Analytical, is_planned_by_shape, reason_to_trace, shape_of
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend, make_plan
 from trimaran.planning.requests import PlanRequest, parse_request
@@ -96,3 +96,27 @@ def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> No
 def test_what_means_nothing_there_is_refused() -> None:
     with pytest.raises(InputError, match="--oversubscribe"):
         asked(oversubscribe=True)
+
+
+def test_a_strategy_as_plans_print_it_is_planned_by_the_analytical_model() -> None:
+    """Replicas have the usual size of buckets, which the model has too; another one is refused."""
+    planned = make_plan(LARGE, asked(pins=pins_of_strategy("dp2 tp8 zero3 m32 recompute")))
+    assert planned.chosen.name == "dp2 tp8 zero3 m32 recompute"
+    with raises("analytical.option-unsupported", match="one size of buckets"):
+        make_plan(LARGE, asked(pins=pins_of_strategy("dp16 b1MiB")))
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [("absent.py:make", "no file absent.py"), ("llama3:9b", "known: 1b, 3b, 8b"), ("absent.json", "no configuration")],
+)
+def test_a_job_that_is_not_there_is_told_as_what_it_would_be(reference: str, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        make_plan(reference, asked())
+
+
+def test_scale_knows_which_jobs_plan_prices_by_their_shape() -> None:
+    """There the two have other software, which it then says."""
+    assert is_planned_by_shape("gpt2", "dgx1-v100:4", {})
+    assert not is_planned_by_shape("resnet50", "dgx1-v100:4", {})
+    assert not is_planned_by_shape("bert:large", "dgx1-v100:4", {})

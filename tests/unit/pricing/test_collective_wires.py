@@ -7,7 +7,8 @@ from tests.raising import raises
 
 from trimaran.machine.find import find_machine
 from trimaran.pricing.collectives import collective_cost
-from trimaran.pricing.collectives.links import group_of
+from trimaran.pricing.collectives.algorithms import crossing_cost, crossing_seconds
+from trimaran.pricing.collectives.links import crossing_of, first_devices, group_of
 from trimaran.pricing.collectives.prediction import as_measured
 
 
@@ -28,6 +29,17 @@ def test_nodes_are_joined_by_their_cards() -> None:
     group = group_of(find_machine("dgx1-v100:4"), 32, 4)
     assert (group.card_kind, group.cards, group.per_node) == ("infiniband", 4, 8)
     assert group.cards_bytes_per_s == pytest.approx(40.4e9)
+
+
+@pytest.mark.parametrize(("devices", "nodes"), [(9, 2), (10, 2), (31, 4)])
+def test_devices_are_taken_node_by_node_as_a_plan_takes_them(devices: int, nodes: int) -> None:
+    machine = find_machine("p3dn.24xlarge:4")
+    cost = collective_cost("all_reduce", 10**8, machine=machine, devices=devices, nodes=nodes)
+    in_order = crossing_of(machine, range(devices))
+    assert cost == crossing_cost("all_reduce", 10**8, machine=machine, crossing=in_order)
+    # Five devices on each of two nodes of eight have no ring of NVLinks.
+    even = collective_cost("all_reduce", 10**8, machine=machine, devices=8 * nodes, nodes=nodes)
+    assert cost.seconds <= even.seconds
 
 
 def test_cards_in_no_box_get_the_one_they_were_measured_in() -> None:
@@ -56,7 +68,7 @@ def test_an_empty_exchange_launches_nothing_and_an_empty_sum_does() -> None:
         ("all_sum", 1, 2, 1, "", "collective.unknown-operation", {"op": "all_sum"}),
         ("all_reduce", -1, 2, 1, "", "collective.negative-bytes", {"match": r"\b0\b", "nbytes": -1}),
         ("all_reduce", 1, 9, 1, "", "collective.too-many-devices-on-node", {"match": r"\b8\b.*\b2\b", "devices": 9}),
-        ("all_reduce", 1, 9, 2, "", "collective.uneven-nodes", {"devices": 9, "nodes": 2}),
+        ("all_reduce", 1, 10, 4, "", "collective.uneven-nodes", {"devices": 10, "nodes": 4}),
         ("all_reduce", 1, 2, 1, "mpi", "collective.unknown-library", {}),
     ],
 )
@@ -65,3 +77,12 @@ def test_bad_questions(
 ) -> None:
     with raises(code, **figures):
         collective_cost(op, nbytes, machine=find_machine("dgx-a100"), devices=devices, nodes=nodes, library=library)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_to_all", "send_recv"])
+def test_a_time_without_its_interval_is_the_same(op: str) -> None:
+    machine = find_machine("dgx-h100:2")
+    crossing = first_devices(machine, 2, 2, op=op)
+    whole = crossing_cost(op, 3e6, machine=machine, crossing=crossing)
+    assert crossing_seconds(op, 3e6, machine=machine, crossing=crossing) == whole.seconds
+    assert whole.low < whole.seconds < whole.high

@@ -5,10 +5,11 @@ from typing import Any
 
 from tests import builders
 
-from trimaran.graph.kernels.workload import Work, WorkKind
+from trimaran.graph.kernels.workload import WorkKind
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES, ReplicaMemory, replica_memory
+from trimaran.pricing.kernels.software import RUNTIME, Software
 
 STEP = StepMemory(
     lines=((400, 0), (320, 40)),
@@ -22,7 +23,14 @@ DEVICE = find_device("v100-16gb")
 
 
 def rank(**changed: Any) -> ReplicaMemory:
-    asked: dict[str, Any] = {"batch": 10, "devices": 4, "sync": "nccl", "device": DEVICE, **changed}
+    asked: dict[str, Any] = {
+        "batch": 10,
+        "devices": 4,
+        "sync": "nccl",
+        "device": DEVICE,
+        "software": Software(),
+        **changed,
+    }
     return replica_memory(STEP, asked.pop("works", ()), **asked)
 
 
@@ -39,12 +47,16 @@ def test_buckets_hold_gradients_a_second_time() -> None:
 
 
 def test_gradients_that_are_views_of_buckets_are_there_once_but_always() -> None:
-    assert rank(bucket_view=True).peak_bytes == 100 + 300 + 400
-    assert rank(bucket_view=True).bucket_bytes == 0
+    assert rank(software=RUNTIME).peak_bytes == 100 + 300 + 400
+    assert rank(software=RUNTIME).bucket_bytes == 0
+
+
+def test_one_device_has_no_buckets() -> None:
+    assert rank(software=RUNTIME, devices=1).peak_bytes == rank(devices=1).peak_bytes
 
 
 def test_gradients_that_are_kept_are_there_in_the_forward() -> None:
-    assert rank(devices=1, keeps_gradients=True).peak_bytes == 100 + 700
+    assert rank(devices=1, software=Software(year=2022.0)).peak_bytes == 100 + 700
 
 
 def test_a_home_has_a_copy_from_each_other_device() -> None:
@@ -61,11 +73,9 @@ def test_servers_on_hosts_add_nothing() -> None:
     assert rank(sync="server").peak_bytes == rank(devices=1).peak_bytes
 
 
-def test_the_largest_convolution_has_a_workspace() -> None:
-    def convolution(nbytes: int) -> Work:
-        return builders.work(kind=WorkKind.CONVOLUTION, name="aten.convolution", nbytes=nbytes)
-
-    assert rank(works=(convolution(70), convolution(50))).workspace_bytes == 70
+def test_convolutions_take_what_is_free() -> None:
+    convolution = builders.work(kind=WorkKind.CONVOLUTION, name="aten.convolution", nbytes=70)
+    assert rank(works=(convolution,)).workspace_bytes == 0
 
 
 def test_products_take_more_workspace_on_hopper() -> None:

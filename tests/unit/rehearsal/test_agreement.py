@@ -12,6 +12,7 @@ from tests.unit.rehearsal.made_records import Maker
 
 from trimaran.base.errors import InputError
 from trimaran.rehearsal.agreement import Agreement, Finding, agree
+from trimaran.rehearsal.calls import ASIDE
 from trimaran.rehearsal.kinds import affordable, choose_ranks, find_axes, represent
 from trimaran.rehearsal.record import Invented, Record, TensorForm
 
@@ -172,6 +173,17 @@ def test_equal_sizes_from_other_modules_are_an_order_that_does_not_stop() -> Non
     assert not answer.waits
     assert {side.module for side in finding.sides} == {"a", "b"}
     assert "mixed" in finding.text
+
+
+def test_where_the_main_thread_is_while_another_asks_is_no_order() -> None:
+    def write(maker: Maker) -> None:
+        aside = f"0{ASIDE}"
+        maker.record.groups[aside] = msgspec.structs.replace(maker.record.groups["0"], name=aside, order=1_000_000)
+        for name in ["a", ""] if maker.record.rank != 1 else ["", "a"]:
+            maker.call("gather_object", aside, (), peer=0, module=name, line=12)
+        maker.step()
+
+    assert agreement_of(2, write).ok
 
 
 def test_branches_of_their_own_lines_are_no_fault() -> None:
@@ -367,6 +379,23 @@ def test_a_rank_that_is_not_rehearsed_is_played_by_its_kind() -> None:
         else:
             assert not answer.unsure
             assert set(answer.ranks) >= {0, 1, 3}
+
+
+def test_messages_to_a_rank_that_is_played_are_not_waited_for() -> None:
+    """It is played for the collectives of its stage group; to whom it sends is not known."""
+
+    def write(maker: Maker) -> None:
+        _, stages = mesh(maker)
+        rank = maker.record.rank
+        if rank % 2:
+            maker.receive(rank - 1, group=stages, line=20)
+        else:
+            maker.send(rank + 1, group=stages, line=20)
+        maker.all_reduce(stages, line=21)
+
+    answer = agree(ranks_of(4, write)[:3], kinds={3: 1})
+    assert 3 in answer.ranks
+    assert answer.ok
 
 
 # ---------------------------------------------------------------------------------------------------------------------

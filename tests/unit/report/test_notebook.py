@@ -34,7 +34,7 @@ def test_a_report_of_a_run_shows_predicted_and_measured_by_rank() -> None:
 
 
 def test_a_verdict_says_that_the_machine_was_busy() -> None:
-    assert "while other programs took 81% of the cores." in replace(REPORT, others=0.81)._repr_html_()
+    assert "while other programs took 81 % of the cores." in replace(REPORT, others=0.81)._repr_html_()
     assert "other programs" not in replace(REPORT, others=0.05)._repr_html_()
 
 

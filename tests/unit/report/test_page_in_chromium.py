@@ -110,3 +110,22 @@ def test_a_policy_keeps_other_scripts_from_running(tmp_path: Path) -> None:
     dom, console = browse(page, tmp_path / "profile")
     assert "<title>ran</title>" not in dom
     assert "Content Security Policy" in console
+
+
+def test_print_shows_the_tables_that_are_closed_on_the_screen(tmp_path: Path) -> None:
+    """A style for paper, taken for the screen: a script cannot look at paper."""
+    report(write_run(tmp_path / "run"), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    look = """<script>addEventListener("load", () => {
+      const closed = [...document.querySelectorAll("figure:not(.timeline) details:not([open]) table")];
+      document.body.dataset.shown = closed.length + "/" + closed.filter((one) => one.checkVisibility()).length;
+    })</script>"""
+    page = re.sub("<meta http-equiv=.Content-Security-Policy.[^>]*>", "", page).replace("</body>", f"{look}</body>")
+    shown = {}
+    for medium in ("print", "screen"):
+        (tmp_path / "page.html").write_text(page.replace("@media print", f"@media {medium}"))
+        dom, _ = browse(tmp_path / "page.html", tmp_path / "profile")
+        shown[medium] = re.search('data-shown="([0-9]+)/([0-9]+)"', dom).groups()  # type: ignore[union-attr]
+    closed, seen = shown["screen"]
+    assert int(closed) > 1
+    assert (seen, shown["print"]) == (closed, (closed, "0"))

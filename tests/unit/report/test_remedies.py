@@ -6,7 +6,7 @@ from rich.console import Console
 from tests.raising import raises
 
 from trimaran.base.remedies import CATALOGUE, Remedy, rank_remedies
-from trimaran.report.remedies import remedies_document, remedy_table
+from trimaran.report.remedies import remedies_document, remedies_view, remedy_table
 
 
 def remedy(name: str, gain: float, low: float, high: float, **more: Any) -> Remedy:
@@ -60,3 +60,12 @@ def test_what_a_remedy_needs_and_who_acts_is_said() -> None:
     said = " ".join(text.getvalue().split())
     assert "an option of Trimaran" in said
     assert CATALOGUE["load-ahead"].needs in said
+
+
+def test_a_script_that_does_not_run_by_trimaran_is_not_told_of_its_options() -> None:
+    text = StringIO()
+    view = remedies_view([remedy("load in 2 workers", 0.421, 0.4, 0.45)], of_script=True)
+    Console(file=text, width=80).print(view)
+    said = " ".join(text.getvalue().split())
+    assert "option of Trimaran" not in said
+    assert "By a change of the training script; needs" in said

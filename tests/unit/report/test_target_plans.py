@@ -9,7 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from trimaran.cli.views.plans import print_lines
-from trimaran.report.plans import outlook_lines
+from trimaran.report.plans import outlook_lines, target_verdict
 
 LONG = "tp4 x cp2 x pp2 (8 chunks) x dp64, zero2, 8 microbatches of 4"
 
@@ -97,3 +97,18 @@ def test_what_is_not_shown_is_counted_without_rows_that_are_no_candidates() -> N
     assert any("and 5 more: --verbose lists all" in line for line in shown(plan | {"candidates": others}))
     table = next(part for part in outlook_lines(plan | {"candidates": others}, most=None) if isinstance(part, Table))
     assert table.row_count == 21
+
+
+def test_the_verdict_of_a_target_is_one_sentence_that_the_lines_behind_it_do_not_repeat() -> None:
+    plan = for_target()
+    assert target_verdict(plan).startswith(f"For the least time: batch 2048 by {LONG} on 1024 (32 a replica): 51.4 min")
+    untimed = plan | {"time_to_accuracy_s": None, "objective": "throughput", "curve": None}
+    rows = [row | {"samples_per_s": 14_873.0} for row in plan["candidates"]]
+    untimed |= {"candidates": rows, "pareto": rows[:1], "chosen": rows[0]}
+    assert target_verdict(untimed).startswith("For the most samples a second: batch 2048")
+    for document in (plan, untimed):
+        assert not any(str(line).startswith("For the ") for line in outlook_lines(document))
+    # A curve without a rule of the learning rate is in a note of the plan, with both batches.
+    assert not any("earning rate" in str(line) for line in outlook_lines(plan))
+    stop = {"devices": None, "interval": [None, None], "least_saved_per_doubling": 0.1, "counts": [8, 1024]}
+    assert any("saves 10 % of the time or more" in str(line) for line in outlook_lines(plan | {"stop": stop}))

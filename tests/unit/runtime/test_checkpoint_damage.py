@@ -20,6 +20,8 @@ from trimaran.checkpoint_files import store as store_module
 from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.disk import LocalDisk
 from trimaran.checkpoint_files.store import FORMAT, MANIFEST, MARKER, Fault, Store
+from trimaran.runtime.checkpoint.saving import find_saved
+from trimaran.runtime.communication.channels import ALONE
 
 RANKS = 2
 SHARDS = [f"rank{rank}.safetensors" for rank in range(RANKS)]
@@ -428,3 +430,22 @@ def test_an_empty_folder_has_none(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nothing"):
         with raises("checkpoint.none", InputError):
             Store(folder).open_newest()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_commit_is_on_the_disk_before_a_training_goes_on_from_it(
+    named: bool, newest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped while it committed may have left its marker in memory alone."""
+    synced: set[str] = set()
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", noted)
+    # It is no state of a training, which is told once the checkpoint was found.
+    with raises("checkpoint.other-version", CorruptDataError):
+        find_saved(newest if named else newest.parent, ALONE)
+    assert {str(newest), str(newest / MARKER)} <= synced

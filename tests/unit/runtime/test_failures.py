@@ -42,6 +42,19 @@ def test_an_error_of_ours_is_raised_as_it_is(tmp_path: Path) -> None:
     assert error.figures == {"batch": 3, "rank": 1}
 
 
+def test_of_a_crash_the_cause_and_the_innermost_calls_are_in_the_message(tmp_path: Path) -> None:
+    stack = [f'  File "/code.py", line {number} in f{number}' for number in range(40)]
+    lines = ["epoch 3", "double free or corruption (out)", "Fatal Python error: Aborted", "", "Thread 0x2 (idle):"]
+    lines += ['  File "/other.py", line 1 in wait', "", "Current thread 0x1 (most recent call first):", *stack]
+    log = tmp_path / "rank0.log"
+    log.write_text("\n".join([*lines, "", "Extension modules: numpy (total: 1)"]))
+    error = to_error(Failure(rank=0, exit_code=-6), log, kept=True)
+    for told in ("SIGABRT", "double free or corruption", "Fatal Python error: Aborted", "in f0", "in f10"):
+        assert told in str(error)
+    for left in ("Extension modules", "other.py", "in f39"):
+        assert left not in str(error)
+
+
 def test_a_log_that_is_not_kept_is_not_named(tmp_path: Path) -> None:
     log = tmp_path / "rank0.log"
     silent = to_error(Failure(rank=0, exit_code=3), log, kept=False)

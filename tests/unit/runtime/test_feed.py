@@ -46,14 +46,15 @@ def test_an_epoch_visits_every_sample_once_and_each_epoch_otherwise() -> None:
 
 @pytest.mark.parametrize(("replicas", "microbatches"), [(2, 1), (2, 3), (4, 2)])
 def test_any_plan_trains_on_the_same_global_batches(replicas: int, microbatches: int) -> None:
-    """14 samples in batches of 4, the last one of 2: replicas of 4 leave that one out."""
+    """14 samples in batches of 4, the last one of 2: two replicas of 4 run one that is not theirs."""
     alone = targets(feed(job(14, 4)))
     shares = [
         targets(feed(job(14, 4), replicas=replicas, microbatches=microbatches, replica=replica))
         for replica in range(replicas)
     ]
     joined = [list(chain(*parts)) for parts in zip(*shares, strict=True)]
-    assert joined == (alone[:-1] if replicas == 4 else alone)
+    assert [one[: len(batch)] for one, batch in zip(joined, alone, strict=True)] == alone
+    assert joined[-1][2:] == [alone[-1][-1]] * (2 if replicas == 4 else 0)
 
 
 def test_microbatches_are_contiguous_parts_of_the_share() -> None:
@@ -86,10 +87,17 @@ def test_the_small_last_batch_can_be_left_out() -> None:
     assert feed(job(10, 4)).batches == 3
 
 
-def test_a_last_batch_smaller_than_the_replicas_is_left_out_with_a_note() -> None:
-    own = feed(job(9, 4), replicas=2)
-    assert own.batches == 2
-    assert own.notes == ("the last 1 samples of each epoch are left out: they are fewer than the 2 replicas",)
+def test_in_a_last_batch_smaller_than_the_replicas_the_others_have_a_sample_that_does_not_count() -> None:
+    lasts = []
+    for replica in range(3):
+        own = Feed(job(10, 4), replicas=3, microbatches=2, replica=replica, reads=True)
+        assert (own.batches, own.notes) == (3, ())
+        share = list(own.shares())[-1]
+        lasts.append((share.samples, share.sizes, share.counts))
+    assert lasts == [(2, (1, 0), True), (2, (1, 0), True), (2, (1, 0), False)]
+    assert [
+        targets(Feed(job(10, 4), replicas=3, microbatches=2, replica=replica, reads=True))[-1] for replica in (1, 2)
+    ] == [targets(feed(job(10, 4)))[-1][1:]] * 2
 
 
 def test_a_rank_that_reads_nothing_gets_shares_without_data() -> None:

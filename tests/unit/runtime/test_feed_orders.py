@@ -115,8 +115,8 @@ def test_a_stream_is_cut_as_it_comes() -> None:
     assert targets(own) == [[0, 1], [4, 5], [8]]
     assert targets(feed(stream(Numbers(), drop_last=True))) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     few = feed(stream(Numbers()), replicas=3)
-    assert targets(few) == [[0, 1], [4, 5]]
-    assert few.notes == ("the last 2 samples of the stream are left out: they are fewer than the 3 replicas",)
+    assert targets(few) == [[0, 1], [4, 5], [8]]
+    assert few.notes == ()
     data = epoch_data(stream(Numbers()))
     assert (data.samples, data.numbered) == (None, False)
     with raises("plan.epoch-length-unknown"):
@@ -145,6 +145,53 @@ def test_a_stream_that_gives_other_samples_now_is_not_gone_on_in() -> None:
     short.load_state_dict(own.state_dict())
     with raises("feed-state.stream-too-short", samples=3):
         targets(short)
+
+
+class Counted(IterableDataset[Any]):
+    """Other numbers in each pass, by a counter, of which its state may tell."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter(range(self.passes * 100, self.passes * 100 + 6))
+
+
+class Stated(Counted):
+    """At the end of an epoch it says so; gone through then, it gives nothing more of that epoch."""
+
+    ended = False
+
+    def __iter__(self) -> Iterator[int]:
+        if self.ended:
+            self.ended = False
+            return iter(())
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes, self.ended = state["passes"], True
+
+
+@pytest.mark.parametrize("make", [Counted, Stated])
+def test_a_stream_that_counts_its_passes_goes_on_at_the_end_of_an_epoch(make: Any) -> None:
+    """An epoch is gone through again by one without a state; after two that is another one, and refused."""
+    own = feed(stream(make()))
+    targets(own)
+    state = own.state_dict()
+    again = feed(stream(make()))
+    again.load_state_dict(state)
+    assert targets(again) == targets(own) == [[200, 201, 202, 203], [204, 205]]
+    assert any("epoch 0 of the stream was read again" in note for note in again.notes) == (make is Counted)
+    later = feed(stream(make()))
+    later.load_state_dict(own.state_dict())
+    if make is Stated:
+        assert targets(later) == [[300, 301, 302, 303], [304, 305]]
+        return
+    with raises("feed-state.other-samples"):
+        targets(later)
 
 
 def iter_of(samples: int) -> Any:

@@ -125,7 +125,7 @@ os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "killed" else sys.exit("a
 """
 
 
-@pytest.mark.parametrize("how", ["killed", "an error"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("an error", marks=pytest.mark.sweep)])
 def test_workers_end_with_a_rank_that_loads_in_another_thread_and_has_a_handler(how: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SCRIPT, how], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60

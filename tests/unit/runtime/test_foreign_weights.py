@@ -561,6 +561,7 @@ def test_transformers_reads_what_was_exported(tmp_path: Path) -> None:
             assert all(same_bits(content.read(name), weights[name]) for name in content.forms)
 
 
+@pytest.mark.sweep
 def test_memory_is_that_of_one_tensor(tmp_path: Path) -> None:
     """64 tensors of 4 MiB go from safetensors to a folder in a process that has room for few of them."""
     write_weights(

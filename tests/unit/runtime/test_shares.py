@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
 
-from trimaran.runtime.data.batch_shares import microbatch_sizes, partition_batch, split_evenly
+from trimaran.runtime.data.batch_shares import first_sample, microbatch_sizes, partition_batch, split_evenly
 
 
 @given(st.integers(0, 200), st.integers(1, 20))
@@ -17,16 +17,27 @@ def test_an_even_split_loses_nothing_and_differs_by_one_at_most(count: int, part
 
 
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 16))
-def test_every_sample_is_in_one_microbatch(samples: int, replicas: int, microbatches: int) -> None:
-    sizes = microbatch_sizes(samples, replicas=replicas, microbatches=microbatches)
-    assert sum(map(sum, sizes)) == samples
+def test_every_sample_is_in_one_microbatch_that_counts(samples: int, replicas: int, microbatches: int) -> None:
+    """Of fewer samples than replicas the others run the last one too, which does not count there."""
+    degrees = {"replicas": replicas, "microbatches": microbatches}
+    sizes = microbatch_sizes(samples, **degrees)
+    starts = [first_sample(samples, **degrees, replica=replica) for replica in range(replicas)]
+    counted = [
+        start + number
+        for start, share in list(zip(starts, sizes, strict=True))[:samples]
+        for number in range(sum(share))
+    ]
+    assert counted == list(range(samples))
+    assert all(
+        (start, sum(share)) == (samples - 1, 1) for start, share in list(zip(starts, sizes, strict=True))[samples:]
+    )
     assert [len(share) for share in sizes] == [microbatches] * replicas
 
 
 @given(st.integers(1, 8), st.integers(1, 16), st.integers(0, 200))
 def test_all_replicas_leave_out_the_same_microbatches(replicas: int, microbatches: int, more: int) -> None:
-    """Otherwise their collectives would not match. It holds wherever each replica has a sample."""
-    sizes = microbatch_sizes(replicas + more, replicas=replicas, microbatches=microbatches)
+    """Otherwise their collectives would not match."""
+    sizes = microbatch_sizes(1 + more, replicas=replicas, microbatches=microbatches)
     assert len({tuple(size > 0 for size in share) for share in sizes}) == 1
     assert all(share[0] > 0 for share in sizes)
 

@@ -3,6 +3,7 @@
 import mmap
 import os
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -174,10 +175,10 @@ def test_a_thread_in_torch_compile_is_seen_there_and_not_in_what_it_compiled() -
     seen: dict[str, Stacks] = {}
 
     def backend(module: Any, _: object) -> Any:
-        seen["compiling"] = stacks_of(threading.get_ident())
+        seen["compiling"] = stacks_of(threading.get_native_id())
 
         def run(*arguments: Any) -> Any:
-            seen["running"] = stacks_of(threading.get_ident())
+            seen["running"] = stacks_of(threading.get_native_id())
             return module.forward(*arguments)
 
         return run
@@ -188,6 +189,29 @@ def test_a_thread_in_torch_compile_is_seen_there_and_not_in_what_it_compiled() -
     torch.compile(double, backend=backend)(torch.ones(2))
     assert seen["compiling"].compiles
     assert not seen["running"].compiles
+
+
+def test_a_thread_is_looked_at_while_it_runs() -> None:
+    def run_on() -> None:
+        numbers.append(threading.get_native_id())
+        while not done.is_set():
+            sum(numbers)
+
+    numbers: list[int] = []
+    done = threading.Event()
+    thread = threading.Thread(target=run_on)
+    thread.start()
+    try:
+        while not numbers:
+            time.sleep(0.001)
+        for _ in range(5):
+            found = stacks_of(numbers[0])
+            assert any("in run_on" in line for line in found.lines)
+            assert found.innermost
+    finally:
+        done.set()
+        thread.join()
+    assert stacks_of(numbers[0]).innermost == ()
 
 
 def test_the_first_steps_may_take_as_long_as_anything_else() -> None:

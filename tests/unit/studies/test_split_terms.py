@@ -11,6 +11,7 @@ from tests.raising import raises
 
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
 from trimaran.program import Program, lower
+from trimaran_studies.reproduce.dgx1_real import middle_curves
 from trimaran_studies.reproduce.step_split import Block, TimedStep, measured_terms, predicted_terms, recording_cost
 
 STEP_S = 10.0
@@ -128,3 +129,11 @@ def test_steps_that_are_recorded_in_more_detail_count_as_often_as_they_come() ->
     """Every second step costs 4 % more, the others nothing: 2 % in the mean."""
     on = [*block(0, 2, 4, 6, seconds=1.04), *block(1, 3, 5, 7, seconds=1.0)]
     assert recording_cost([tuple(on)], [block(*range(8), seconds=1.0)], every=2) == pytest.approx(0.02)
+
+
+def test_links_of_networks_are_their_middle_at_the_sizes_that_all_have() -> None:
+    """A busy machine leaves out sizes that would take too long, with one network and not with the next."""
+    key = builders.curve_key("AR")
+    measured = [builders.curve(1.0, 1e9), builders.curve(3.0, 1e9)[:2], builders.curve(2.0, 1e9)]
+    found = middle_curves([{key: curve} for curve in measured])
+    assert found == {key: builders.curve(2.0, 1e9)[:2]}

@@ -27,6 +27,7 @@ from trimaran.planning.documents import (
     goal_of_plan,
     head_document,
     option_document,
+    rates_document,
     rejections_document,
     search_document,
 )
@@ -300,7 +301,11 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
     found = search_document(explained.found, prices=explanation.prices, goal=goal_of_plan(planned.outlook))
     return {
         **head_document(planned),
-        "plan": _anatomy(explanation.chosen) | {"binding": binding(explanation.chosen.candidate)},
+        "plan": {
+            **_anatomy(explanation.chosen),
+            **rates_document(planned, explanation.chosen.candidate),
+            "binding": binding(explanation.chosen.candidate),
+        },
         "critical_path": [
             {
                 "instruction": None if leg.instruction is None else leg.instruction.id,

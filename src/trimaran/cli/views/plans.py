@@ -43,7 +43,7 @@ from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.gradient_noise import gradient_noise_lines
-from trimaran.report.plans import TARGET_ROWS, load_lines, outlook_lines, run_lines, training_line
+from trimaran.report.plans import TARGET_ROWS, load_lines, outlook_lines, run_lines, target_verdict, training_line
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import (
     add_figures,
@@ -120,10 +120,14 @@ def print_plan(out: Console, planned: Planned) -> None:
 def print_verdict(out: Console, planned: Planned) -> None:
     """Print a plan in a sentence, its bottleneck in another one, and for what it is in a third one.
 
+    Of a plan to a target the time or the cost of the training comes first.
+
     Args:
         out: where to
         planned: by whichever backend
     """
+    if planned.outlook is not None and (sentence := target_verdict(plan_document(planned))):
+        out.print(f"[bold]{escape(sentence)}[/]")
     out.print(f"{plan_sentence(planned)}.")
     if sentence := binding(planned.chosen):
         out.print(escape(sentence[:1].upper() + sentence[1:]))
@@ -136,10 +140,16 @@ def plan_sentence(planned: Planned) -> str:
     low, high = chosen.interval_s
     epoch = "" if chosen.epoch_s is None else f"{format_seconds(chosen.epoch_s)} an epoch, "
     return (
-        f"{escape(planned.name)} on {format_count(planned.devices, 'device')}: [bold]{escape(chosen.name)}[/], "
+        f"{escape(planned.name)} on {_devices(planned)}: [bold]{escape(chosen.name)}[/], "
         f"{epoch}{format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}){_gain(planned)}"
     )
+
+
+def _devices(planned: Planned) -> str:
+    """How many devices the chosen strategy takes, and of how many where some stay idle."""
+    taken, there = planned.chosen.strategy.devices, format_count(planned.devices, "device")
+    return there if taken >= planned.devices else f"{taken} of {there}"
 
 
 def _where(planned: Planned) -> str:
@@ -158,6 +168,8 @@ def _gain(planned: Planned) -> str:
         tokens_per_s = planned.global_batch_size * evidence.problem.sample_tokens / chosen.step_time_s
         return f", {tokens_per_s:,.0f} tokens/s, {100 * evidence.chosen.utilization:.0f} % of the devices' peak"
     if not planned.request.is_here:
+        if chosen.strategy.devices == 1:
+            return ""
         alone_s, fits = one_device_of(planned)
         lone = "" if fits else ", on which the whole would not fit"
         return "" if alone_s is None else f", {alone_s / chosen.step_time_s:.2f} times one device{lone}"
@@ -255,25 +267,26 @@ def print_candidates(out: Console, found: Search[Any], *, alone_s: float | None 
 def _trained_sentence(trained: "Trained") -> str:
     """The epochs, the speed and what was learned, and how far the prediction is off."""
     report, comparison = trained.report, trained.report.comparison
-    parts = [f"Trained {format_count(len(trained.result.epochs), 'epoch')}"]
+    done, before = len(trained.result.epochs), trained.result.epochs_before
+    if trained.was_over:
+        how = trained.how_to_resume(more=True)
+        return f"Nothing was left to train: {format_count(done, 'epoch')} had been done before. To train more: {how}"
+    parts = [f"Trained {format_count(done - before, 'epoch')}{f' more, {done} in all' if before else ''}"]
     if report.samples_per_s is not None:
         parts.append(f"{report.samples_per_s:.0f} samples/s")
     if report.final.get("accuracy") is not None:
         parts.append(f"accuracy {report.final['accuracy']:.4f}")
     end = ""
-    steps = [] if comparison is None else [rank.step for rank in comparison.ranks if rank.step.measured_s is not None]
-    if steps:
-        predicted, measured = (
-            max(values) for values in zip(*((one.predicted_s, one.measured_s or 0.0) for one in steps), strict=True)
-        )
-        end = f" A step took {format_seconds(measured)}, predicted {format_seconds(predicted)}."
+    if comparison is not None and comparison.step.measured_s:
+        measured, predicted = map(format_seconds, (comparison.step.measured_s, report.prediction.step_time_s))
+        end = f" A step took {measured}, predicted {predicted}."
     return f"{', '.join(parts)}.{end}"
 
 
 def print_trained(out: Console, trained: "Trained") -> None:
     """Print the epochs, predicted against measured, and where everything is."""
     result, comparison = trained.result, trained.report.comparison
-    out.print(f"\n[bold]{escape(_trained_sentence(trained))}[/]")
+    out.print(f"\n[bold]{escape(_trained_sentence(trained))}[/]", soft_wrap=trained.was_over)
     if result.verified is not None:
         out.print(escape(str(result.verified)), soft_wrap=True)
         print_notes(out, result.verified.notes)
@@ -301,7 +314,7 @@ def print_trained(out: Console, trained: "Trained") -> None:
         out.print(f"model    {escape(shown_path(result.weights))}", soft_wrap=True)
     out.print(f"run      {escape(run.shown)}", soft_wrap=True)
     if result.checkpoint is not None:
-        out.print(f"go on    {escape(trained.how_to_resume(epochs='N'))}", soft_wrap=True)
+        out.print(f"go on    {escape(trained.how_to_resume(more=True))}", soft_wrap=True)
 
 
 _SEEN = 0.005
@@ -313,7 +326,7 @@ def print_simulation(out: Console, planned: Planned) -> None:
     chosen = planned.simulated.chosen
     low, high = chosen.interval_s
     out.print(
-        f"{escape(planned.name)} on {format_count(planned.devices, 'device')}: [bold]{escape(chosen.name)}[/]"
+        f"{escape(planned.name)} on {_devices(planned)}: [bold]{escape(chosen.name)}[/]"
         f"{over_links(planned.link)}, {format_seconds(chosen.step_time_s)} a step "
         f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {escape(binding(chosen))}"
     )
@@ -438,7 +451,7 @@ def candidate_table(
     columns = ["interval: 90 %, in the unit of the step", "peak: memory of the fullest rank"]
     table = frame_table("Candidates")
     add_words(table, "", no_wrap=True)
-    table.add_column("strategy", min_width=12)
+    table.add_column("strategy", min_width=12, overflow="fold")
     add_figures(table, "step", "interval", "peak")
     more: list[tuple[str, Callable[[Option], str]]] = []
     if any(row.epoch_s is not None for row in rows):

@@ -20,7 +20,7 @@ from typing import Any
 
 from trimaran.base.decoding import from_plain
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
-from trimaran.base.files import temporary_folder
+from trimaran.base.files import check_writable, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.convergence.curve import Curve, fit_curve
 from trimaran.convergence.files import write_curve
@@ -426,10 +426,7 @@ def _check_output(path: Path) -> None:
     """Refuse what could not be written in the end, before hours of training."""
     if path.suffix.lower() not in (".json", ".toml"):
         raise InputError(f"--output {path}: a curve file ends in .json or .toml", path=str(path))
-    if not path.parent.is_dir():
-        raise InputError(f"--output {path}: there is no folder {path.parent}: make it first", path=str(path))
-    if path.is_dir():
-        raise InputError(f"--output {path}: this is a folder: name a file in it", path=str(path))
+    check_writable(path)
 
 
 def _in_order(runs: dict[tuple[int, int], Run]) -> list[Run]:

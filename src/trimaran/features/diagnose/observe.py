@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import temporary_folder
+from trimaran.base.signals import exit_code
 from trimaran.base.system import needs_linux
 from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe import (
@@ -64,11 +65,13 @@ class Observed:
         exit_code: of the command; negative: the number of the signal that ended it
         records: of its processes
         others: share of the cores that other programs took meanwhile [0..1]; None: not known
+        stopped: the signal that asked for its end, where it did not end well then; None: it ended by itself
     """
 
     exit_code: int
     records: Sequence[ProcessRecord]
     others: float | None = None
+    stopped: int | None = None
 
 
 def observe_command(command: Sequence[str], *, again: bool = True, output_to: int | None = None) -> Observed:
@@ -95,13 +98,21 @@ def observe_command(command: Sequence[str], *, again: bool = True, output_to: in
     with temporary_folder("trimaran-observe-") as folder:
         environment = watched_environment(os.environ, folder, again=again)
         others = Others()
-        try:
-            process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
-        except OSError as error:
-            raise InputError(f"{program} cannot be run: {error.strerror}", command=program) from error
-        with _forwarded(process):
-            exit_code = process.wait()
-        return Observed(exit_code=exit_code, records=read_records(folder), others=others.share())
+        with _requests() as asked:
+            try:
+                process = subprocess.Popen([program, *command[1:]], env=environment, stdout=output_to)
+            except OSError as error:
+                raise InputError(f"{program} cannot be run: {error.strerror}", command=program) from error
+            asked.hand_on_to(process)
+            ended = process.wait()
+        if ended in (-signal.SIGINT, exit_code(signal.SIGINT)):
+            asked.signals.append(signal.SIGINT)
+        return Observed(
+            exit_code=ended,
+            records=read_records(folder),
+            others=others.share(),
+            stopped=asked.signals[0] if ended and asked.signals else None,
+        )
 
 
 def describe_exit(exit_code: int) -> str | None:
@@ -118,17 +129,36 @@ def describe_exit(exit_code: int) -> str | None:
     return f"the command was ended by {names.get(-exit_code, f'signal {-exit_code}')}"
 
 
+class _Requests:
+    """Signals that ask for the end: handed on to the command. Ctrl-C reaches it by itself: it is in our group.
+
+    Attributes:
+        signals: those that came
+    """
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def hear(self, number: int, _frame: object) -> None:
+        """Note a signal, and hand it on."""
+        self.signals.append(number)
+        if self._process is not None and number != signal.SIGINT:
+            self._process.send_signal(number)
+
+    def hand_on_to(self, process: "subprocess.Popen[bytes]") -> None:
+        """Hand on what comes to a process, and what came while it was started."""
+        self._process = process
+        for number in self.signals:
+            process.send_signal(number)
+
+
 @contextlib.contextmanager
-def _forwarded(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Hand a request to end on to the command. Ctrl-C reaches it by itself: it is in our group."""
-
-    def hand_on(number: int, _frame: object) -> None:
-        process.send_signal(number)
-
-    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, hand_on)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
+def _requests() -> Iterator[_Requests]:
+    requests = _Requests()
+    before: dict[int, Any] = {n: signal.signal(n, requests.hear) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield requests
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

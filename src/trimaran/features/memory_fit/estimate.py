@@ -35,7 +35,7 @@ from trimaran.machine.types import OFFLOAD_SHARE, Device
 from trimaran.memory.minimum import minimum_memory, needed_bytes
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
-from trimaran.memory_budget.options import parse_budget, parse_size
+from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
@@ -498,6 +498,9 @@ def below_minimum(
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
     devices = _devices_for(state_bytes, _rest_bytes(trace), budget_bytes)
+    with_one = devices is None and samples > 1 and state_bytes > budget_bytes
+    if with_one:
+        devices = _devices_for(state_bytes, _rest_bytes(trace_of(1)), budget_bytes)
     what = f"one operation alone needs {least.describe()}"
     held = (
         f"parameters and buffers {format_bytes(state)}, gradients {format_bytes(gradients)}, optimizer state "
@@ -510,7 +513,8 @@ def below_minimum(
     if devices is not None and state_bytes > _LARGE * budget_bytes:
         node = usual_node(steps.device) or plain_node(steps.device, 1)
         command = f"`trimaran plan {job} --cluster {node.name} --devices {devices}`"
-        ways.insert(0, f"ZeRO or tensor parallelism over {devices} or more devices, which shard that state: {command}")
+        shares = "which shard that state" + (", with a batch of 1 on each at a time" if with_one else "")
+        ways.insert(0, f"ZeRO or tensor parallelism over {devices} or more devices, {shares}: {command}")
     return InfeasibleError(
         f"does not fit: no plan fits {format_bytes(budget_bytes)}; {what}. What would help: {'; '.join(ways)}",
         code="memory.nothing-fits",
@@ -608,6 +612,7 @@ def estimate_memory(
         InfeasibleError: the budget is below the minimum memory, or the host has too little room
     """
     alone, coding = find_device(device), None if codec is None else parse_codec(codec)
+    within = None if budget is None else parse_budget(budget)
     host_bytes, host_source = _host_room(alone, sharing, host)
     catalog_device = sharing_device(alone, HostPath(sharing=sharing))
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
@@ -624,7 +629,7 @@ def estimate_memory(
         codec=coding,
     )
     whole = steps.step(samples)
-    budget_bytes, card_bytes = _budget(budget, catalog_device, whole.kept)
+    budget_bytes, card_bytes = _budget(within, catalog_device, whole.kept)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
     found, in_parts = _plan(
@@ -646,6 +651,7 @@ def estimate_memory(
         estimate_of(made, catalog_device, chosen, found),
         card_bytes=card_bytes,
         context_bytes=0 if card_bytes is None else catalog_device.memory.context_bytes,
+        workspace_bytes=whole.costs.workspace_bytes,
         host_bytes=host_bytes,
         host_source=host_source,
         codec="" if coding is None else coding.name,
@@ -693,9 +699,8 @@ def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | N
     return room, f"{OFFLOAD_SHARE:.0%} of {format_bytes(node.host_memory_bytes)} in {node.title}{shares}"
 
 
-def _budget(asked: str | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
+def _budget(budget: Budget | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
     """The budget of the step, and the card that it stands for; None where it is a share [bytes]."""
-    budget = None if asked is None else parse_budget(asked)
     if budget is not None and budget.nbytes is None:
         return budget.resolve(kept.peak), None
     card_bytes = device.memory.nbytes if budget is None or budget.nbytes is None else budget.nbytes

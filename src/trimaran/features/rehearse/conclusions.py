@@ -104,7 +104,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     agreement = agree(records, rehearsed.representatives) if len(records) > 1 else None
     parted = agreement is not None and not agreement.ok
     # Where ranks part, one that waits for another's object fails of that.
-    failed = [run for run in rehearsed.runs if not (parted and _WAITING.match(run.record.end.text))]
+    failed = [run for run in rehearsed.runs if not (parted and _WAITING.search(run.record.end.text))]
     troubles = list(_failures(failed, len(rehearsed.runs), _folder(question)))
     has_failed = bool(troubles)
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
@@ -240,7 +240,7 @@ def _failures(runs: Sequence[RankRun], rehearsed: int, folder: Path) -> Iterator
         who = f"rank {first}" if len(failed_runs) == 1 else f"{len(failed_runs)} of {rehearsed} rehearsed ranks"
         where = _own_line(lines, folder)
         help_: tuple[str, ...] = ()
-        missing = _MISSING.match(text)
+        missing = _MISSING.search(text)
         if missing is not None:
             help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports it as a real one",)
         yield Trouble(
@@ -499,6 +499,14 @@ def _notes(
     for run in rehearsed.runs:
         if run.record.end.how == "seconds" and _step_ends(run.record):
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
+    most = max(memories.values(), key=lambda memory: memory.reserved)
+    later = [step.allocated for step in most.steps[1:]]  # the first step has what comes before it, too
+    if most.peak.part == "setup" and later:
+        at = _peak_line(most)
+        yield (
+            f"rank {most.rank} allocates most before its first step{f', at {at}' if at else ''}: "
+            f"{format_bytes(most.peak.allocated)}; its later steps {format_bytes(max(later))} at most"
+        )
     said: set[str] = set()
     for text in (
         *(note for record in rehearsed.records for note in record.notes),

@@ -105,12 +105,21 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         said = training_line(to_plain(plan.training))
         contents.sections.append(Section(id="training", title="Time to accuracy", content=[Words(lines=[said])]))
     else:
-        contents.add(None, "Time to accuracy", f"the plan has no target: trimaran plan {job} --curve NAME -o plan.json")
-    contents.add(None, "Predicted against measured", f"a run has it: trimaran train {job} --plan {shown}")
+        target = "--curve NAME" if plan.has_program else "--tokens NUMBER"
+        machine = f" --cluster {plan.premises.cluster}" if plan.premises.cluster else ""
+        asked = f"trimaran plan {job}{machine} {target} -o plan.json"
+        contents.add(None, "Time to accuracy", f"the plan has no target: {asked}")
+    contents.add(
+        None,
+        "Predicted against measured",
+        f"a run has it: trimaran train {job} --plan {shown}"
+        if plan.has_program
+        else f"a run has it, and another runtime runs this plan: trimaran export {shown} --to pytorch",
+    )
     contents.add(
         None,
         "Crossover with model parallelism",
-        f"a study: trimaran crossover {job} --cluster {plan.premises.cluster or 'NAME'} --json",
+        f"a study: trimaran crossover {job} --cluster {(plan.premises.cluster or 'NAME').partition(':')[0]} --json",
     )
     contents.sections.append(commands_section(_environment(plan), _commands(plan, str(path))))
     return Page(
@@ -154,6 +163,7 @@ def _asked_again(plan: Plan) -> str:
         words += ["--sequence", str(premises.sequence_length)]
     if premises.precision:
         words += ["--precision", premises.precision]
+    words += ["--strategy", plan.strategy.name]
     return f"{shlex.join([*words, '--json'])} > answer.json; trimaran report answer.json"
 
 

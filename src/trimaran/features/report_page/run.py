@@ -291,6 +291,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
             ],
             target=None if plan is None or plan.training is None else plan.training.target,
             says="" if plan is None or plan.training is None else f"Planned: {training_line(to_plain(plan.training))}.",
+            metric_name="metric" if any(one.metric is not None for one in files.epochs) else "accuracy",
         ),
         "Time to accuracy",
         f"no epoch ended: {train}",

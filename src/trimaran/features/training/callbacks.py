@@ -100,7 +100,7 @@ class Callbacks:
 
     def _values(self) -> Values:
         values, model = self._held.versions(), self._executor.model
-        if not values:
+        if self._job.on_step is None and self._job.on_epoch is None:
             return {}
         for path, module in model.named_modules():
             plain = {name: one for name, one in vars(module).items() if isinstance(one, bool | int | float | str)}

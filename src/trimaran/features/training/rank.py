@@ -184,6 +184,7 @@ class RankResult:
 
     Attributes:
         epochs: figures of each
+        epochs_before: how many of them the checkpoint had from which it went on
         timeline: what happened when, on all ranks
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
@@ -200,6 +201,7 @@ class RankResult:
     """
 
     epochs: tuple[Epoch, ...] = ()
+    epochs_before: int = 0
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
     gradient_noise: RunNoise | None = None
@@ -422,7 +424,8 @@ def train_rank(
         with ACTIVITY.during("saving the first checkpoint"):
             session.save_checkpoint(directory.checkpoints)
     cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
-    started, over = session.steps, session.stopped or len(session.history) >= job.epochs
+    started, epochs_before = session.steps, len(session.history)
+    over = session.stopped or epochs_before >= job.epochs
     with ACTIVITY.during("between steps"):
         rolls_back = on_nan == "rollback"
         epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints, rolls_back=rolls_back))
@@ -442,8 +445,7 @@ def train_rank(
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")
     if loaded and over:
-        done = format_count(len(epochs), "epoch")
-        notes = (*notes, f"no step was left to train: the training of the checkpoint had ended, after {done}")
+        notes = (*notes, "no step was left to train: the training of the checkpoint had ended")
     timeline = session.timeline()
     final = session.weights()
     steps, checkpoint = session.steps, session.saved
@@ -455,6 +457,7 @@ def train_rank(
         steps=steps,
         checkpoint=checkpoint,
         epochs=epochs,
+        epochs_before=epochs_before,
         timeline=timeline,
         memory=memory,
         gradient_noise=noise,

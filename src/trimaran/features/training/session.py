@@ -266,7 +266,8 @@ class Session:
         self._feed.watch()
         if self._callbacks.call(self, "on_epoch", number, dict(metrics)):
             self.stopped = True
-        self._check_constants()
+        if self.job.on_epoch is not None:
+            self._check_constants()
         self._feed.follow()
         return metrics
 
@@ -390,6 +391,7 @@ class Session:
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
         self._callbacks.check_trained()
+        # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
         samples = None
         if self._fetched is not None and batch is self._fetched[0]:
@@ -410,18 +412,19 @@ class Session:
         self._feed.watch()
         if self._callbacks.call(self, "on_step", number, {"loss": loss}):
             self.stopped = True
-        self._check_constants()
+        if self.job.on_step is not None:
+            self._check_constants()
         self._feed.follow()
         if self.executor.asked:
             self._agree_to_stop()
         return loss
 
     def _check_constants(self) -> None:
-        """See that no attribute that the graph has as a constant was changed."""
+        """See that nothing was changed that the graph has as a constant."""
         found = self._constants.changed() if self._constants is not None else []
         if found:
             raise InputError(
-                f"{format_some(found)} of session.model changed, and under {self.strategy.name} ranks run the graph of "
+                f"{format_some(found)} changed, and under {self.strategy.name} ranks run the graph of "
                 "the model, which has the value of its capture: make it a buffer (register_buffer) and change it in "
                 "place, put it into the batch, or train by replicas: --allow dp",
                 code="session.attribute-changed",

@@ -55,7 +55,7 @@ from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
 from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.graph.user_model import quiet
-from trimaran.jobs.resolve import JobSource
+from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
 from trimaran.measure.others import Others, busy_note
 from trimaran.planning.preparation import cluster_environment
@@ -91,6 +91,7 @@ class Trained:
         saving: when its state was saved; None: only where a signal ended it
         on_nan: what was done where the loss of a step was not a finite number
         max_restarts: times that its ranks might have been started again
+        resumed: run or checkpoint that it went on from; None: it began anew
     """
 
     run: RunDirectory
@@ -102,20 +103,28 @@ class Trained:
     saving: Saving | None = None
     on_nan: str = "stop"
     max_restarts: int = 0
+    resumed: Path | None = None
 
-    def how_to_resume(self, epochs: str = "") -> str:
-        """The command that goes on from its last checkpoint.
+    @property
+    def was_over(self) -> bool:
+        """Whether nothing was left to train: the checkpoint that it went on from has all epochs."""
+        result = self.result
+        return self.resumed is not None and self.stopped is None and result.epochs_before == len(result.epochs) > 0
+
+    def how_to_resume(self, *, more: bool = False) -> str:
+        """The command that goes on from its last checkpoint, or from that which it went on from itself.
 
         Args:
-            epochs: in place of those it had
+            more: with twice the epochs that are done, in place of those it had
         """
+        own = self.result.checkpoint is not None or self.resumed is None
         return how_to_resume(
             self.planned.source,
-            self.run,
+            self.run if own or self.resumed is None else RunDirectory(path=self.resumed),
             saving=self.saving,
             on_nan=self.on_nan,
             max_restarts=self.max_restarts,
-            epochs=epochs,
+            epochs=str(2 * max(1, len(self.result.epochs))) if more else "",
         )
 
     @property
@@ -262,6 +271,7 @@ def train_planned(
                     saving=saving,
                     on_nan=on_nan,
                     max_restarts=max_restarts,
+                    resumed=resume,
                 )
         except TrimaranError as raised:
             error = _explained(raised, planned)
@@ -622,7 +632,7 @@ def check_weights(weights: Beginning, source: JobSource) -> None:
                 code="train.no-optimizer-state",
                 path=content.source,
             )
-        model = _without_memory(source)
+        model = _early_model(source)
         if model is not None:
             check_fits(content, *forms_of(model))
 
@@ -639,12 +649,12 @@ def weights_bytes(graph: Graph) -> int:
 
 
 def weights_of(source: JobSource) -> int | None:
-    """Size of the weights of a job before it is planned; None: its model is not made without memory for it [bytes].
+    """Size of the weights of a job before it is planned; None: its model cannot be made [bytes].
 
     Args:
         source: where the job comes from
     """
-    model = _without_memory(source)
+    model = _early_model(source)
     if model is None:
         return None
     try:
@@ -653,19 +663,24 @@ def weights_of(source: JobSource) -> int | None:
         return None
 
 
-def _without_memory(source: JobSource) -> "Module | None":
-    """The model of a job on the device meta; None: it is not made there."""
+def _early_model(source: JobSource) -> "Module | None":
+    """The model of a job, before it is planned: a published network on the device meta; None: it cannot be made.
+
+    A user's file that is loaded there, or a model of theirs that is made there, would keep tensors without content.
+    """
     import torch
 
     try:
-        with preserved_randomness(), quiet(), torch.device("meta"):
-            return source.make().model()
+        with preserved_randomness(), quiet():
+            job = source.make()
+            with torch.device("meta") if is_published(job) else contextlib.nullcontext():
+                return job.model()
     except Exception:  # noqa: BLE001 planning says what is wrong with the model
         return None
 
 
 def room_of(source: JobSource, *, saves: bool) -> int | None:
-    """Room that a run needs before it is planned; None: its model is not made without memory for it [bytes].
+    """Room that a run needs before it is planned; None: its model cannot be made [bytes].
 
     Args:
         source: where the job comes from

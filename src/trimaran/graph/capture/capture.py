@@ -37,6 +37,7 @@ from trimaran.graph.capture.describe import describe_flow, describe_whole, run_w
 from trimaran.graph.capture.export import NotExportableError, OutputStructure, take_apart
 from trimaran.graph.capture.flow import make_flow
 from trimaran.graph.examine import examine
+from trimaran.graph.held_state import HeldState
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.types import Graph
 from trimaran.graph.user_model import (
@@ -209,15 +210,20 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
         return _capture_at(job, model, batch, slice_batch(batch, 0, size - 1), size, ())
     given, size = Samples(job, device_of(model)), SAMPLES
     differing = differing_sizes(given)
-    while True:
-        batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
-        try:
-            return _capture_at(job, model, batch, fewer, size, differing)
-        except Exception:
-            given = Samples(job, device_of(model), most=MOST_LOOKED_AT)
-            size = _enough(job, model, given, more_than=size)
-            if not size:
-                raise
+    # A loss may count its calls.
+    held = HeldState({"the loss": job.loss})
+    try:
+        while True:
+            batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
+            try:
+                return _capture_at(job, model, batch, fewer, size, differing)
+            except Exception:
+                given = Samples(job, device_of(model), most=MOST_LOOKED_AT)
+                size = _enough(job, model, given, more_than=size)
+                if not size:
+                    raise
+    finally:
+        held.put_back()
 
 
 def _enough(job: Job, model: nn.Module, samples: Samples, *, more_than: int) -> int:
@@ -301,8 +307,25 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
     if lost:
         names = ", ".join(path or "the model itself" for path in lost)
         note = f"no pipeline: hooks on {names} would not fire in parts of the model; hooks on leaf modules would"
-        graph = dataclasses.replace(graph, split_points=(), notes=(*graph.notes, note))
+        whole = dict.fromkeys(
+            (path or "the model" for path in lost), "a hook on it would not fire in a part of the model"
+        )
+        graph = dataclasses.replace(graph, split_points=(), regions=(), whole=whole, notes=(*graph.notes, note))
+    returned = _returned_parameters(model, flow.module)
+    if returned:
+        why = "the forward returns it as it is, and no operation has its gradient: compute with it in the forward"
+        note = f"no pipeline: {returned[0]} is a parameter, and {why}"
+        graph = dataclasses.replace(
+            graph, split_points=(), regions=(), whole={returned[0]: why}, notes=(*graph.notes, note)
+        )
     return Capture(graph=graph, model=model, flow=flow.module, structure=flow.structure)
+
+
+def _returned_parameters(model: nn.Module, flow: fx.GraphModule) -> list[str]:
+    """Trained parameters that are outputs of a graph, by name: replicas of its stages would not add up gradients."""
+    trained = {name for name, one in model.named_parameters(remove_duplicate=False) if one.requires_grad}
+    output = next(node for node in flow.graph.nodes if node.op == "output")
+    return [str(one.target) for one in output.all_input_nodes if one.op == "get_attr" and str(one.target) in trained]
 
 
 def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
@@ -329,6 +352,7 @@ def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
     }
     batch = move_batch(sample_batch(job, device_of(model)), device)
     arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None, model=capture.model)
+    held = HeldState({"the loss": job.loss})
     try:
         with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad(), precision_context(job, device):
             begin_training(model)
@@ -343,4 +367,6 @@ def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
             f"{job.name!r} has outputs or parameters that its loss may not read, and is too large to run here and see: "
             f"on tensors without content it fails ({type(error).__name__}: {error}). Use data parallelism (pp=1, tp=1)"
         ) from error
+    finally:
+        held.put_back()
     return frozenset(name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None)

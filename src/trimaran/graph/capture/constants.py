@@ -1,19 +1,19 @@
-"""Attributes of a model that its graph has as constants.
+"""What a graph has as constants: the values that the forwards of a model's containers read in Python.
 
 A graph calls the leaf modules of a model, and has what containers compute around them as operations, with the values
-that their attributes had at capture. Whoever changes `model.temperature` between two steps changes nothing in it.
+that their attributes, and what else their forwards refer to, had at capture. Whoever changes `model.temperature`, or an
+object of settings, between two steps changes nothing in it.
 """
 
 from collections.abc import Collection
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-_NOT_READ = frozenset(vars(nn.Module()))
+from trimaran.graph.held_state import HeldState, Values, changed
 
 
 class Constants:
-    """What the attributes of a model's containers were.
+    """What the containers of a model read.
 
     Args:
         model: the user's
@@ -21,28 +21,20 @@ class Constants:
     """
 
     def __init__(self, model: nn.Module, called: Collection[str]) -> None:
-        self._held: list[tuple[str, nn.Module, str, Any, int]] = []
-        for path, module in model.named_modules():
-            if any(path == one or path.startswith(f"{one}.") for one in called):
-                continue
-            for name, value in vars(module).items():
-                if name not in _NOT_READ and (value is None or isinstance(value, bool | int | float | str | Tensor)):
-                    self._held.append((f"{path}.{name}" if path else name, module, name, value, _version(value)))
+        inside = {
+            f"session.model.{path}" if path else "session.model": module
+            for path, module in model.named_modules()
+            if not any(path == one or path.startswith(f"{one}.") for one in called)
+        }
+        self._held = HeldState(inside, undoable=False)
+        # They are no constants, under whatever other name they are held.
+        self._own = {id(one) for one in (*model.parameters(), *model.buffers())}
+        self._before = self._values()
 
     def changed(self) -> list[str]:
         """Those that are others now."""
-        return [
-            path
-            for path, module, name, value, version in self._held
-            if not _is(vars(module).get(name), value) or _version(value) != version
-        ]
+        return changed(self._before, self._values())
 
-
-def _is(now: Any, before: Any) -> bool:
-    if now is before:
-        return True
-    return not isinstance(now, Tensor) and type(now) is type(before) and bool(now == before)
-
-
-def _version(value: Any) -> int:
-    return value._version if isinstance(value, Tensor) else 0
+    def _values(self) -> Values:
+        values = self._held.versions()
+        return {path: one for path, one in values.items() if not (isinstance(one, tuple) and one[0] in self._own)}

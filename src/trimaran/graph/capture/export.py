@@ -261,7 +261,17 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
             raise
         except Exception as error:  # torch raises whatever the model's code or its own tracer raises
             raise NotExportableError(first_line(error)) from error
+    _check_sizes(program, min(tensor.shape[0] for tensor in tensors), job.global_batch_size)
     return Exported(program=program, inputs=names, structure=structures[-1])
+
+
+def _check_sizes(program: ExportedProgram, traced: int, most: int) -> None:
+    """Refuse a graph that is that of the model for some numbers of samples only."""
+    for symbol, bounds in program.range_constraints.items():
+        # Others are of sizes that values decide.
+        if str(symbol).startswith("s") and (bounds.upper < most or bounds.lower >= traced):
+            sizes = f"{bounds.lower} to {bounds.upper}" if bounds.upper < most else f"{bounds.lower} and more"
+            raise NotExportableError(f"the forward takes another way where a batch has not {sizes} samples")
 
 
 def first_line(error: BaseException) -> str:
@@ -301,7 +311,8 @@ def _lengths_that_follow(model: nn.Module) -> Iterator[None]:
     """
     known: dict[int, dict[str, Any]] = {}
     for module in model.modules():
-        names = getattr(inspect.unwrap(type(module).forward), "__globals__", {})
+        # That of a scripted module is not there on its class.
+        names = getattr(inspect.unwrap(getattr(type(module), "forward", _length)), "__globals__", {})
         if not str(names.get("__name__", "torch")).startswith("torch.") and "len" not in names:
             known[id(names)] = names
     for names in known.values():

@@ -47,7 +47,8 @@ class ProcessRecord:
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Duration = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-_Durations = Annotated[list[Annotated[float, msgspec.Meta(gt=0.0, le=1e9)]], msgspec.Meta(min_length=1)]
+_Durations = Annotated[list[Annotated[float, msgspec.Meta(ge=1e-12, le=1e9)]], msgspec.Meta(min_length=1)]
+"""Quotients of them are finite [s]."""
 """Of what was run and timed, so that none is zero."""
 
 

@@ -145,7 +145,7 @@ class KeptShare(Share):
     """
 
     def __init__(self, share: Share) -> None:
-        self.samples, self.sizes = share.samples, share.sizes
+        self.samples, self.sizes, self.counts = share.samples, share.sizes, share.counts
         self._batches = {number: share.microbatch(number) for number, size in enumerate(share.sizes) if size}
 
     def microbatch(self, number: int) -> Any:

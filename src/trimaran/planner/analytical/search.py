@@ -6,10 +6,12 @@
 
 Bounds come first: strategies with the same degrees, microbatch and recomputation do the same work, which takes at least
 the time of evenly loaded stages without bubble and without exchanges between replicas. Groups are priced in the order
-of that bound (`best_first.py`), until it is some times the best step found; the rest can be neither chosen nor
-a runner-up. The bound of the whole is the least of the groups in which something fits, or that were not looked at.
-After a number of strategies, or with a time limit of the user's, which is kept in work (`planner/work.py`), the search
-ends early and says so. Left out: devices that differ, expert placement, offloading.
+of that bound (`best_first.py`), and their strategies are tried in the order of their steps: the first that fits is the
+fastest on these devices, and what follows, until it is some times that step, are runners-up. Levels of ZeRO with which
+a group needs far too much memory, whatever it recomputes, are not priced. The bound of the whole is the least of the
+groups in which something fits, or that were not looked at. Once something fits, the search ends after a number of
+strategies, or with a limit of work (`planner/work.py`), and says so where something faster may be left. Left out:
+devices that differ, expert placement, offloading.
 
 Devices may stay idle: fewer of them are searched too, most first, as far as the work of the batch, spread perfectly
 over them, takes less time than the best step so far.
@@ -18,14 +20,17 @@ Baselines: replicas alone, states of all devices sharded (FSDP, ZeRO-3), the fie
 the guides of Megatron-LM and torchtitan say to try (`guides.py`).
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import Precision
-from trimaran.base.units import format_bytes, format_count
+from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.machine.find import default_fabric
 from trimaran.machine.types import Device, Machine
 from trimaran.planner.analytical.candidates import (
     AnalyticalCandidate,
@@ -37,8 +42,12 @@ from trimaran.planner.analytical.candidates import (
     boxes,
     boxes_below,
     members,
+    only_whole,
     partly_recomputed,
     plain_members,
+    recomputed_before_layers,
+    varied,
+    zero_levels,
 )
 from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
 from trimaran.planner.best_first import best_first
@@ -50,7 +59,7 @@ from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, chec
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_priced, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape
-from trimaran.pricing.analytical.step_time import Program
+from trimaran.pricing.analytical.step_time import Program, TransformerStep
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Degrees, Strategy, ZeroStage
 
@@ -94,14 +103,9 @@ def transformer_problem(
     """
     device = machine.node.device
     count = machine.devices if devices is None else devices
-    if batch < 1 or not 1 <= count <= machine.devices:
-        raise InputError(
-            f"batch {batch}, {format_count(count, 'device')}: expected a positive batch and 1 to "
-            f"{format_count(machine.devices, 'device')}",
-            code="analytical.bad-request",
-            batch=batch,
-            devices=count,
-        )
+    machine.allocate(count)
+    if batch < 1:
+        raise InputError(f"batch {batch}: expected 1 or more", code="analytical.bad-request", batch=batch)
     device.check_computes(precision)
     room = device.usable_bytes if memory_bytes is None else min(device.checked_bytes(memory_bytes), device.usable_bytes)
     if reserve is not None:
@@ -174,28 +178,32 @@ def check_types(pins: Pins, precision: Precision) -> None:
             )
 
 
-PRICED_S = 0.00015
+PRICED_S = 0.00008
 """Work of pricing a step [s on the reference, see `planner/work.py`]."""
 
-MEASURED_S = 0.00025
+MEASURED_S = 0.0001
 """Work of adding up the memory of a strategy [s, likewise]."""
 
-BOUNDED_S = 0.00004
+BOUNDED_S = 0.00003
 """Work of bounding a group of strategies [s, likewise]."""
 
 WITH_EXPERTS = 1.7
 """How many times as long all of these take for a network with experts: 6.8 s where one without takes 3.9."""
 
-MOST_S = 3.5
-"""Work on all devices where the user gives no limit; a search that needs more says that it is not complete [s]."""
+MOST_S = 1.2
+"""Work on all devices where the user gives no limit; the best is found whatever it takes, and what is left goes into
+runners-up [s]."""
+
+RUNNERS_S = 0.2
+"""Work that is left for runners-up, however long the best took to find [s, likewise]."""
 
 FRUITLESS_S = 10.0
 """Work after which a search ends in which nothing fits [s, likewise]."""
 
-IDLE_S = 3.0
+IDLE_S = 5.0
 """Work on fewer devices than there are; a search that would need more says that it is not complete [s, likewise]."""
 
-ASIDE_S = 0.5
+ASIDE_S = 0.4
 """Work on each question that is answered besides: half of the devices, a batch near by [s, likewise]."""
 
 WORTH_NAMING = 0.02
@@ -204,12 +212,45 @@ WORTH_NAMING = 0.02
 _NEAR = 0.25
 """Neighbouring batches are at most this share smaller or larger."""
 
+_DOUBLINGS = 6
+"""Of the nodes, where a network does not fit those that there are."""
+
 _MOST_ON_A_SIDE = 4
 """Batches that are searched below, and above."""
 
 
-_Node = tuple[float, int, Box | tuple[Strategy, Choice]]
-"""Of the search: a bound [s], a number of devices, and what has that bound: a box, or a group of strategies."""
+class _Timed(NamedTuple):
+    """A strategy whose step is known, and not yet whether it fits.
+
+    Attributes:
+        strategy: on all devices of its node
+        step: its time, by part
+        bound_s: of its group [s]
+        is_last: nothing else is tried in its place
+    """
+
+    strategy: Strategy
+    step: TransformerStep
+    bound_s: float
+    is_last: bool
+
+
+class _Group(NamedTuple):
+    """Strategies with the same degrees, microbatch and recomputation.
+
+    Attributes:
+        whole: what the groups of a box have in common
+        choice: of the group
+        is_delayed: its bound counts what must be recomputed for it to fit
+    """
+
+    whole: Strategy
+    choice: Choice
+    is_delayed: bool = False
+
+
+_Node = tuple[float, int, Box | _Group | _Timed]
+"""Of the search: a bound [s], a number of devices, and what has that bound: a box, a group of strategies, or one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,7 +268,6 @@ class _Hunt:
         best_s: the best step so far; less where only faster ones are asked for [s]
         ratio: what has a bound of this multiple of the best step is not looked at
         fruitless_s: work after which the search ends where nothing fits [s on the reference]
-        fastest_only: nothing but the fastest is asked for, so that memory of slower ones is not looked at
     """
 
     problem: AnalyticalProblem
@@ -240,9 +280,10 @@ class _Hunt:
     best_s: float = float("inf")
     ratio: float = 1.0
     fruitless_s: float = FRUITLESS_S
-    fastest_only: bool = False
     _priced: int = 0
     _beyond: int = 0
+    _slower: int = 0
+    _hopeless: dict[Strategy, frozenset[ZeroStage]] = field(default_factory=dict)
     _least: Least | None = None
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
 
@@ -279,64 +320,137 @@ class _Hunt:
         whole = box.whole(model.problem)
         for choice in box.choices(model.problem):
             self._spend(BOUNDED_S)
-            bound_s = max(box.bound_s, model.bound(whole, choice))
-            if bound_s <= self.ratio * self.best_s:
-                yield bound_s, box.devices, (whole, choice)
+            bound_s, most_s = max(box.bound_s, model.bound_alone(whole, choice)), self.ratio * self.best_s
+            if bound_s <= most_s:
+                bound_s = max(bound_s, model.bound(whole, choice))
+            if bound_s <= most_s:
+                yield bound_s, box.devices, _Group(whole, choice)
             else:
                 self._beyond += 1
 
     def expand(self, node: _Node) -> Iterable[_Node]:
-        """The microbatches of a box, their groups; of a group all strategies are priced."""
+        """The microbatches of a box, their groups, the strategies of a group; one strategy is tried."""
         bound_s, devices, what = node
         if isinstance(what, Box):
             return self.groups(what) if what.microbatch else self.tiles(what.pinned(self.problem), least_s=bound_s)
-        model, group = self.model(devices), what[1].of(what[0])
-        if self._is_hopeless(model, group):
+        if isinstance(what, _Timed):
+            return self._tried(what, devices)
+        model, group = self.model(devices), what.choice.of(what.whole)
+        if not what.is_delayed and bound_s <= self.best_s and not self._is_hopeless(model, group):
+            later_s = self._delayed(model, what, group, bound_s)
+            if later_s > bound_s:
+                return [(later_s, devices, what._replace(is_delayed=True))]
+        hopeless = self._hopeless_levels(model, group)
+        possible = (one for one in plain_members(model.problem, group) if one.zero not in hopeless)
+        found = self._timed(possible, bound_s, devices)
+        if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:
+            # So long nothing fitted: what takes longest needs least, and is better than no answer.
+            found = [*self._some_fitting(found), *found]
+        if hopeless and not found:
             self.rejected["does not fit the memory of a device"] += 1
-            return ()
-        for plain in plain_members(model.problem, group):
-            if self.fastest_only and self.best_s < float("inf"):
-                self._spend(PRICED_S)
-                if model.step(plain).seconds > self.best_s:
-                    continue
-            self._try(model, plain, bound_s)
-            for strategy in partly_recomputed(model.problem, plain):
-                self._try(model, strategy, bound_s)
-        return ()
+        return found
 
-    def _try(self, model: AnalyticalModel, strategy: Strategy, bound_s: float) -> None:
-        """Price a strategy if it fits."""
-        fitting = model.admitted(strategy)
+    def _timed(
+        self, strategies: Iterable[Strategy], bound_s: float, devices: int, *, is_last: bool = False
+    ) -> list[_Node]:
+        """Strategies with their steps, as far as they may matter; memory is looked at later, of the fastest first."""
+        model, found = self.model(devices), list[_Node]()
+        for strategy in strategies:
+            self._spend(PRICED_S)
+            step = model.step(strategy)
+            if step.seconds <= self.ratio * self.best_s:
+                found.append((step.seconds, devices, _Timed(strategy, step, bound_s, is_last)))
+            else:
+                self._slower += 1
+        return found
+
+    def _some_fitting(self, nodes: Sequence[_Node]) -> Iterator[_Node]:
+        """Try strategies of a group, the slowest first, until one fits; what is tried in their place."""
+        for _, devices, one in sorted(nodes, key=lambda node: node[0], reverse=True):
+            if self.fitting:
+                return
+            if isinstance(one, _Timed):
+                yield from self._tried(one, devices)
+                # What is better is sought as long as anything was.
+                self.work.limit_s = max(self.work.limit_s, self.fruitless_s)
+
+    def _tried(self, one: "_Timed", devices: int) -> Iterable[_Node]:
+        """Keep a strategy if it fits; where it does not, the same with as little recomputed as fits."""
+        model = self.model(devices)
+        fitting = model.admitted(one.strategy)
         memory = fitting[1]
         self._spend(MEASURED_S)
         self.least_bytes = min(self.least_bytes, memory.peak)
-        if memory.peak > self.problem.memory_limit:
+        fits = memory.peak <= self.problem.memory_limit
+        if fits:
+            found = model.price(one.strategy, fitting, one.step)
+            self._priced += 1
+            if not self.fitting and self.ratio > 1.0 and self.problem.time_limit_s is None:
+                self.work.limit_s = max(self.work.limit_s, self.work.done_s + RUNNERS_S)
+            self.fitting.append(found)
+            self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, one.bound_s)
+        else:
             self.rejected["does not fit the memory of a device"] += 1
-            return
-        found = model.price(strategy, fitting)
-        self._spend(PRICED_S)
-        self._priced += 1
-        self.fitting.append(found)
-        self.best_s, self.lowest_s = min(self.best_s, found.step_time_s), min(self.lowest_s, bound_s)
+        if one.is_last or (fits and fitting[0] is one.strategy):
+            return ()
+        return self._timed(partly_recomputed(model.problem, one.strategy), one.bound_s, devices, is_last=True)
+
+    def _delayed(self, model: AnalyticalModel, what: _Group, group: Strategy, bound_s: float) -> float:
+        """The bound of a group with enough layers recomputed that it needs at most a tenth above what there is.
+
+        Memory falls, and time grows, by equal parts with each layer of a stage that is recomputed.
+        """
+        problem, limit = model.problem, 1.1 * self.problem.memory_limit
+        levels = {zero for zero, _ in zero_levels(problem, group) if not only_whole(problem, group, zero)}
+        whole = {zero for zero, _ in zero_levels(problem, group)} - levels
+        if "layers" in group.recomputed or not levels or "optimizer-offload" in problem.pins.special:
+            return bound_s
+        # The least state is that of the highest level; what is cheap to recompute comes before layers.
+        plain = varied(group, zero=max(levels), recomputed=max(recomputed_before_layers(problem, group), key=len))
+        again = what.choice._replace(recomputed=frozenset({"layers"}), recompute_layers=None)
+        self._spend(2.0 * MEASURED_S)
+        most = model.admitted(plain)[1].peak
+        if most <= limit or (whole and max(whole) > max(levels)):
+            return bound_s
+        saved = most - model.admitted(varied(again.of(what.whole), zero=max(levels)))[1].peak
+        share = min(1.0, (most - limit) / saved) if saved > 0.0 else 1.0
+        return bound_s + share * max(0.0, model.bound(what.whole, again) - bound_s)
 
     def _is_hopeless(self, model: AnalyticalModel, group: Strategy) -> bool:
-        """Whether a group needs a tenth more than there is with all layers recomputed and all state sharded.
+        """Whether no level of ZeRO is left of a group."""
+        return {zero for zero, _ in zero_levels(model.problem, group)} <= self._hopeless_levels(model, group)
+
+    def _hopeless_levels(self, model: AnalyticalModel, group: Strategy) -> frozenset[ZeroStage]:
+        """Levels of ZeRO with which a group needs a tenth more than there is, whatever of it is recomputed.
 
         Chunks, other schedules and layers of stages that differ need more than a plain pipeline of even stages, or
         less by no more than that tenth; what is kept on hosts does not count, so those strategies are looked at.
         """
-        pins = self.problem.pins
+        pins, limit = self.problem.pins, 1.1 * self.problem.memory_limit
         if pins.offload or "optimizer-offload" in pins.special:
-            return False
-        tried: tuple[ZeroStage, ...] = (2, 3) if pins.zero is None else (pins.zero,)
-        least = min(
-            model.admitted(replace(group, recomputed=frozenset({"layers"}), zero=zero))[1].peak for zero in tried
-        )
-        self._spend(MEASURED_S)
-        if least <= 1.1 * self.problem.memory_limit:
-            return False
-        self.least_bytes = min(self.least_bytes, least)  # of another group the strategies that are allowed tell
-        return True
+            return frozenset()
+        again = varied(group, recomputed=frozenset({"layers"}), recompute_layers=None)
+        if again not in self._hopeless:
+            tried = {zero for zero, _ in zero_levels(model.problem, group)}
+            peaks: dict[ZeroStage, float] = {}
+            for zero in sorted(tried, reverse=True):
+                # The last two have the least state: where both need too much, the others do.
+                if len(peaks) < 2 or min(peaks.values()) <= limit:
+                    peaks[zero] = model.admitted(varied(again, zero=zero))[1].peak
+            self._spend(MEASURED_S * len(peaks))
+            levels = frozenset(zero for zero in tried if peaks.get(zero, math.inf) > limit)
+            if levels == tried:  # of another group the strategies that are allowed tell
+                self.least_bytes = min([self.least_bytes, *peaks.values()])
+            self._hopeless[again] = levels
+        levels = self._hopeless[again]
+        if "layers" in group.recomputed:
+            return levels
+        left = {zero for zero, _ in zero_levels(model.problem, group)} - levels
+        whole = {zero for zero in left if only_whole(model.problem, group, zero)}
+        own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
+        self._spend(MEASURED_S * len(whole))
+        self.least_bytes = min([self.least_bytes, *own.values()])
+        return levels | {zero for zero in whole if own[zero] > limit}
 
     def _spend(self, seconds: float) -> None:
         self.work.spend(seconds if self.problem.shape.experts is None else WITH_EXPERTS * seconds)
@@ -351,9 +465,12 @@ class _Hunt:
         if self.fitting and self.problem.gap and self.best_s <= bound_s * (1.0 + self.problem.gap):
             self.lowest_s = min(self.lowest_s, bound_s)
             return True
-        if self.fitting and (self._priced >= self.problem.most_priced or self.work.is_over):
-            self.is_complete, self.lowest_s = False, min(self.lowest_s, bound_s)
-        return not self.is_complete
+        is_over = self._priced >= self.problem.most_priced or self.work.is_over
+        if self.fitting and is_over and bound_s != self.best_s:
+            # What was not looked at may be a runner-up; what takes as long as the best may need less memory.
+            self.is_complete, self.lowest_s = bound_s > self.best_s, min(self.lowest_s, bound_s)
+            return True
+        return False
 
     def search_all_devices(self) -> None:
         """Search on all devices, up to some times the best step."""
@@ -361,10 +478,13 @@ class _Hunt:
         left = best_first(self, list(self.tiles(self.problem)))
         if self.is_complete and (not left or left[0][0] > self.ratio * self.best_s):
             beyond = self._beyond + sum(
-                sum(1 for _ in what.choices(self.problem)) if isinstance(what, Box) else 1 for *_, what in left
+                sum(1 for _ in what.choices(self.problem)) if isinstance(what, Box) else not isinstance(what, _Timed)
+                for *_, what in left
             )
-            if beyond:
-                self.rejected[f"at least {self.ratio:g} times the chosen step, by its bound"] += beyond
+            slower = self._slower + sum(isinstance(what, _Timed) for *_, what in left)
+            for count, how in ((beyond, "by its bound"), (slower, "as priced")):
+                if count:
+                    self.rejected[f"at least {self.ratio:g} times the chosen step, {how}"] += count
 
     def search_boxes(self, *, most: int) -> None:
         """Search on fewer devices too, as far as something there may be faster than the best so far.
@@ -388,17 +508,19 @@ class _Hunt:
             waiting[count] = best_first(self, waiting.get(count, []))
             count *= 2
         work.spend(self.work.done_s)
-        self.work, self.is_complete = work, is_complete
+        self.work, self.is_complete = work, True
         left = best_first(self, [node for nodes in waiting.values() for node in nodes])
+        self.is_complete = self.is_complete and is_complete
         if self.is_complete and not self.problem.gap:
             self.lowest_s = min([self.lowest_s, self.best_s, *(node[0] for node in left[:1])])
 
 
-def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
+def search_degrees(problem: AnalyticalProblem, *, advise: bool = False) -> Search[AnalyticalCandidate]:
     """The fastest strategy that fits, with the other candidates.
 
     Args:
         problem: to plan
+        advise: where nothing fits, look for what would
 
     Raises:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
@@ -406,7 +528,7 @@ def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     start_s = time.monotonic()
     work = work_within(MOST_S if problem.time_limit_s is None else problem.time_limit_s)
     hunt, whole = _explored(problem, work)
-    problem, ordered = hunt.problem, _ordered(hunt)
+    problem, ordered = hunt.problem, _ordered(hunt, advise=advise)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
     others = baselines(problem)
     # Guides may recommend the same.
@@ -450,7 +572,7 @@ def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[Analy
     Where a user decides all degrees and they do not surely fit, what usually fits is taken. Otherwise nothing is: a
     slower plan that surely fits with a little more memory would then be worse than one that does not.
     """
-    hunt = _Hunt(problem=problem, work=work, fastest_only=problem.ratio == 1.0)
+    hunt = _Hunt(problem=problem, work=work)
     hunt.search_all_devices()
     whole = list(hunt.fitting)
     hunt.search_boxes(most=problem.devices - 1)
@@ -461,14 +583,17 @@ def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[Analy
     return hunt, whole
 
 
-def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:
+def _ordered(hunt: _Hunt, *, advise: bool = False) -> list[AnalyticalCandidate]:
     """All that fit, best first.
 
     Raises:
         InfeasibleError: nothing does
     """
     if not hunt.fitting:
-        raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
+        message = _nothing_fits(hunt)
+        if advise:
+            message += f"; {'; '.join(_what_fits(hunt.problem)) or 'nothing that was tried in its place fits'}"
+        raise InfeasibleError(message, code="analytical.nothing-fits")
     return sorted(hunt.fitting, key=lambda found: found.rank)
 
 
@@ -525,14 +650,15 @@ def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
 
 
 def _at_batch(problem: AnalyticalProblem, chosen: AnalyticalCandidate, batch: int, work: Work) -> Iterator[NearbyBatch]:
-    """The best strategy at a batch; nothing where a sample takes no less time than in the chosen one."""
+    """The best strategy at a batch; nothing where a sample takes as long as in the chosen one, or work is over."""
+    if work.is_over:
+        return
     below_s = chosen.step_time_s * batch / problem.batch / (1.0 + WORTH_NAMING)
     hunt = _Hunt(
         problem=replace(problem, batch=batch),
         work=work,
         best_s=below_s,
         fruitless_s=work.limit_s,
-        fastest_only=True,
     )
     hunt.search_boxes(most=problem.devices)
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
@@ -557,7 +683,7 @@ def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: W
             continue
         fewer = replace(problem, devices=count, pins=replace(problem.pins, dp=None), ratio=1.0)
         within = Work(limit_s=min(work.left_s, ASIDE_S))
-        hunt = _Hunt(problem=fewer, work=within, fruitless_s=ASIDE_S, fastest_only=True)
+        hunt = _Hunt(problem=fewer, work=within, fruitless_s=ASIDE_S)
         hunt.search_all_devices()
         found += sorted(hunt.fitting, key=lambda one: one.rank)[:1]
     return [one for one in found if one.devices < chosen.devices]
@@ -578,11 +704,41 @@ def _nothing_fits(hunt: _Hunt) -> str:
     if least < float("inf"):
         return (
             f"{what} fits: the smallest needs {format_bytes(least)} on a rank, a device leaves "
-            f"{format_bytes(problem.memory_limit)}; "
-            "take more devices, allow recomputation and ZeRO, or a smaller microbatch"
+            f"{format_bytes(problem.memory_limit)}"
         )
     reasons = "; ".join(f"{count} x {reason}" for reason, count in hunt.rejected.most_common(3))
     return f"{what} can be built ({reasons or 'pinned degrees do not divide the devices'}); change a pin or the batch"
+
+
+def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:
+    """What fits in place of a problem in which nothing does, each with its fastest strategy.
+
+    Tried are no decisions of the user, the optimizer's state on the host, and the nodes doubled until something fits.
+    """
+    pins, machine = problem.pins, problem.machine
+    if pins != NO_PINS and (best := _glance(replace(problem, pins=NO_PINS))):
+        yield f"{best} fits without {' '.join(pins.names)}"
+    elif not pins.strategy and "optimizer-offload" not in (*pins.special, *pins.forbid):
+        hosted = replace(pins, special=(*pins.special, "optimizer-offload"))
+        if best := _glance(replace(problem, pins=hosted)):
+            yield f"{best} fits with --allow optimizer-offload"
+    if pins.strategy or None not in (pins.dp, pins.pp, pins.tp):
+        return
+    nodes = -(-problem.devices // machine.node.devices)
+    for _ in range(_DOUBLINGS):
+        nodes *= 2
+        more = replace(machine, nodes=nodes, fabric=machine.fabric or default_fabric(machine.node))
+        if best := _glance(replace(problem, machine=more, devices=more.devices)):
+            yield f"{best} fits on {more.devices} devices"
+            return
+
+
+def _glance(problem: AnalyticalProblem) -> str:
+    """The fastest strategy on all devices that a short search finds; empty: none."""
+    hunt = _Hunt(problem=replace(problem, ratio=1.0, lenient=False), work=Work(limit_s=ASIDE_S))
+    hunt.search_all_devices()
+    best = min(hunt.fitting, key=lambda one: one.rank, default=None)
+    return "" if best is None else f"{best.name} ({format_seconds(best.step_time_s)} a step)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -216,6 +216,8 @@ def place(
     """
     check_problem(problem)
     flat = flatten(problem)
+    if _least_bytes(flat) > sum(flat.memory):
+        raise _nothing_fits(flat, proved=True)
     if flat.devices > 1 and flat.n * flat.devices**2 > _EXACT:
         prepare()
     limits = Limits(
@@ -320,6 +322,18 @@ def _within_memory(
     if not fitting:
         raise _nothing_fits(flat, proved=False)
     return min(fitting, key=lambda one: one.makespan_s), bound_s, method
+
+
+def _least_bytes(flat: Flat) -> float:
+    """What all devices together hold at some moment in any schedule [bytes].
+
+    Before the backward of an output begins, all forwards that lead to it have been done.
+    """
+    leads: list[set[int]] = []
+    for node, producers in enumerate(flat.reads):
+        leads.append({node}.union(*(leads[producer] for producer in producers)))
+    outputs = [found for found, readers in zip(leads, flat.read_by, strict=True) if not readers]
+    return sum(flat.state) + max(sum(flat.held[node] for node in found) for found in outputs)
 
 
 def _nothing_fits(flat: Flat, *, proved: bool) -> InfeasibleError:

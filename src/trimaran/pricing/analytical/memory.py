@@ -602,7 +602,8 @@ def state_bytes(
 # Strategies that differ in their state keep the same activations.
 _OF_STATE = ("zero", "shard_ranks", "offload", "gradients", "optimizer_state")
 _ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not in _OF_STATE)
-_WITHOUT_STATE = operator.attrgetter(*_ACTIVATION_FIELDS)
+degrees_without_state = operator.attrgetter(*_ACTIVATION_FIELDS)
+"""Degrees but for what is sharded of the state and where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,7 +627,7 @@ def _peak_of_activations(
     shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
 ) -> tuple[int, int]:
     """Activations at the peak, and what comes and goes at it: at the loss, or in the backward of a layer."""
-    found = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
+    found = _kept_activations(shape, degrees_without_state(degrees), stage, keeping)
     if found.logits and found.at_loss + found.logits >= found.backward:
         return found.kept + found.at_loss, found.logits
     return found.kept, found.backward
@@ -742,7 +743,7 @@ def _fsdp_memory(
     dense, experts = stage_elements(shape, degrees, stage)
     held = dense + experts
     first, last = stage_ends(degrees, stage)
-    found = _kept_activations(shape, _WITHOUT_STATE(degrees), stage, keeping)
+    found = _kept_activations(shape, degrees_without_state(degrees), stage, keeping)
     element = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
     # Gradients are exchanged in their own type, and kept in that of the parameters that are updated.
     sharded = replace(degrees, zero=3 if degrees.zero else 0, gradients=None)

@@ -50,7 +50,7 @@ _EARLY = ("volta", "turing", "pascal", "maxwell", "kepler")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework:
-    """What a framework does, whatever its year.
+    """What a framework does, whatever its year; what is not said is as in PyTorch's own under sharded state.
 
     Attributes:
         name: as users say it
@@ -66,90 +66,41 @@ class Framework:
 
     name: str
     words: tuple[str, ...]
-    fused: bool
-    tensor_overlaps: bool
-    sharded_overlaps: bool
-    gradient_bytes: int
-    tuned: bool
+    fused: bool = False
+    tensor_overlaps: bool = False
+    sharded_overlaps: bool = True
+    gradient_bytes: int = 2
+    tuned: bool = False
     eager: Eager | None = None
     priced_as: str = ""
 
 
+_MEGATRON = Framework(
+    name="megatron",
+    words=("megatron",),
+    fused=True,
+    tensor_overlaps=True,
+    sharded_overlaps=False,
+    gradient_bytes=4,
+    tuned=True,
+)
+
 FRAMEWORKS = (
-    Framework(
-        name="nemo",
-        words=("nemo", "megatron-bridge"),
-        fused=True,
-        tensor_overlaps=True,
-        sharded_overlaps=False,
-        gradient_bytes=4,
-        tuned=True,
-    ),
+    replace(_MEGATRON, name="nemo", words=("nemo", "megatron-bridge")),
     Framework(
         name="megatron-deepspeed",
         words=("megatron-deepspeed", "megatron deepspeed"),
         fused=True,
-        tensor_overlaps=False,
         sharded_overlaps=False,
-        gradient_bytes=2,
-        tuned=False,
     ),
-    Framework(
-        name="fairscale",
-        words=("fairscale", "metaseq"),
-        fused=True,
-        tensor_overlaps=False,
-        sharded_overlaps=True,
-        gradient_bytes=2,
-        tuned=False,
-    ),
-    Framework(
-        name="torchtitan",
-        words=("torchtitan",),
-        fused=False,
-        tensor_overlaps=False,
-        sharded_overlaps=True,
-        gradient_bytes=2,
-        tuned=False,
-        eager=Eager(loss_chunks=8),
-        priced_as="fsdp",
-    ),
-    Framework(
-        name="fsdp",
-        words=("fsdp", "llm-foundry", "composer", "pytorch"),
-        fused=False,
-        tensor_overlaps=False,
-        sharded_overlaps=True,
-        gradient_bytes=2,
-        tuned=False,
-        eager=Eager(),
-    ),
-    Framework(
-        name="deepspeed",
-        words=("deepspeed",),
-        fused=False,
-        tensor_overlaps=False,
-        sharded_overlaps=True,
-        gradient_bytes=2,
-        tuned=False,
-    ),
-    Framework(
-        name="megatron",
-        words=("megatron",),
-        fused=True,
-        tensor_overlaps=True,
-        sharded_overlaps=False,
-        gradient_bytes=4,
-        tuned=True,
-    ),
+    Framework(name="fairscale", words=("fairscale", "metaseq"), fused=True),
+    Framework(name="torchtitan", words=("torchtitan",), eager=Eager(loss_chunks=8), priced_as="fsdp"),
+    Framework(name="fsdp", words=("fsdp", "llm-foundry", "composer", "pytorch"), eager=Eager()),
+    Framework(name="deepspeed", words=("deepspeed",)),
+    _MEGATRON,
     Framework(
         name="accelerate",
         words=("accelerate",),
-        fused=False,
-        tensor_overlaps=False,
-        sharded_overlaps=True,
-        gradient_bytes=2,
-        tuned=False,
         eager=Eager(wide_norms=True, sums_in_place=True),
         priced_as="fsdp",
     ),

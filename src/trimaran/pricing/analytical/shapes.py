@@ -170,7 +170,7 @@ class TransformerShape:
 
     def __hash__(self) -> int:
         """By the figures in which networks differ most: a search asks for it very often."""
-        return hash((self.layers, self.hidden, self.heads, self.ffn, self.vocabulary, self.sequence))
+        return hash((self.layers, self.hidden, self.sequence))
 
     def has_experts(self, layer: int) -> bool:
         """Whether a layer has experts.

@@ -70,9 +70,9 @@ Source:
 import functools
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
@@ -80,7 +80,7 @@ from trimaran.base.precision import Precision, element_bytes
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.lengths import Documents, slowest_replica
-from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel, Eager
+from trimaran.pricing.analytical.memory import GRADIENT_BYTES, AttentionKernel, Eager, degrees_without_state
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
@@ -95,7 +95,7 @@ from trimaran.pricing.analytical.shapes import (
     tokens_of_rank,
     vocabulary_rows,
 )
-from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.algorithms import crossing_seconds
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
 from trimaran.program.strategy import RANK_ORDER, Degrees, devices_of_ranks
 
@@ -105,6 +105,8 @@ from trimaran.program.strategy import RANK_ORDER, Degrees, devices_of_ranks
 
 _ELEMENT = 2
 _FUSED_BACKWARD = 2.5
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,9 +437,18 @@ def embedding_forward(shape: TransformerShape, degrees: Degrees) -> PassWork:
 def backward(forward: PassWork, *, attention: AttentionKernel, frozen: bool = False) -> PassWork:
     """Backward of a pass: gradients of inputs and, unless weights are frozen, of weights."""
     core = _FUSED_BACKWARD if attention == "fused" else 2.0
-    both = replace(forward, shapes=()).times(1.0 if frozen else 2.0, core, 2.0)
-    gradients = tuple(each for product in forward.shapes for each in product.gradients[: 1 if frozen else 2])
-    return replace(both, nbytes=both.nbytes - forward.stream, stream=forward.stream, shapes=gradients)
+    each = 1 if frozen else 2
+    return PassWork(
+        products=forward.products * each,
+        attention=forward.attention * core,
+        nbytes=forward.nbytes * 2.0 - forward.stream,
+        stream=forward.stream,
+        layers=forward.layers * 2.0,
+        softmaxes=forward.softmaxes * 2.0,
+        routings=forward.routings * 2.0,
+        routed=forward.routed * 2.0,
+        shapes=tuple(gradient for product in forward.shapes for gradient in product.gradients[:each]),
+    )
 
 
 def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
@@ -784,7 +795,7 @@ class MachineExchange:
         key = (op, nbytes, members, near)
         if key not in self._known:
             self._known[key] = max(
-                crossing_cost(op, nbytes, machine=self.machine, crossing=crossing, year=self.year).seconds
+                crossing_seconds(op, nbytes, machine=self.machine, crossing=crossing, year=self.year)
                 for crossing in self.crossings(op, members, near)
             )
         return self._known[key]
@@ -1377,6 +1388,64 @@ class TransformerStep:
         return parts + self.unequal_s + self.slowest_s
 
 
+@dataclass(frozen=True, slots=True)
+class _ReplicaStep:
+    """What a step takes in one replica, without exchanges with others and without the update.
+
+    Attributes:
+        stages: forward and backward of one microbatch, by the first stage of each kind [s]
+        slowest_s: of the slowest stage [s]
+        inside_s: of it, exchanges inside layers [s]
+        slowest_at: which stage
+        bubble_s: wait of the pipeline [s]
+    """
+
+    stages: Mapping[int, float]
+    slowest_s: float
+    inside_s: float
+    slowest_at: int
+    bubble_s: float
+
+
+def _replica_step(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    device: Device,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> _ReplicaStep:
+    alike = alike_stages(shape, degrees)
+    known = {
+        stage: (
+            _stage_seconds(shape, degrees, program, stage, device, constants),
+            _inside_seconds(shape, degrees, program, stage, exchange, constants),
+        )
+        for stage in dict.fromkeys(alike)
+    }
+    stages = [known[stage] for stage in alike]
+    if degrees.schedule == "dualpipe":
+        # Half of the microbatches enter from the other end, where a rank has another stage.
+        stages = [((a + c) / 2, (b + d) / 2) for (a, b), (c, d) in zip(stages, reversed(stages), strict=True)]
+    per_stage = [alone + inside for alone, inside in stages]
+    slowest = max(per_stage)
+    slowest_at = per_stage.index(slowest)
+    inner = stages[slowest_at][1]
+    stream = stream_bytes(shape, degrees, program.element_bytes)
+    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
+    sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
+    through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
+    through += sends * (degrees.pp - 1)
+    waited = send_seconds(degrees, sends, constants)
+    return _ReplicaStep(
+        stages={stage: sum(both) for stage, both in known.items()},
+        slowest_s=slowest,
+        inside_s=inner,
+        slowest_at=slowest_at,
+        bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
+    )
+
+
 def transformer_step(
     shape: TransformerShape,
     degrees: Degrees,
@@ -1401,39 +1470,23 @@ def transformer_step(
     Returns:
         By part.
     """
-    documents, asked = program.documents, shape
+    asked, documents = shape, program.documents
     shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
-    alike = alike_stages(shape, degrees)
-    known = {
-        stage: (
-            _stage_seconds(shape, degrees, program, stage, device, constants),
-            _inside_seconds(shape, degrees, program, stage, exchange, constants),
-        )
-        for stage in dict.fromkeys(alike)
-    }
-    stages = [known[stage] for stage in alike]
-    if degrees.schedule == "dualpipe":
-        # Half of the microbatches enter from the other end, where a rank has another stage.
-        stages = [((a + c) / 2, (b + d) / 2) for (a, b), (c, d) in zip(stages, reversed(stages), strict=True)]
-    per_stage = [alone + inside for alone, inside in stages]
-    slowest = max(per_stage)
-    slowest_at = per_stage.index(slowest)
-    inner = stages[slowest_at][1]
-    stream = stream_bytes(shape, degrees, program.element_bytes)
-    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
-    sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
-    through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
-    through += sends * (degrees.pp - 1)
-    waited = send_seconds(degrees, sends, constants)
+    alone = _once(
+        ("replica", shape, program, degrees_without_state(degrees)),
+        (device, exchange, constants),
+        lambda: _replica_step(shape, degrees, program, device, exchange, constants),
+    )
+    slowest, inner, slowest_at = alone.slowest_s, alone.inside_s, alone.slowest_at
     # Buffers of the device maker's frameworks are exchanged where they are.
     copy_s = 0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s
     after = {
         stage: (
-            data_seconds(shape, degrees, program, stage, sum(known[stage]), exchange, constants, copy_s=copy_s),
+            data_seconds(shape, degrees, program, stage, seconds, exchange, constants, copy_s=copy_s),
             _updated(shape, degrees, stage),
         )
-        for stage in known
+        for stage, seconds in alone.stages.items()
     }
     # A stage whose exchange takes longest need not be the one that computes longest, as where it has the embedding.
     data_s, updated = (max(values) for values in zip(*after.values(), strict=True))
@@ -1446,7 +1499,7 @@ def transformer_step(
     step = TransformerStep(
         compute_s=degrees.microbatches * (slowest - inner),
         tensor_s=degrees.microbatches * inner,
-        bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
+        bubble_s=alone.bubble_s,
         data_s=data_s,
         update_s=0.0 if program.frozen else update_s,
         unequal_s=unequal,
@@ -1531,7 +1584,9 @@ def least_seconds(
     """
     shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
-    whole = replace(degrees, pp=1, chunks=1, segment_layers=(), schedule="1f1b")
+    whole = degrees
+    if degrees.pp > 1:
+        whole = replace(degrees, pp=1, chunks=1, segment_layers=(), schedule="1f1b")
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
     return (degrees.microbatches + (degrees.pp - 1) * filling) * (alone + inside)
@@ -1607,43 +1662,27 @@ def _filling(
 
 
 _MOST_KNOWN = 100_000
-"""Stages whose seconds are kept; a search asks for fewer."""
+"""Times that are kept; a search asks for fewer."""
+
+_KNOWN: dict[tuple[Hashable, ...], tuple[tuple[object, ...], Any]] = {}
 
 
-def _once(seconds: Callable[..., float]) -> Callable[..., float]:
-    """Computes once for each kind of stage: strategies of a search differ in replicas, chunks and sharded state."""
-    known: dict[tuple[Any, ...], tuple[Device, StepConstants, float]] = {}
+def _once(key: tuple[Hashable, ...], same: tuple[object, ...], find: Callable[[], Found]) -> Found:
+    """Computes once what strategies of a search have in common.
 
-    @functools.wraps(seconds)
-    def asked(
-        shape: TransformerShape,
-        degrees: Degrees,
-        program: Program,
-        stage: int,
-        device: Device,
-        constants: StepConstants,
-        *,
-        attention: float = 1.0,
-    ) -> float:
-        # A device has figures by name, so it is known by being the same one, which what is kept holds on to.
-        key = (
-            shape,
-            (degrees.tp, degrees.cp, degrees.ep, degrees.expert_tp, degrees.sequence_parallel, degrees.microbatch),
-            (degrees.microbatches > 1, degrees.recomputed, _all_again(degrees)),
-            (alike_on_stage(shape, degrees, stage), _ends(degrees, stage)),
-            program,
-            attention,
-            id(device),
-            id(constants),
-        )
-        if key not in known:
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            found = seconds(shape, degrees, program, stage, device, constants, attention=attention)
-            known[key] = (device, constants, found)
-        return known[key][2]
-
-    return asked
+    Args:
+        key: what it depends on, with a name
+        same: what is known by being the same object, which what is kept holds on to: a device has figures by name
+        find: computes it
+    """
+    key = (*key, *map(id, same))
+    known = _KNOWN.get(key)
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        known = _KNOWN[key] = (same, find())
+    found: Found = known[1]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -1683,21 +1722,46 @@ class _Kernels:
         """
         # Ranks of experts matter where there are some.
         spread = (degrees.ep, degrees.expert_ranks) if shape.has_experts(layer) else ()
-        parts = frozenset() if again else degrees.recomputed - {"layers"}
-        key = (
-            shape,
-            (degrees.tp, degrees.cp, degrees.sequence_parallel, degrees.microbatch, layer, again, *spread),
-            parts,
-            self.program,
-            self.attention,
-            id(self.device),
-            id(self.constants),
-        )
-        if key not in _LAYERS:
-            if len(_LAYERS) >= _MOST_KNOWN:
-                _LAYERS.clear()
-            _LAYERS[key] = (self.device, self.constants, self._of_layer(shape, degrees, layer, again=again))
-        return _LAYERS[key][2]
+        key = ("layer", layer, again, frozenset() if again else degrees.recomputed - {"layers"}, *spread)
+        return self._once(shape, degrees, key, lambda: self._of_layer(shape, degrees, layer, again=again))
+
+    def of_ends(self, shape: TransformerShape, degrees: Degrees, *, first: bool, last: bool) -> tuple[float, float]:
+        """The same of the embedding, where a stage is the first, and of what comes after the layers, where the last."""
+        predicted = last and shape.prediction_layers > 0
+        spread = (degrees.ep, degrees.expert_ranks, degrees.recomputed, _all_again(degrees)) if predicted else ()
+        key = ("ends", first, last, *spread)
+        return self._once(shape, degrees, key, lambda: self._of_ends(shape, degrees, first=first, last=last))
+
+    def _once(
+        self,
+        shape: TransformerShape,
+        degrees: Degrees,
+        key: tuple[Hashable, ...],
+        find: Callable[[], tuple[float, float]],
+    ) -> tuple[float, float]:
+        shares = degrees.tp, degrees.cp, degrees.sequence_parallel, degrees.microbatch
+        return _once((*key, *shares, shape, self.program, self.attention), (self.device, self.constants), find)
+
+    def _of_ends(self, shape: TransformerShape, degrees: Degrees, *, first: bool, last: bool) -> tuple[float, float]:
+        program, constants, rest = self.program, self.constants, PassWork()
+        if last and shape.prediction_layers:
+            module = prediction_forward(shape, degrees, attention=program.attention)
+            work = self.attention * _attention_work(shape, degrees, program, shape.layers - 1)
+            module = module.times(1.0, work, 1.0)
+            rest = rest + module + backward(module, attention=program.attention, frozen=program.frozen)
+            repeated = module.without_last if program.stops_early else module
+            core = PassWork(attention=module.attention * ("attention" in degrees.recomputed))
+            rest = rest + (repeated if _all_again(degrees) else core)
+        if first:
+            rows = embedding_forward(shape, degrees)
+            rest = rest + rows + backward(rows, attention=program.attention, frozen=program.frozen)
+        if last:
+            head = head_forward(shape, degrees)
+            # The head stays in 16 bits where layers compute in 8.
+            both = head + backward(head, attention=program.attention, frozen=program.frozen)
+            rows_of_rank = vocabulary_rows(shape, degrees.tp)
+            rest = rest + both.times(constants.head_factor(program.precision, self.device, rows_of_rank), 1.0, 1.0)
+        return self.seconds(rest)
 
     def _of_layer(self, shape: TransformerShape, degrees: Degrees, layer: int, *, again: bool) -> tuple[float, float]:
         program = self.program
@@ -1718,11 +1782,6 @@ class _Kernels:
         return once[0] + more[0], once[1] + more[1]
 
 
-_LAYERS: dict[tuple[Any, ...], tuple[Device, StepConstants, tuple[float, float]]] = {}
-"""Seconds of layers that are known, with what their keys name by identity."""
-
-
-@_once
 def _stage_seconds(
     shape: TransformerShape,
     degrees: Degrees,
@@ -1733,8 +1792,22 @@ def _stage_seconds(
     *,
     attention: float = 1.0,
 ) -> float:
-    """Forward and backward of one microbatch on a stage, with attention or a share of it [s]."""
+    """Forward and backward of one microbatch on a stage, with attention or a share of it [s].
+
+    Strategies of a search differ in replicas, chunks and sharded state, so each kind of stage is computed once.
+    """
+    key = (
+        ("stage", shape, program, attention),
+        (degrees.tp, degrees.cp, degrees.ep, degrees.expert_tp, degrees.sequence_parallel, degrees.microbatch),
+        (degrees.microbatches > 1, degrees.recomputed, _all_again(degrees)),
+        (alike_on_stage(shape, degrees, stage), _ends(degrees, stage)),
+    )
     kernels = _Kernels(program, device, constants, attention)
+    return _once(key, (device, constants), lambda: _of_stage(shape, degrees, stage, kernels))
+
+
+def _of_stage(shape: TransformerShape, degrees: Degrees, stage: int, kernels: _Kernels) -> float:
+    program, device, constants = kernels.program, kernels.device, kernels.constants
     device_s, host_s, held, calls = 0.0, 0.0, 0, 0
     first, last = _ends(degrees, stage)
     for layer, number, again in alike_on_stage(shape, degrees, stage):
@@ -1742,27 +1815,12 @@ def _stage_seconds(
         device_s, host_s = device_s + number * each[0], host_s + number * each[1]
         held += number * layer_elements(shape, layer, tensor=degrees.tp)
         calls += number * sum_count(shape, degrees, layer=layer, again=again)
-    rest = PassWork()
     if last and shape.prediction_layers:
-        module, again = prediction_forward(shape, degrees, attention=program.attention), _all_again(degrees)
-        module = module.times(1.0, attention * _attention_work(shape, degrees, program, shape.layers - 1), 1.0)
-        rest = rest + module + backward(module, attention=program.attention, frozen=program.frozen)
-        repeated = module.without_last if program.stops_early else module
-        core = PassWork(attention=module.attention * ("attention" in degrees.recomputed))
-        rest = rest + (repeated if again else core)
         held += prediction_elements(shape, degrees.tp)
+        again = _all_again(degrees)
         calls += shape.prediction_layers * sum_count(shape, degrees, layer=shape.layers - 1, again=again)
-    if first:
-        rows = embedding_forward(shape, degrees)
-        rest = rest + rows + backward(rows, attention=program.attention, frozen=program.frozen)
-    if last:
-        head = head_forward(shape, degrees)
-        # The head stays in 16 bits where layers compute in 8.
-        both = head + backward(head, attention=program.attention, frozen=program.frozen)
-        rows_of_rank = vocabulary_rows(shape, degrees.tp)
-        rest = rest + both.times(constants.head_factor(program.precision, device, rows_of_rank), 1.0, 1.0)
     if first or last:
-        each = kernels.seconds(rest)
+        each = kernels.of_ends(shape, degrees, first=first, last=last)
         device_s, host_s = device_s + each[0], host_s + each[1]
     if not program.frozen and degrees.microbatches > 1:
         device_s += constants.sum_seconds(held, device)

@@ -292,7 +292,7 @@ def _factor(log: NcclLog, machine: Machine, year: float) -> Factor:
         ) from error
     sizes = np.array(sorted({max(size, GRID[0]) for size, _ in log.points}))
     measured = np.array([np.median([t for size, t in log.points if max(size, GRID[0]) == wanted]) for wanted in sizes])
-    predicted = at_sizes(predicted_curve(log.op, group, log.timing, year).seconds, sizes)
+    predicted = at_sizes(predicted_curve(log.op, group, log.timing, year), sizes)
     return Factor(
         op=log.op,
         devices=log.devices,

@@ -155,11 +155,11 @@ def cards_of(node: Node, count: int, chosen: Iterable[int]) -> tuple[int, ...]:
 
 
 def first_devices(machine: Machine, devices: int, nodes: int = 1, *, op: str = "all_reduce") -> Crossing:
-    """Of the first devices of each node.
+    """Of the first devices, node by node, where no fewer nodes have as many; else of the first ones of each node.
 
     Args:
         machine: of the devices
-        devices: in all, equally many on each node
+        devices: in all; equally many on each node, where fewer nodes would do
         nodes: in use
         op: as of `crossing_of`
 
@@ -167,6 +167,8 @@ def first_devices(machine: Machine, devices: int, nodes: int = 1, *, op: str = "
         InputError: not equally many on each node, or more than there are, or several nodes with nothing between them
     """
     node = machine.node
+    if nodes > 1 and -(-devices // node.devices) == nodes and devices % node.devices:
+        return crossing_of(machine, range(devices), op=op)
     if nodes < 1 or devices < 1 or devices % nodes:
         raise InputError(
             f"{node.name}: {format_count(devices, 'device')} on {nodes} nodes are not equally many on each; take a "

@@ -420,12 +420,14 @@ class Field:
 
     Attributes:
         queries: of each curve
+        traits: of these
         factors: Cholesky factor of their covariance, for each size of `GRID`
         weights: for each size and curve, the covariance's inverse times the observations
         known: constants
     """
 
     queries: tuple[Query, ...]
+    traits: "Traits"
     factors: Cube
     weights: Matrix
     known: Mapping[str, Mapping[str, float]]
@@ -446,7 +448,8 @@ def solve(curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, floa
     """
     queries, seen, covariance = covariance_of(curves, known)
     factors = cholesky(covariance)
-    return Field(queries=queries, factors=factors, weights=backward(factors, forward(factors, seen)), known=known)
+    weights = backward(factors, forward(factors, seen))
+    return Field(queries=queries, traits=traits_of(queries), factors=factors, weights=weights, known=known)
 
 
 def covariance_of(
@@ -456,30 +459,74 @@ def covariance_of(
     queries = tuple(Query(op=c.op, group=c.group, timing=c.timing, year=c.year) for c in curves)
     strays, gaps = zip(*(strays_of(curve, known) for curve in curves), strict=True)
     seen, distance = np.array(strays).T, np.array(gaps).T
-    covariance = kernel(queries, queries, known["kernel"])
+    traits = traits_of(queries)
+    covariance = kernel(traits, traits, known["kernel"])
     diagonal = np.arange(len(queries))
     covariance[:, diagonal, diagonal] += known["kernel"]["noise"] ** 2 + (known["kernel"]["octave"] * distance) ** 2
     return queries, seen, covariance
 
 
-def correction(query: Query, solved: Field) -> tuple[Sizes, Sizes]:
-    """By how much the time strays from the prior.
+def correction(query: Query, solved: Field) -> Sizes:
+    """By how much the time strays from the prior: the logarithm of the factor at each size of `GRID`.
 
     Args:
         query: operation, group, timing and year
         solved: curves
-
-    Returns:
-        Logarithm of the factor, and its standard deviation, at each size of `GRID`.
     """
-    near = kernel((query,), solved.queries, solved.known["kernel"])[:, 0, :]
-    noise = solved.known["kernel"]["noise"] ** 2
-    variance = kernel((query,), (query,), solved.known["kernel"])[:, 0, 0] + noise
+    near = kernel(traits_of((query,)), solved.traits, solved.known["kernel"])[:, 0, :]
+    found: Sizes = np.sum(solved.weights * near, axis=1)
+    return found
+
+
+def doubt(query: Query, solved: Field) -> Sizes:
+    """Standard deviation of the logarithm of the same factor at each size of `GRID`; arguments as of `correction`."""
+    traits, known = traits_of((query,)), solved.known["kernel"]
+    near, noise = kernel(traits, solved.traits, known)[:, 0, :], known["noise"] ** 2
+    variance = kernel(traits, traits, known)[:, 0, 0] + noise
     explained = np.sum(forward(solved.factors, near) ** 2, axis=1)
-    return np.sum(solved.weights * near, axis=1), np.sqrt(np.maximum(variance - explained, noise))
+    found: Sizes = np.sqrt(np.maximum(variance - explained, noise))
+    return found
 
 
-def kernel(first: Sequence[Query], second: Sequence[Query], known: Mapping[str, float]) -> Cube:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Traits:
+    """What queries are compared by.
+
+    Attributes:
+        numbers: measured quantities, by name
+        names: what is the same or is not
+        own_links: devices are joined by direct links
+    """
+
+    numbers: Mapping[str, Matrix]
+    names: Mapping[str, npt.NDArray[np.str_]]
+    own_links: npt.NDArray[np.bool_]
+
+
+def traits_of(queries: Sequence[Query]) -> Traits:
+    """What queries are compared by."""
+    return Traits(
+        numbers={
+            "op_x": np.array([_OPERATION_CLASSES[query.op][0] for query in queries]),
+            "op_y": np.array([_OPERATION_CLASSES[query.op][1] for query in queries]),
+            "devices": np.log2([query.group.devices for query in queries]),
+            "nodes": np.log2([query.group.nodes for query in queries]),
+            "generation": np.array([query.group.generation for query in queries]),
+            "year": np.array([query.year for query in queries]),
+        },
+        names={
+            "family": np.array([str(_FAMILIES[query.group.kind]) for query in queries]),
+            "node": np.array([query.group.node for query in queries]),
+            "device": np.array([query.group.device for query in queries]),
+            "timing": np.array([str(query.timing) for query in queries]),
+            "kind": np.array([str(query.group.kind) for query in queries]),
+            "network": np.array([str(query.group.card_kind) for query in queries]),
+        },
+        own_links=np.array([_FAMILIES[query.group.kind] == 0 for query in queries]),
+    )
+
+
+def kernel(first: Traits, second: Traits, known: Mapping[str, float]) -> Cube:
     """Covariance of the residuals of two sets of queries, at each size of `GRID`.
 
     How a time was taken matters for small messages only: in a long transfer the fixed cost of a call does not show.
@@ -489,12 +536,13 @@ def kernel(first: Sequence[Query], second: Sequence[Query], known: Mapping[str, 
         second: columns
         known: constants of the kernel
     """
-    gap, other = _gaps(first, second), _differences(first, second)
+    gap = {name: np.abs(one[:, None] - second.numbers[name][None, :]) for name, one in first.numbers.items()}
+    other = {name: one[:, None] != second.names[name][None, :] for name, one in first.names.items()}
     across, op = other["family"], np.hypot(gap["op_x"], gap["op_y"])
     devices = gap["devices"] + gap["nodes"]
     generation = np.where(across, 0.0, gap["generation"])
     kind = other["kind"] + 2.0 * across + 4.0 * other["network"]
-    own_links = np.array([_FAMILIES[query.group.kind] == 0 for query in first])[:, None]
+    own_links = first.own_links[:, None]
     stranger = np.where(across, 1.0, np.where(own_links, generation > 0, other["device"])).astype(float)
     box = np.where(other["node"] | other["network"], 0.0, 1.0)
     box = known["box"] ** 2 * box * np.exp(-known["box_devices"] * devices - known["box_op"] * op)
@@ -514,40 +562,6 @@ def kernel(first: Sequence[Query], second: Sequence[Query], known: Mapping[str, 
     timing = CALL_COUNTS[:, None, None] * other["timing"][None, :, :]
     total: Cube = box + like + pattern * np.exp(-known["pattern_timing"] * timing)
     return total
-
-
-def _gaps(first: Sequence[Query], second: Sequence[Query]) -> dict[str, Matrix]:
-    """Distances in measured quantities."""
-
-    def numbers(queries: Sequence[Query]) -> dict[str, Matrix]:
-        return {
-            "op_x": np.array([_OPERATION_CLASSES[query.op][0] for query in queries]),
-            "op_y": np.array([_OPERATION_CLASSES[query.op][1] for query in queries]),
-            "devices": np.log2([query.group.devices for query in queries]),
-            "nodes": np.log2([query.group.nodes for query in queries]),
-            "generation": np.array([query.group.generation for query in queries]),
-            "year": np.array([query.year for query in queries]),
-        }
-
-    a, b = numbers(first), numbers(second)
-    return {name: np.abs(a[name][:, None] - b[name][None, :]) for name in a}
-
-
-def _differences(first: Sequence[Query], second: Sequence[Query]) -> dict[str, npt.NDArray[np.bool_]]:
-    """Whether two are not the same."""
-
-    def names(queries: Sequence[Query]) -> dict[str, npt.NDArray[np.str_]]:
-        return {
-            "family": np.array([str(_FAMILIES[query.group.kind]) for query in queries]),
-            "node": np.array([query.group.node for query in queries]),
-            "device": np.array([query.group.device for query in queries]),
-            "timing": np.array([str(query.timing) for query in queries]),
-            "kind": np.array([str(query.group.kind) for query in queries]),
-            "network": np.array([str(query.group.card_kind) for query in queries]),
-        }
-
-    a, b = names(first), names(second)
-    return {name: a[name][:, None] != b[name][None, :] for name in a}
 
 
 def strays_of(curve: MeasuredCurve, known: Mapping[str, Mapping[str, float]]) -> tuple[Sizes, Sizes]:
@@ -598,19 +612,6 @@ SURE, LIKELY = 0.12, 0.5
 """Spread of the logarithm up to which an answer counts as interpolated, and as calibrated on like machines."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Curve:
-    """Predicted times over `GRID`.
-
-    Attributes:
-        seconds: at each size [s]
-        spread: standard deviation of their logarithm
-    """
-
-    seconds: Sizes
-    spread: Sizes
-
-
 def group_cost(op: str, nbytes: float, group: Group, *, timing: Timing = "stream", year: float = 2024.0) -> Cost:
     """Time of a collective of a group, however it is joined.
 
@@ -624,14 +625,12 @@ def group_cost(op: str, nbytes: float, group: Group, *, timing: Timing = "stream
     Returns:
         Time with its 90 % interval [s].
     """
-    curve = predicted_curve(op, group, timing, year)
     if nbytes == 0 and op == "all_to_all":
         # Nothing is sent, so nothing is launched: only the host's loop over the ranks is left.
         empty = constants()["prior"]["call_empty"] * 2 * group.devices
         return Cost(empty, empty / 2, empty * 2, "calibrated: an empty exchange launches nothing")
-    size = np.array([max(float(nbytes), GRID[0])])
-    seconds = float(at_sizes(curve.seconds, size)[0])
-    sigma = float(np.interp(math.log(size[0]), np.log(GRID), curve.spread))
+    seconds = group_seconds(op, nbytes, group, timing=timing, year=year)
+    sigma = float(np.interp(math.log(max(float(nbytes), GRID[0])), _LOG_GRID, predicted_doubt(op, group, timing, year)))
     factor = half_width(sigma, group)
     return Cost(seconds, seconds / factor, seconds * factor, _source(sigma, group))
 
@@ -648,9 +647,15 @@ def half_width(sigma: float, group: Group) -> float:
     return math.exp(math.hypot(known[f"scale_{family(group)}"] * 1.645 * sigma, known["repeat"]))
 
 
+def group_seconds(op: str, nbytes: float, group: Group, *, timing: Timing = "stream", year: float = 2024.0) -> float:
+    """The same without its interval, which takes most of the work; arguments as of `group_cost` [s]."""
+    size = np.array([max(float(nbytes), GRID[0])])
+    return float(at_sizes(predicted_curve(op, group, timing, year), size)[0])
+
+
 @functools.lru_cache(maxsize=4096)
-def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Curve:
-    """Times over all sizes, that never fall as messages grow.
+def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Sizes:
+    """Times over `GRID`, that never fall as messages grow [s].
 
     Args:
         op: as in `collective_cost`
@@ -658,10 +663,19 @@ def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Curve
         timing: how the time is taken
         year: of the library
     """
-    known = constants()["prior"]
-    factor, spread = correction(Query(op=op, group=group, timing=timing, year=year), field())
-    seconds = prior_time(op, GRID, group, timing, known, year=year) * np.exp(factor)
-    return Curve(seconds=np.maximum.accumulate(seconds), spread=spread)
+    factor = correction(Query(op=op, group=group, timing=timing, year=year), field())
+    seconds = prior_time(op, GRID, group, timing, constants()["prior"], year=year) * np.exp(factor)
+    curve: Sizes = np.maximum.accumulate(seconds)
+    return curve
+
+
+@functools.lru_cache(maxsize=4096)
+def predicted_doubt(op: str, group: Group, timing: Timing, year: float) -> Sizes:
+    """Standard deviation of the logarithm of these times; arguments as of `predicted_curve`."""
+    return doubt(Query(op=op, group=group, timing=timing, year=year), field())
+
+
+_LOG_GRID = np.log(GRID)
 
 
 def _source(sigma: float, group: Group) -> str:

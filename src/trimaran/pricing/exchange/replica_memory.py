@@ -4,12 +4,21 @@
     step: weights, state, activations        communicators of NCCL
     buckets: gradients a second time         context of the driver (of the catalog, per device)
     sums: copies that an owner of tensors receives
-    workspace of libraries
+    workspace of the library of products
 
 An owner of tensors, as in MXNet's KVStore "device", sums them in a buffer, keeps a copy from each of the others and
 the weight itself, and has their state of the optimizer; the others have no state then.
 
-Left out: rounding and fragments of the allocator (a few per cent), and batches that are loaded ahead.
+What a replica of a plan needs (`pricing.program`) and what a data-parallel job needs (`planning.data_parallel_job`) are
+both asked here, of the same traced step. Software differs in the gradients:
+
+    PyTorch's DDP         copied into buckets that are there all the time; gradients themselves come and go
+    Trimaran's runtime    views of the buckets, there once and all the time
+    before torch 2.0,     set to zero from step to step, and copied
+    other frameworks
+
+Left out: rounding and fragments of the allocator (a few per cent), batches that are loaded ahead, and workspaces of
+convolutions: which algorithm runs is not known, and torch takes one whose workspace fits in what is free.
 """
 
 from collections.abc import Sequence
@@ -19,6 +28,7 @@ from trimaran.graph.kernels.workload import Work, WorkKind
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.machine.types import Device
 from trimaran.pricing.exchange.step import Sync
+from trimaran.pricing.kernels.software import Software
 
 _MIB = 1 << 20
 
@@ -38,6 +48,11 @@ CONNECTION_BYTES = 4 * _MIB + 4_915_200 + 524_288
 Source: NVIDIA/nccl src/include/device.h, with NCCL_BUFFSIZE as by default.
 """
 _CONNECTIONS = 2  # a channel receives over a ring and over a tree
+COMMUNICATOR_BYTES = CHANNELS * _CONNECTIONS * CONNECTION_BYTES
+"""Buffers of NCCL, which no allocator counts."""
+
+_DROPPED_SINCE = 2023.2
+"""Since torch 2.0 `zero_grad` drops gradients; before, and in other frameworks, they stay from step to step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +101,8 @@ def replica_memory(
     devices: int,
     sync: Sync,
     device: Device,
+    software: Software,
     summed_bytes: int = 0,
-    keeps_gradients: bool = False,
-    bucket_view: bool = False,
 ) -> ReplicaMemory:
     """Memory of one rank.
 
@@ -99,22 +113,51 @@ def replica_memory(
         devices: in the group
         sync: how gradients are exchanged
         device: of the rank
+        software: whose replica it is
         summed_bytes: gradients that this rank owns, with "kvstore"; 0: none [bytes]
-        keeps_gradients: gradients are there from step to step: set to zero, not dropped, as torch did before 2.0 and
-            other frameworks do
-        bucket_view: gradients are views of the buckets, as DistributedDataParallel has them where asked
     """
     alone = devices == 1
-    buckets = sync == "nccl" and not alone
+    step_bytes, bucket_bytes = step_with_buckets(memory, software, batch=batch, buckets=sync == "nccl" and not alone)
     return ReplicaMemory(
-        step_bytes=memory.peak(batch, keeps_gradients=keeps_gradients or (buckets and bucket_view)),
-        bucket_bytes=memory.gradient_bytes if buckets and not bucket_view else 0,
+        step_bytes=step_bytes,
+        bucket_bytes=bucket_bytes,
         owned_bytes=0 if alone or sync != "kvstore" else _owned_bytes(memory, devices, summed_bytes),
-        workspace_bytes=_workspace_bytes(works, device),
-        communicator_bytes=0 if alone or sync in ("kvstore", "server") else CHANNELS * _CONNECTIONS * CONNECTION_BYTES,
+        workspace_bytes=workspace_bytes(works, device),
+        communicator_bytes=0 if alone or sync in ("kvstore", "server") else COMMUNICATOR_BYTES,
         context_bytes=device.memory.context_bytes,
         card_bytes=device.memory.reported_bytes,
     )
+
+
+def step_with_buckets(
+    memory: StepMemory, software: Software, *, batch: int, buckets: bool, stay: bool = False
+) -> tuple[int, int]:
+    """The peak of a step, and the copy of its gradients in buckets [bytes].
+
+    Args:
+        memory: of the step of a microbatch
+        software: whose replica it is
+        batch: samples of a microbatch
+        buckets: gradients are exchanged in buckets
+        stay: gradients stay in any case, as where several microbatches add theirs up
+    """
+    views = buckets and software.gradient_views
+    drops = software.framework == "pytorch" and software.year >= _DROPPED_SINCE
+    step_bytes = memory.peak(batch, keeps_gradients=views or stay or not drops)
+    return step_bytes, memory.gradient_bytes if buckets and not views else 0
+
+
+def holds_words(software: Software) -> str:
+    """Whose memory of replicas a figure is, for people.
+
+    Example:
+        >>> holds_words(Software())
+        'memory is of pytorch 2024: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy'
+    """
+    if software.gradient_views:
+        return "memory is of Trimaran's runtime: gradients once; --software pytorch: of its DDP, with a copy in buckets"
+    name = f"{software.framework} {software.year:g}"
+    return f"memory is of {name}: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy"
 
 
 def _owned_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
@@ -129,13 +172,13 @@ def _owned_bytes(memory: StepMemory, devices: int, summed_bytes: int) -> int:
     return summed_bytes * (devices + 1) + state - memory.optimizer_bytes
 
 
-def _workspace_bytes(works: Sequence[Work], device: Device) -> int:
-    """Workspace of libraries: a fixed amount for products; for convolutions the bytes of the largest one.
+def workspace_bytes(works: Sequence[Work], device: Device) -> int:
+    """Workspace that torch keeps for the library of products [bytes].
 
-    cuDNN's kernels for tensor cores keep channels last, and turn all three tensors of a convolution to that and back in
-    their workspace. Other kernels need less as a rule; it is assumed for all.
+    Args:
+        works: of a step
+        device: of the rank
     """
-    kinds = {work.kind for work in works}
-    products = PRODUCT_WORKSPACE_BYTES.get(device.architecture, _PRODUCT_WORKSPACE_BYTES)
-    convolutions = max((work.nbytes for work in works if work.kind is WorkKind.CONVOLUTION), default=0)
-    return convolutions + (products if WorkKind.PRODUCT in kinds or WorkKind.RECURRENT in kinds else 0)
+    if not any(work.kind in (WorkKind.PRODUCT, WorkKind.RECURRENT) for work in works):
+        return 0
+    return PRODUCT_WORKSPACE_BYTES.get(device.architecture, _PRODUCT_WORKSPACE_BYTES)

@@ -26,9 +26,11 @@ from numpy.typing import NDArray
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.attribution import Attribution, attribute
 from trimaran.graph.kernels.workload import Workload
-from trimaran.graph.types import Graph, Phase
+from trimaran.graph.trace.live_bytes import StepMemory
+from trimaran.graph.types import Graph, Op, Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.exchange.frameworks import recipe_of
+from trimaran.pricing.exchange.replica_memory import workspace_bytes
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
@@ -38,6 +40,7 @@ from trimaran.pricing.tables import (
     Form,
     OperationKey,
     StepCosts,
+    StepNeeds,
     TensorFit,
     WholeCost,
     WholeKey,
@@ -114,6 +117,7 @@ def estimated_table(
     device: Device,
     batches: Collection[int],
     softwares: Mapping[str, Software],
+    memory_at: Callable[[int], StepMemory] | None = None,
 ) -> CostTable:
     """Costs of the operations of a graph on a device.
 
@@ -123,6 +127,7 @@ def estimated_table(
         device: of the catalog
         batches: sizes of microbatches that will be asked for [samples]
         softwares: by execution: "eager", and "compiled" where that is wanted
+        memory_at: memory of that step at a batch; None: not known
 
     Returns:
         A table with every operation at every batch.
@@ -138,6 +143,7 @@ def estimated_table(
     operations: dict[OperationKey, dict[int, OpCost]] = {}
     steps: dict[int, StepCosts] = {}
     wholes: dict[WholeKey, dict[int, WholeCost]] = {}
+    needs: dict[int, StepNeeds] = {}
     sizes = sorted(set(batches))
     attribution = attribute(graph, workload_at(sizes[-1]))
     for execution, software in softwares.items():
@@ -147,7 +153,10 @@ def estimated_table(
             starts_s = launch_seconds(work, estimate, device)
             if execution == "eager":
                 steps[batch] = estimated_step_costs(work, estimate, device)
-            _add_operations(operations, graph, attribution, estimate, starts_s, batch, execution)
+                if memory_at is not None:
+                    workspace = workspace_bytes(work.works, device)
+                    needs[batch] = StepNeeds(memory=memory_at(batch), workspace_bytes=workspace)
+            _add_operations(operations, graph, attribution, work, estimate, starts_s, batch, execution)
             for form in FORMS:
                 wholes.setdefault(WholeKey(graph.digest, form, execution), {})[batch] = _whole(estimate)
     software, step = softwares["eager"], steps[sizes[-1]]
@@ -163,7 +172,7 @@ def estimated_table(
         ),
         operations=operations,
         wholes=wholes,
-        steps={graph.digest: replace(step, updates={batch: one.update for batch, one in steps.items()})},
+        steps={graph.digest: replace(step, updates={batch: one.update for batch, one in steps.items()}, needs=needs)},
         interference={
             SEND: Interference(source="assumed: messages leave compute alone"),
             str(Kind.ALL_REDUCE): Interference(compute=recipe.interference, source=recipe.source),
@@ -195,6 +204,7 @@ def _add_operations(
     operations: dict[OperationKey, dict[int, OpCost]],
     graph: Graph,
     attribution: Attribution,
+    work: Workload,
     estimate: StepEstimate,
     starts_s: Sequence[float],
     batch: int,
@@ -212,8 +222,34 @@ def _add_operations(
         whole_s = forward.seconds + backward.seconds
         started_s = float(numpy.asarray(starts)[numbers].mean())
         operations.setdefault(OperationKey(content, execution), {})[batch] = OpCost(
-            forward=forward, backward=backward, launches=min(1.0, started_s / whole_s) if whole_s > 0.0 else 0.0
+            forward=forward,
+            backward=backward,
+            launches=min(1.0, started_s / whole_s) if whole_s > 0.0 else 0.0,
+            complete=_complete(graph.ops[numbers[0]], numbers[0], attribution, work, estimate),
         )
+
+
+_MANY = 3
+"""From this number of parameters on, an operation is a region: a weight and its bias are complete at once."""
+
+
+def _complete(
+    op: Op, number: int, attribution: Attribution, work: Workload, estimate: StepEstimate
+) -> tuple[float, ...]:
+    """The fraction of an operation's backward after which the gradient of each of its parameters is complete."""
+    if len(op.parameters) < _MANY:
+        return ()
+    chosen = attribution.backward & (attribution.op == number)
+    places = attribution.work[chosen]
+    passed = numpy.cumsum(numpy.asarray(estimate.work_s)[places] * attribution.fraction[chosen])
+    if not len(passed) or passed[-1] <= 0.0:
+        return ()
+    last = {gradient.name: gradient.work for gradient in work.gradients}
+    found = []
+    for name in op.parameters:
+        upto = int(numpy.searchsorted(places, last.get(name, places[-1]), side="right"))
+        found.append(min(1.0, float(passed[upto - 1] / passed[-1])) if upto else 0.0)
+    return tuple(found)
 
 
 def _exact(seconds: NDArray[numpy.float64], numbers: Sequence[int], source: str) -> Cost:

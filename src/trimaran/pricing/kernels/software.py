@@ -18,6 +18,8 @@ class Software:
         libraries: of kernels, where they are known and differ from the framework's: "cudnn-5.1", "neon", …
         compiled: kernels are fused by a compiler (XLA, TorchInductor)
         channels_last: images are kept with channels last
+        gradient_views: of replicas, gradients are views of the buckets of their exchange, as Trimaran's runtime has
+            them; else they are copied into buckets, as PyTorch's DistributedDataParallel does unless told otherwise
         source: where this comes from
     """
 
@@ -26,7 +28,12 @@ class Software:
     libraries: str = ""
     compiled: bool = False
     channels_last: bool = False
+    gradient_views: bool = False
     source: str = "assumed: PyTorch of 2024"
+
+
+RUNTIME = Software(gradient_views=True, source="assumed: PyTorch of 2024 under Trimaran's runtime")
+"""What runs a plan, unless a user says other software."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

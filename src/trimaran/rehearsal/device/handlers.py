@@ -1,6 +1,7 @@
 """What a script catches: whether it expects that an import fails, or that memory runs out."""
 
 import dis
+import functools
 import sys
 import threading
 import types
@@ -17,7 +18,8 @@ _OWN = f"{Path(__file__).parents[1]}/"
 _TORCH = f"{Path(torch.__file__).parent}/"
 
 
-def names_caught(code: types.CodeType, at: int) -> set[str]:
+@functools.lru_cache(maxsize=4096)
+def names_caught(code: types.CodeType, at: int) -> frozenset[str]:
     """Names of the errors that are caught where an instruction lies in a `try` or `with` of its function."""
     entries: Sequence[Any] = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     caught: set[str] = set()
@@ -42,7 +44,7 @@ def names_caught(code: types.CodeType, at: int) -> set[str]:
                 loaded.clear()
         if instructions[first + 1].opname == "POP_TOP":  # `except:`
             caught.add(EVERYTHING)
-    return caught
+    return frozenset(caught)
 
 
 def shortage_is_caught() -> bool:
@@ -55,11 +57,13 @@ def shortage_is_caught() -> bool:
     )
 
 
-def _handlers() -> Iterator[tuple[types.CodeType, set[str]]]:
+def _handlers() -> Iterator[tuple[types.CodeType, frozenset[str]]]:
     """Of all functions that run, in this thread and in the main one, which waits for those of autograd."""
-    main = sys._current_frames().get(threading.main_thread().ident or 0)
-    for begin in (sys._getframe(1), main):
-        frame: Any = begin
+    begins: list[Any] = [sys._getframe(1)]
+    if isinstance(threading.current_thread(), threading._DummyThread):
+        # One of autograd; in one of the script's the main thread runs on, and its frames are gone under who looks.
+        begins.append(sys._current_frames().get(threading.main_thread().ident or 0))
+    for frame in begins:
         while frame is not None:
             code = frame.f_code
             if not code.co_filename.startswith(("<frozen", _OWN, _TORCH)):

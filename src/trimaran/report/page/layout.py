@@ -248,8 +248,18 @@ def _part(part: Chart | Words | Commands | Timelines | DataTable) -> str:
         lines = "".join(f"<{kind}>{escaped(line)}</{kind}>" for line in part.lines)
         return f"<ul>{lines}</ul>" if part.is_list else lines
     if isinstance(part, Commands):
-        return "".join(f"<p>{escaped(what)}</p><pre>{escaped(command)}</pre>" for what, command in part.lines)
+        return "".join(f"<p>{escaped(what)}</p><pre>{_words_kept(command)}</pre>" for what, command in part.lines)
     return _timelines(part)
+
+
+def _words_kept(command: str) -> str:
+    """A command whose lines end between words: a browser would break `--batch` behind its hyphens.
+
+    Example:
+        >>> _words_kept("plan --batch 8")
+        'plan <span>--batch</span> 8'
+    """
+    return " ".join(f"<span>{escaped(word)}</span>" if "-" in word else escaped(word) for word in command.split(" "))
 
 
 def _chart(chart: Chart) -> str:

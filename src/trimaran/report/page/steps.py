@@ -383,11 +383,11 @@ def _thinned(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def _ranks_words(ranks: Sequence[int], most: int = 4) -> str:
-    """Ranks for people, neighbours as a range.
+    """Ranks for people, neighbours as a range; of many ranges the first, and how many ranks there are.
 
     Example:
         >>> _ranks_words([0]), _ranks_words([0, 1, 2, 3, 7]), _ranks_words([0, 2, 4, 6, 8, 10])
-        ('rank 0', 'ranks 0–3, 7', 'ranks 0, 2, 4, 6 and 2 more')
+        ('rank 0', 'ranks 0–3, 7', '6 ranks: 0, 2, 4, 6, …')
     """
     runs: list[tuple[int, int]] = []
     for rank in sorted(ranks):
@@ -396,8 +396,9 @@ def _ranks_words(ranks: Sequence[int], most: int = 4) -> str:
         else:
             runs.append((rank, rank))
     words = [f"{first}" if first == last else f"{first}–{last}" for first, last in runs]
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words[:most])}{more}"
+    if len(words) > most:
+        return f"{len(ranks)} ranks: {', '.join(words[:most])}, …"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -781,12 +782,25 @@ def _placement_drawing(rows: Sequence[tuple[str, str, str]], modules: Mapping[st
         most = int((wide - 20) / 6.8)
         drawing.text(x + 12, y + 22, short(name, most), size=13, colour=INK, bold=True)
         drawing.text(x + 12, y + 40, short(held, most), size=12, colour=SOFT)
-        drawing.text(x + 12, y + 57, short(ranks, most), size=12, colour=SOFT)
+        drawing.text(x + 12, y + 57, _whole_names(ranks, most), size=12, colour=SOFT)
         if n % columns < columns - 1 and n < len(boxes) - 1:
             tip, middle = x + wide + gap - 3, y + high / 2
             drawing.line([(x + wide + 4, middle), (tip - 3, middle)], colour=SOFT, width=1.5)
             drawing.area([(tip, middle), (tip - 7, middle - 4), (tip - 7, middle + 4)], colour=SOFT)
     return drawing.render()
+
+
+def _whole_names(listed: str, most: int) -> str:
+    """A list of at most some characters, which ends behind a whole name.
+
+    Example:
+        >>> _whole_names("ranks 0–3, 7", 12), _whole_names("64 ranks: 0–1, 8–9, 16–17, …", 24)
+        ('ranks 0–3, 7', '64 ranks: 0–1, 8–9, …')
+    """
+    if len(listed) <= most:
+        return listed
+    kept = listed[: most - 2].rpartition(", ")[0]
+    return f"{kept}, …" if kept else short(listed, most)
 
 
 def _span_words(names: Sequence[str]) -> str:
@@ -804,7 +818,11 @@ def _span_words(names: Sequence[str]) -> str:
 
 
 def training_section(
-    epochs: Sequence[tuple[int, float | None, float | None, float | None]], *, target: float | None, says: str = ""
+    epochs: Sequence[tuple[int, float | None, float | None, float | None]],
+    *,
+    target: float | None,
+    says: str = "",
+    metric_name: str = "metric",
 ) -> Section | None:
     """Time to accuracy: loss and metric of each epoch, over the time of training.
 
@@ -812,6 +830,7 @@ def training_section(
         epochs: number, loss, metric, seconds of each
         target: of the metric; None: nobody said
         says: what a plan says of the training to the target
+        metric_name: of the metric, for people
     """
     if not epochs:
         return None
@@ -825,7 +844,7 @@ def training_section(
     several = len(epochs) > 1
     axis = Axis(title=f"time of training [{unit}]", zero=True)
     table = DataTable(
-        columns=("epoch", f"time [{unit}]", "loss", "metric"),
+        columns=("epoch", f"time [{unit}]", "loss", metric_name),
         rows=[
             (
                 str(epoch),
@@ -848,7 +867,7 @@ def training_section(
         caption += f" {says}"
     limits = [] if target is None else [Limit(name=f"target {target:g}", at=target)]
     shown = metric or loss
-    name = "metric" if metric else "loss"
+    name = metric_name if metric else "loss"
     svg = (
         curve_chart(
             f"{name} over time",

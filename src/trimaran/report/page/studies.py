@@ -1148,6 +1148,11 @@ class _RehearsedStep(msgspec.Struct):
     notes: list[str] = []
 
 
+class _Corrected(msgspec.Struct):
+    source: str
+    device: str = ""
+
+
 class _Rehearsal(msgspec.Struct):
     verdict: str
     headline: str
@@ -1164,6 +1169,7 @@ class _Rehearsal(msgspec.Struct):
     step: _RehearsedStep | None
     notes: list[str]
     took_s: _Positive = 0.0
+    calibration: _Corrected | None = None
 
 
 _PURPOSE_COLOURS = (
@@ -1204,7 +1210,11 @@ def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
         notes=found.notes,
         command=f"trimaran rehearse --world {found.world} --cluster {shlex.quote(found.cluster)} {before}{script}",
-        environment={"cluster": found.cluster, "device": found.device},
+        environment={
+            "cluster": found.cluster,
+            "device": found.device,
+            "times corrected by": "" if found.calibration is None else found.calibration.source,
+        },
     )
 
 
@@ -1630,10 +1640,12 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         f"predicted at {format_seconds(chosen.step_time_s)} a step (90 %: {low} to {high}), {rate(samples_per_s)} "
         "samples/s"
     )
-    other = found.baseline
-    if other is not None and other.strategy != chosen.strategy and chosen.step_time_s > 0:
-        ratio = other.step_time_s / chosen.step_time_s
-        verdict += f"; {ratio:.2f} times the speed of the best baseline, {other.strategy}"
+    known = [(one.step_time_s, one.strategy) for one in found.references if one.step_time_s and one.strategy]
+    if not known and found.baseline is not None:
+        known = [(found.baseline.step_time_s, found.baseline.strategy)]
+    best_s, other = min(known, default=(0.0, chosen.strategy))
+    if other != chosen.strategy and chosen.step_time_s > 0:
+        verdict += f"; {best_s / chosen.step_time_s:.2f} times the speed of the best baseline, {other}"
     facts = [
         ("strategy", chosen.strategy),
         ("devices", f"{chosen.ranks:,} of {found.devices:,}" if chosen.ranks else f"{found.devices:,}"),
@@ -1650,7 +1662,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
     command = _plan_command(found)
     absent: list[Absent] = []
-    by_file = f"{command} --output plan.json; trimaran report plan.json"
+    by_file = f"{command} --strategy {shlex.quote(chosen.strategy)} --output plan.json; trimaran report plan.json"
     if found.cluster is None:
         by_file += " --simulate"
     if not chosen.parts_s:

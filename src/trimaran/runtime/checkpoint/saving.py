@@ -455,7 +455,9 @@ def _find(path: Path) -> Saved:
         notes.append(f"{name} is damaged ({_listed(faults)}): the checkpoint before it was taken")
 
     if name is None:
-        return Saved(store.open_newest(on_damage), notes)
+        newest = store.open_newest(on_damage)
+        store.settle(newest)
+        return Saved(newest, notes)
     named = store.open(name)
     faults = store.verify(named)
     if faults:
@@ -465,6 +467,7 @@ def _find(path: Path) -> Saved:
             path=str(path),
             faults=[str(fault) for fault in faults],
         )
+    store.settle(named)
     return Saved(named)
 
 

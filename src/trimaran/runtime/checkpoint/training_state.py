@@ -57,7 +57,7 @@ from trimaran.checkpoint_files.pieces import (
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.held_state import HeldState
+from trimaran.graph.held_state import HeldState, adds_groups
 from trimaran.graph.optimizers import (
     Trained,
     make_optimizer,
@@ -202,10 +202,19 @@ class TrainingState:
             raise InputError(
                 f"each step takes over {format_some(outside)} from the one before it, which is no buffer of the "
                 "model, so that a checkpoint would not have it: keep it in a buffer of the model (register_buffer), "
-                "or train without saving",
+                "draw from the global generators, which are saved, or train without saving",
                 code="checkpoint.outside-the-model",
                 names=tuple(outside),
             )
+        for callback in ("on_step", "on_epoch"):
+            if adds_groups(getattr(self._job, callback)):
+                raise InputError(
+                    f"Job.{callback} adds a group of parameters to the optimizer, and a training that goes on from a "
+                    "checkpoint has the groups that Job.optimizer makes: make all of them there, and change their "
+                    "options or requires_grad in the callback, or train without saving",
+                    code="checkpoint.added-groups",
+                    callback=callback,
+                )
         optimizer = self._updater.optimizer
         if optimizer is None:
             return

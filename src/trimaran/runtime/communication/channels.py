@@ -30,6 +30,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from trimaran.base.errors import ExecutionError, TrimaranError
 from trimaran.base.timeline import COMMUNICATION, WAIT
@@ -224,6 +225,7 @@ class Channels:
         self._world = world
         self._pairs: dict[bool, Any] = {}
         self._groups: dict[Group, Any] = {}
+        self._meshes: list[DeviceMesh] = []
         self._boxes: dict[tuple[int, int], Letterbox] = {}
         self._chain: Chain | None = None
         self.control: Any = None
@@ -297,6 +299,17 @@ class Channels:
         """The process group of some ranks that a collective of a program names."""
         return self._groups[ranks]
 
+    def mesh(self, ranks: Group) -> DeviceMesh:
+        """The same ranks as a mesh of one dimension, for what is laid out over them.
+
+        torch keeps what it knows of a mesh for good, under its names. So those of one that is gone are not used again,
+        and what it keeps loses its group, with its threads and files, when the connections are closed.
+        """
+        group = self._groups[ranks]
+        names = (f"ranks of {group.group_name}",)
+        self._meshes.append(DeviceMesh.from_group(group, self._world.device.partition(":")[0], mesh_dim_names=names))
+        return self._meshes[-1]
+
     def chain(self) -> Chain:
         """The chain of this rank; it is closed with the connections."""
         if self._chain is None:
@@ -311,6 +324,9 @@ class Channels:
         for box in self._boxes.values():
             box.close()
         self._boxes = {}
+        for mesh in self._meshes:
+            getattr(mesh, "_pg_registry", {}).clear()  # torch 2.13
+        self._meshes = []
         for group in (*self._pairs.values(), *self._groups.values(), self.control):
             if isinstance(group, dist.ProcessGroup):
                 dist.destroy_process_group(group)

@@ -6,6 +6,9 @@ into contiguous microbatches, as even as possible. So any plan trains on the sam
 Every replica uses the same number of microbatches, `min(microbatches, N // replicas)`, also in a small last batch:
 collectives are issued in the same order everywhere, and the microbatches that are empty are empty on all ranks.
 
+Where a last batch has fewer samples than there are replicas, each of the others runs its last sample too, so that it
+takes part in the collectives, and adds nothing: its loss and its gradients count with the weight 0.
+
 A share knows how many samples each microbatch of its rank has. Their samples are loaded one microbatch at a time.
 """
 
@@ -45,17 +48,36 @@ def microbatch_sizes(samples: int, *, replicas: int, microbatches: int) -> tuple
         microbatches: of each replica; the last ones are empty where there are not enough samples
 
     Returns:
-        For each replica, one size a microbatch.
+        For each replica, one size a microbatch. A replica for which there is no sample has one that does not count.
 
     Example:
         >>> microbatch_sizes(10, replicas=2, microbatches=4)
         ((2, 1, 1, 1), (2, 1, 1, 1))
         >>> microbatch_sizes(5, replicas=2, microbatches=4)
         ((2, 1, 0, 0), (1, 1, 0, 0))
+        >>> microbatch_sizes(1, replicas=2, microbatches=2)
+        ((1, 0), (1, 0))
     """
     used = max(1, min(microbatches, samples // replicas))
     empty = (0,) * (microbatches - used)
-    return tuple(split_evenly(share, used) + empty for share in split_evenly(samples, replicas))
+    return tuple(split_evenly(max(1, share), used) + empty for share in split_evenly(samples, replicas))
+
+
+def first_sample(samples: int, *, replicas: int, microbatches: int, replica: int) -> int:
+    """Place of a replica's first sample in its global batch.
+
+    Args:
+        samples: of the global batch
+        replicas: data-parallel replicas
+        microbatches: of each replica
+        replica: whose
+
+    Example:
+        >>> [first_sample(2, replicas=4, microbatches=1, replica=replica) for replica in range(4)]
+        [0, 1, 1, 1]
+    """
+    sizes = microbatch_sizes(samples, replicas=replicas, microbatches=microbatches)
+    return min(sum(map(sum, sizes[:replica])), samples - 1)
 
 
 def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
@@ -119,6 +141,7 @@ class Share:
     Args:
         samples: of the global batch
         sizes: samples of each microbatch of this rank's replica
+        counts: False: its one sample is another replica's, and adds nothing
         take: loads a microbatch, by number; None: this rank reads nothing
         take_whole: loads all of them as one batch
     """
@@ -130,9 +153,11 @@ class Share:
         sizes: tuple[int, ...],
         take: Callable[[int], Taken] | None,
         take_whole: Callable[[], Taken] | None = None,
+        counts: bool = True,
     ) -> None:
         self.samples = samples
         self.sizes = sizes
+        self.counts = counts
         self._take, self._take_whole = take, take_whole
         self._is_whole = False
         self._kept: dict[int, Any] = {}
@@ -217,7 +242,8 @@ class Shares:
         Args:
             number: of the global batch
         """
-        samples, sizes = self._sizes(number)
+        samples = min(self._batch, len(self._order) - number * self._batch)
+        sizes = microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
         return samples, sizes[self._replica]
 
     def requests(self, numbers: Iterable[int], *, seed: int, epoch: int = 0, whole: bool = False) -> Iterator[Request]:
@@ -230,9 +256,10 @@ class Shares:
             whole: each share as one batch
         """
         for number in numbers:
-            _, sizes = self._sizes(number)
-            start = number * self._batch + sum(sum(share) for share in sizes[: self._replica])
-            mine = sizes[self._replica]
+            samples, mine = self.sizes(number)
+            start = number * self._batch + first_sample(
+                samples, replicas=self._replicas, microbatches=self._microbatches, replica=self._replica
+            )
             for microbatch, size in enumerate((sum(mine),) if whole else mine):
                 if size:
                     yield Request((epoch, number, microbatch), seed, self._order[start : start + size].tolist())
@@ -263,7 +290,7 @@ class Shares:
         if dataset is None:
             for number in numbers:
                 samples, sizes = self.sizes(number)
-                yield Share(samples=samples, sizes=sizes, take=None)
+                yield Share(samples=samples, sizes=sizes, take=None, counts=self._replica < samples)
             return
         reading = Reading(dataset, job.collate)
 
@@ -279,11 +306,9 @@ class Shares:
         for number in numbers:
             samples, sizes = self.sizes(number)
             take = partial(_take, parts, number, observe)
-            yield Share(samples=samples, sizes=sizes, take=take, take_whole=partial(take_whole, number))
-
-    def _sizes(self, number: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-        samples = min(self._batch, len(self._order) - number * self._batch)
-        return samples, microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
+            counts = self._replica < samples
+            whole = partial(take_whole, number)
+            yield Share(samples=samples, sizes=sizes, take=take, take_whole=whole, counts=counts)
 
 
 def skip_to(arrivals: Arrivals, key: Key) -> Taken:

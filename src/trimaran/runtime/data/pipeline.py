@@ -26,7 +26,7 @@ from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.runtime.communication.channels import ALONE, Agreement
-from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, skip_to
+from trimaran.runtime.data.batch_shares import Share, Shares, first_sample, microbatch_sizes, skip_to
 from trimaran.runtime.data.cache import SampleCache, Shared, share_cache
 from trimaran.runtime.data.datasets import check_length, check_replicas, check_streamed, data_length, make_dataset
 from trimaran.runtime.data.loader import TIMEOUT_S, Loader
@@ -256,7 +256,7 @@ class Feed:
         if samples is None:
             return None
         full, left = divmod(samples, self._job.global_batch_size)
-        return full + (0 if self._job.drop_last or left < self._replicas else 1)
+        return full + (0 if self._job.drop_last or not left else 1)
 
     @property
     def streams(self) -> bool:
@@ -272,13 +272,8 @@ class Feed:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know: samples that are left out, or that are not kept although they should be."""
+        """What a person should know, such as samples that are not kept although they should be."""
         notes = list(self._notes)
-        left = (self.epoch_samples or 0) % self._job.global_batch_size
-        if self._stream is None and not self._job.drop_last and 0 < left < self._replicas:
-            notes.append(
-                f"the last {left} samples of each epoch are left out: they are fewer than the {self._replicas} replicas"
-            )
         misfits = 0 if self._cache is None else self._cache.misfits
         if misfits:
             notes.append(f"{misfits} samples are not like the others: they are not cached, but read each time")
@@ -362,7 +357,8 @@ class Feed:
             if self._reading is not None:
                 take = partial(self._take, epoch, number)
                 take_whole = partial(self._take, epoch, number, 0, by_share=True)
-            yield Share(samples=samples, sizes=sizes, take=take, take_whole=take_whole)
+            counts = self._replica < samples
+            yield Share(samples=samples, sizes=sizes, take=take, take_whole=take_whole, counts=counts)
 
     def _begin(self, epoch: int) -> None:
         """Ask the sampler for the order of an epoch, if there is one."""
@@ -393,7 +389,7 @@ class Feed:
             if not stream.is_at(epoch, number):
                 self._seek(stream, epoch, number)
             samples = stream.read()
-            if samples < self._replicas or (samples < size and self._job.drop_last):
+            if not samples or (samples < size and self._job.drop_last):
                 self._end_stream(stream, samples, epoch)
                 return
             self.index = number + 1
@@ -401,16 +397,22 @@ class Feed:
 
     def _seek(self, stream: StreamReader, epoch: int, number: int) -> None:
         """Go to a global batch of the stream."""
-        if not number:
-            stream.begin(epoch)
-            return
         saved = self._saved
         known = saved is not None and (saved.epoch, saved.index) == (epoch, number)
         state, expected = (saved.dataset, saved.stream or 0) if known and saved is not None else (None, 0)
-        if stream.go_on(epoch, number, state=state, expected=expected):
+        if number:
+            again = stream.go_on(epoch, number, state=state, expected=expected)
+            what = f"{number * self._job.global_batch_size} samples of the stream"
+        elif known and epoch and not stream.ended(epoch):
+            again = stream.begin_after(epoch, state=state, expected=expected)
+            what = f"epoch {epoch - 1} of the stream"
+        else:
+            stream.begin(epoch)
+            return
+        if again:
             self._notes += (
-                f"{number * self._job.global_batch_size} samples of the stream were read again to go on after them: it "
-                "has no state_dict and load_state_dict",
+                f"{what} {'were' if number else 'was'} read again to go on after {'them' if number else 'it'}: it has "
+                "no state_dict and load_state_dict",
             )
 
     def _end_stream(self, stream: StreamReader, left: int, epoch: int) -> None:
@@ -420,11 +422,6 @@ class Feed:
             anew = ": its __iter__ must begin anew each time" if epoch and not left else ""
             raise InputError(
                 f"the stream gave {few} in epoch {epoch}{anew}", code="feed.empty-epoch", epoch=epoch, samples=left
-            )
-        if left and not self._job.drop_last:
-            self._notes += (
-                f"the last {left} samples of the stream are left out: they are fewer than the {self._replicas} "
-                "replicas",
             )
         if self.samples not in (None, stream.total):
             self._notes += (
@@ -436,9 +433,9 @@ class Feed:
         """This rank's share of the global batch that the stream has just given."""
         size = self._job.global_batch_size
         first = number * size
-        parts = microbatch_sizes(samples, replicas=self._replicas, microbatches=self._microbatches)
-        start = first + sum(sum(part) for part in parts[: self._replica])
-        stream.keep(range(start, start + sum(parts[self._replica])))
+        degrees = {"replicas": self._replicas, "microbatches": self._microbatches}
+        start = first + first_sample(samples, **degrees, replica=self._replica)
+        stream.keep(range(start, start + sum(microbatch_sizes(samples, **degrees)[self._replica])))
         # The positions of this batch are its order.
         shares = self._share_out(torch.arange(first, first + samples))
         (share,) = shares.load(
@@ -557,9 +554,9 @@ class Feed:
         if self._orders is not None and self._orders.sampled:
             order = self._orders.digest(self.epoch) or self._waits_at("order") or 0
         if self._stream is not None:
-            here = self._stream.is_at(self.epoch, self.index)
-            stream = self._stream.digest if here and self.index else self._waits_at("stream") or 0
-            dataset = self._stream.state if here and self.index else self._waits_at("dataset")
+            here = self._stream.is_at(self.epoch, self.index) if self.index else self._stream.ended(self.epoch)
+            stream = self._stream.digest if here else self._waits_at("stream") or 0
+            dataset = self._stream.state if here else self._waits_at("dataset")
         return Position(
             epoch=self.epoch,
             index=self.index,

@@ -59,6 +59,7 @@ class StreamReader:
         self._epoch, self._number, self._total = -1, 0, 0
         self._items: Iterator[Any] | None = None
         self._state: Any = None
+        self._of_end = False
         self._fault = ""
         self.samples: dict[int, Any] = {}
         self.digest = 0
@@ -90,6 +91,14 @@ class StreamReader:
         """
         return (epoch, number) == (self._epoch, self._number)
 
+    def ended(self, epoch: int) -> bool:
+        """Whether the epoch before one was read last.
+
+        Args:
+            epoch: number of the epoch that comes next
+        """
+        return self._epoch == epoch - 1 >= 0
+
     def begin(self, epoch: int) -> None:
         """Begin an epoch.
 
@@ -97,7 +106,39 @@ class StreamReader:
             epoch: its number
         """
         self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
-        self._items, self._state, self.samples, self.digest = None, None, {}, 0
+        self._items, self._state, self._of_end, self.samples, self.digest = None, None, False, {}, 0
+
+    def begin_after(self, epoch: int, *, state: Any = None, expected: int = 0) -> bool:
+        """Begin an epoch where another process has read the one before; every rank calls it.
+
+        A stream may give other samples each time that it is gone through, by what it counts. Unless it has a state, or
+        is told the epoch, it is gone through once again.
+
+        Args:
+            epoch: number of the epoch
+            state: `state` at the end of the epoch before
+            expected: digest of the last batch of that; 0: it is not known
+
+        Returns:
+            Whether this rank read samples again.
+
+        Raises:
+            InputError: on every rank: the stream gives other samples now
+        """
+        told = 1 if callable(getattr(self._dataset, "set_epoch", None)) else 0
+        known = max(said[0] for said in self._agreement.gather_integers([2 * self._loads(state) or told], _WHAT))
+        again = not known and bool(expected)
+        if again:
+            self.begin(epoch - 1)
+            while self._dataset is not None and self._read() == self._batch:
+                pass
+            self._agree()
+            if self.digest != expected:
+                raise self._other_samples(f"at the end of epoch {epoch - 1}", 0)
+        self.begin(epoch)
+        if known > 1:
+            self._state, self._of_end = state, True
+        return again and self._dataset is not None
 
     def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0) -> bool:
         """Go to a global batch in the middle of an epoch; every rank calls it.
@@ -133,16 +174,19 @@ class StreamReader:
                 samples=total,
             )
         if expected and self.digest != expected:
-            raise InputError(
-                f"the stream that {self._name} makes gives other samples for batch {number - 1} of epoch {epoch} than "
-                "when the state was saved: let it give the same ones in the same order each time, drawing from the "
-                "global generators, which are seeded, or give it state_dict and load_state_dict; or begin an epoch "
-                "anew without the state",
-                code="feed-state.other-samples",
-                index=number,
-            )
+            raise self._other_samples(f"for batch {number - 1} of epoch {epoch}", number)
         self._number = number
         return self._dataset is not None
+
+    def _other_samples(self, where: str, number: int) -> InputError:
+        return InputError(
+            f"the stream that {self._name} makes gives other samples {where} than when the state was saved: let it "
+            "give the same ones in the same order each time, drawing from the global generators, which are seeded, or "
+            "tell it the epoch (set_epoch), or give it state_dict and load_state_dict; or begin an epoch anew without "
+            "the state",
+            code="feed-state.other-samples",
+            index=number,
+        )
 
     def read(self) -> int:
         """Read the next global batch; every rank calls it.
@@ -183,6 +227,11 @@ class StreamReader:
                 if self._items is None:
                     self._items = self._open()
                 found.extend(islice(self._items, self._batch))
+                if self._of_end and not found:
+                    # Its state was that of the end of an epoch.
+                    self._items = iter(self._dataset)
+                    found.extend(islice(self._items, self._batch))
+                self._of_end = False
         except Exception as error:  # noqa: BLE001 whatever the user's stream raises; every rank hears of it
             self._fault = streaming_fault(error, self._total + len(found)).text
             found = []

@@ -266,7 +266,8 @@ def _share(state: State, weights: torch.Tensor | None) -> torch.Tensor:
     if not state.terms:
         return torch.zeros((), dtype=torch.float64)
     if weights is None:
-        return torch.tensor(sum((size / state.samples) ** 2 for size in state.sizes), dtype=torch.float64)
+        counted = map(state.counted, range(len(state.sizes)))
+        return torch.tensor(sum((size / state.samples) ** 2 for size in counted), dtype=torch.float64)
     return (torch.stack([term.weight for term in state.terms]) / weights).square().sum()
 
 

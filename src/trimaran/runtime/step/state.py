@@ -21,7 +21,7 @@ A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -63,7 +63,7 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
         job: the job
         output: what the model returned
         batch: the microbatch
-        samples: of the microbatch
+        samples: of the microbatch; 0: those of another replica, and it adds nothing
         of: samples of the global batch
 
     Returns:
@@ -72,6 +72,13 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
     Raises:
         InputError: the loss is no scalar, or no tensor
     """
+    root, term = _loss_term(job, output, batch, samples=samples, of=of)
+    if samples:
+        return root, term
+    return root * 0.0, replace(term, total=torch.zeros_like(term.total), weight=torch.zeros_like(term.weight))
+
+
+def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tuple[torch.Tensor, LossTerm]:
     if job.loss is None:
         value = output["loss"] if isinstance(output, dict) else getattr(output, "loss", None)
         if value is None:
@@ -153,6 +160,7 @@ class State:
         number: of the step
         samples: of the global batch
         sizes: samples of each microbatch of this replica; 0: it is left out, by all ranks
+        counts: False: the one sample of this replica is that of another, and adds nothing
         source: gives a microbatch, on the device and in the job's precision
         completing: for each segment, the microbatch whose backward completes its gradients
         batches: microbatches that were loaded
@@ -161,6 +169,7 @@ class State:
         passages: forwards that wait for their backwards, by segment and microbatch
         terms: what the microbatches add to the loss, where it is computed
         metrics: metric and samples of each microbatch, where they are computed
+        outputs: output and target of each, where the metric is computed over all evaluation data at once
         mean: sum and weight of losses or metrics over all ranks, and how many ranks have a request (`REQUESTS`), when
             they are known
         fetched: gives `mean` to the host, where it is on its way there
@@ -176,6 +185,7 @@ class State:
     samples: int
     sizes: tuple[int, ...]
     source: Callable[[int], Any]
+    counts: bool = True
     completing: dict[int, int] = field(default_factory=dict)
     batches: dict[int, Any] = field(default_factory=dict)
     values: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
@@ -183,6 +193,7 @@ class State:
     passages: dict[tuple[int, int], Passage] = field(default_factory=dict)
     terms: list[LossTerm] = field(default_factory=list)
     metrics: list[tuple[float, int]] = field(default_factory=list)
+    outputs: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     mean: torch.Tensor | None = None
     fetched: Callable[[], list[float]] | None = None
     loss: float | None = None
@@ -191,6 +202,14 @@ class State:
     late_loss: Instruction | None = None
     used: torch.Tensor | None = None
     skipped: bool = False
+
+    def counted(self, microbatch: int) -> int:
+        """Samples of a microbatch that count in the loss, the gradients and the metric.
+
+        Args:
+            microbatch: number of the microbatch
+        """
+        return self.sizes[microbatch] if self.counts else 0
 
     def take_gradient(self, microbatch: int, name: str) -> torch.Tensor | None:
         """The sum of the gradients of a tensor that are there, which are then gone; None: there are none.

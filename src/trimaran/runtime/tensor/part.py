@@ -18,7 +18,6 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.types import Graph, Parameter, Split, share_bounds
-from trimaran.graph.user_model import device_of
 from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, gradient_sums, sharded_bytes
@@ -169,8 +168,7 @@ def tensor_part(
     layout = strategy_layout(strategy)
     replica, row, _ = layout.place_of(world.rank)
     sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
-    process_group = channels.group(sharers)
-    group, device = Group(process_group, world.rank), device_of(model)
+    group = Group(channels.group(sharers), world.rank)
     if strategy.tp > 1:
         edges: Edges = WholeEdges(group)
     else:
@@ -178,10 +176,9 @@ def tensor_part(
         edges = SampleEdges(group, -(-share // strategy.microbatches))
     regions, stream = chosen_regions(capture.graph, strategy), chosen_stream(capture.graph, strategy)
     splits = {split.parameter: split for region in regions for split in region.splits}
-    mesh = DeviceMesh.from_group(process_group, device.type)
     # While the model is whole, as its regions are searched for once more.
     flow = rewrite(capture.flow, model, regions, edges, precision=job.precision, sequences=bool(stream.ops))
-    weights = SharedWeights(model, mesh, tuple(splits.values()), capture.graph.parameters)
+    weights = SharedWeights(model, channels.mesh(sharers), tuple(splits.values()), capture.graph.parameters)
     graph = _with_shares(capture.graph, sharded_bytes(capture.graph, strategy))
     part = segmented_part(
         job,

@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trimaran.base.errors import InputError
@@ -145,10 +144,7 @@ def zero_part(
         # Such as channels_last, which FSDP2 does not shard.
         if not parameter.is_contiguous():
             parameter.data = parameter.data.contiguous()
-    group = channels.group(tuple(range(strategy.dp)))
-    # torch keeps what it knows of a mesh under its names: those of one that is gone must not be used again.
-    names = (f"replicas of {group.group_name}",)
-    mesh = DeviceMesh.from_group(group, world.device.partition(":")[0], mesh_dim_names=names)
+    mesh = channels.mesh(tuple(range(strategy.dp)))
     stage = ShardedReplica(
         model,
         own_loss=job.loss is None,

@@ -14,7 +14,7 @@ user, and another plan may use it next, so `Wrapping` keeps what was there and r
 objects as before; while the model is sharded they hold no data.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.held_state import held_tensors
 from trimaran.graph.types import share_bounds
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Sharing, Used
@@ -316,7 +317,7 @@ def _shown(module: nn.Module, arguments: Any, output: Any) -> Any:
     objects = [leaf for leaf in leaves if leaf is not None and not isinstance(leaf, torch.Tensor | str | int | float)]
     if not objects or not torch.is_grad_enabled():
         return output
-    held = [tensor for one in objects for tensor in _tensors_in(one) if tensor.requires_grad]
+    held = [tensor for one in objects for tensor in held_tensors(one) if tensor.requires_grad]
     if not held and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise InputError(
             f"{type(module).__name__} returns a {type(objects[0]).__name__} in whose attributes is no tensor with a "
@@ -330,28 +331,3 @@ def _shown_no_more(module: nn.Module, arguments: Any, output: Any) -> Any:
     """What the module returned, again."""
     shown = isinstance(output, list) and len(output) == 2 and isinstance(output[1], _Shown)
     return output[1].output if shown else output
-
-
-def _tensors_in(value: Any, seen: set[int] | None = None) -> Iterator[torch.Tensor]:
-    """Tensors that an object holds, in its attributes or those of what it holds; modules apart."""
-    seen = set() if seen is None else seen
-    if id(value) in seen or isinstance(value, nn.Module | type | str | int | float):
-        return
-    seen.add(id(value))
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    inside = [getattr(value, name) for name in _slots(value) if hasattr(value, name)]
-    if isinstance(value, Mapping):
-        inside += value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside += value
-    inside += getattr(value, "__dict__", {}).values()
-    for one in inside:
-        yield from _tensors_in(one, seen)
-
-
-def _slots(value: Any) -> Iterator[str]:
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        yield from (slots,) if isinstance(slots, str) else slots

@@ -29,6 +29,7 @@ def workers() -> Workers:
     return Workers("resnet18", builders.cluster_request(cluster=NODE), 64)
 
 
+@pytest.mark.sweep
 def test_four_pipelines_of_two_devices_are_within_three_per_cent_of_their_simulation(replicas: Replicas) -> None:
     """Both wait for the slowest of all eight once, and copy gradients into buffers once."""
     alone = plan(64, 2, builders.pins(pp=2, dp=1, schedule="1f1b", microbatches=4))

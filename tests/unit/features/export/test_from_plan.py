@@ -63,7 +63,9 @@ def test_what_only_trimaran_runs_is_said(graph):
     assert "owners of gradient buckets" in beyond
 
 
-@pytest.mark.parametrize("target", ["torchtitan", "megatron", "accelerate"])
+@pytest.mark.parametrize(
+    "target", ["torchtitan", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("megatron", "accelerate"))]
+)
 def test_a_plan_file_is_exported(graph, tmp_path: Path, target):
     path = tmp_path / "plan.json"
     write_plan(path, plan_of(graph, builders.strategy(dp=2), 32))

@@ -56,10 +56,19 @@ def test_the_plan_itself_is_recognized() -> None:
     assert "is the plan, and the best of" in answer.conclusion
 
 
-@pytest.mark.parametrize("name", ["magic", "tp0", "tp8 pp4", "placement", "zero4", "", "tp8-", "tp2-tp4"])
+@pytest.mark.parametrize("name", ["magic", "tp0", "placement", "zero4", "", "tp8-", "tp2-tp4", "tp2 tp4"])
 def test_a_kind_that_means_nothing_is_refused_with_those_that_do(name: str) -> None:
     with raises("why-not.unknown-degrees"):
         pins_of_kind(name)
+
+
+@pytest.mark.parametrize("name", ["dp2 tp8 zero1", "dp2 pp8 1f1b zero1 m16 mb1"])
+def test_a_strategy_is_asked_about_as_plans_print_it(name: str) -> None:
+    answer = explained(WIDE, "dgx-a100:2", name).contrasts[0]
+    assert answer.other is not None
+    assert name.removesuffix(" m16 mb1") in answer.other.candidate.name
+    with raises("strategy.unknown-word"):
+        pins_of_kind(f"{name} magic")
 
 
 def test_what_binds_is_the_largest_part() -> None:

@@ -32,6 +32,9 @@ WIDE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=20
 LLAMA = builders.transformer_shape(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672)
 
 
+NO_TIME = {"time_limit_s": 0.0}
+
+
 def find(shape: TransformerShape, machine: str, **asked: Any) -> Search[AnalyticalCandidate]:
     return search_degrees(transformer_problem(shape, find_machine(machine), **asked))
 
@@ -89,6 +92,22 @@ def test_what_does_not_fit_is_refused_with_the_least_that_it_needs() -> None:
         find(SMALL, "dgx-a100", batch=16, memory_bytes=10**8)
 
 
+@pytest.mark.parametrize(
+    ("memory", "pins", "told"),
+    [
+        (6 * 10**8, Pins(), r"recompute offload \(.* a step\) fits with --allow optimizer-offload$"),
+        (6 * 10**8, Pins(forbid=("optimizer-offload",)), "nothing that was tried in its place fits"),
+        (5 * 10**9, Pins(dp=8, zero=0, recompute="none", microbatch=8), r"fits without --dp 8 .* fits on 16 devices$"),
+        (10**6, Pins(), "nothing that was tried in its place fits"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(memory: int, pins: Pins, told: str) -> None:
+    """What is named does fit: a search for it finds it."""
+    problem = transformer_problem(SMALL, find_machine("dgx-a100"), batch=64, memory_bytes=memory, pins=pins)
+    with raises("analytical.nothing-fits", InfeasibleError, match=told):
+        search_degrees(problem, advise=True)
+
+
 def test_the_least_is_of_strategies_that_are_allowed() -> None:
     """With all layers recomputed it would fit, which the pin forbids."""
     pins = Pins(dp=8, zero=3, recompute="none", microbatch=8)
@@ -132,9 +151,26 @@ def test_pins_are_kept(pins: Pins, check: object) -> None:
 
 
 def test_a_search_without_time_still_answers_and_says_that_it_is_not_complete() -> None:
-    found = find(WIDE, "dgx-a100:2", batch=32, time_limit_s=0.0)
+    """33 sequences divide over 3 replicas, and 16 devices do not: whether 12 are faster takes time to say."""
+    found = find(WIDE, "dgx-a100:2", batch=33, time_limit_s=0.0)
     assert not found.is_complete
     assert found.chosen.step_time_s >= found.bound_s
+
+
+def test_little_time_costs_runners_up_and_not_the_best() -> None:
+    """Strategies are tried in the order of their steps; groups in the order of bounds gave a plan 10 % slower here."""
+    few, all_ = (find(WIDE, "dgx-a100:2", batch=48, memory_bytes=18 * 10**9, **asked) for asked in (NO_TIME, {}))
+    assert few.chosen == all_.chosen
+    assert few.is_complete
+    assert few.priced < all_.priced
+
+
+def test_fewer_devices_are_searched_where_runners_up_on_all_were_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimaran.planner.analytical.search.MOST_S", 0.0)
+    found = find(WIDE, "dgx-a100:2", batch=33)
+    assert found.chosen.devices == 12
+    assert found.on_all is not None
+    assert found.chosen.step_time_s < found.on_all.step_time_s
 
 
 def test_a_strategy_uses_its_devices_and_its_batch_exactly() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, exact, place
+from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, exact, place, solve
 from trimaran.planner.placement.list_scheduling import list_schedule
 from trimaran.planner.placement.problem import Flat, flatten
 from trimaran.planner.placement.schedule import Layout
@@ -123,6 +123,14 @@ def test_what_cannot_fit_is_told() -> None:
     nodes = [node("a", 1, 1, state_bytes=10), node("b", 1, 1, state_bytes=10)]
     with raises("placement.nothing-fits", InfeasibleError, match=r"\b2\b"):
         place(alike(nodes, [(0, 1)], memory=9), time_limit_s=5)
+
+
+def test_totals_that_cannot_fit_are_told_before_anything_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes that keep 6 bytes each until the loss, and 4 of state each, on two devices of 9."""
+    monkeypatch.delattr(solve, "lists")
+    nodes = [node(name, 1, 1, state_bytes=4, saved_bytes=6) for name in "ab"]
+    with raises("placement.nothing-fits", InfeasibleError, match="no placement fits"):
+        place(alike(nodes, [(0, 1)], memory=9))
 
 
 def test_routes_over_one_link_take_turns() -> None:

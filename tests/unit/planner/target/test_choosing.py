@@ -116,3 +116,12 @@ def test_nothing_beats_a_member_of_the_front_and_something_beats_the_rest(some: 
 
 def _figures(one: Estimate) -> tuple[float, float]:
     return one.value("time"), one.value("cost")
+
+
+def test_what_beats_what_is_said_by_the_objective() -> None:
+    """One device takes longer than a hybrid on 8 and costs less: for the cost, costs are compared."""
+    plain, hybrid = timed(devices=1, step_ms=10.0), timed(devices=8, step_ms=5.0, hybrid=True)
+    said = hybrid_verdict([plain, hybrid], "cost").reason
+    assert plain.cost is not None
+    assert f"({plain.cost:.3g} device-hours) beats the best hybrid" in said
+    assert "device-hours" not in hybrid_verdict([plain, hybrid], "time").reason

@@ -9,7 +9,9 @@ from tests.raising import raises
 from tests.representative import each
 
 from trimaran.machine.catalog import find_device
+from trimaran.planner.problem import assess, room_bytes
 from trimaran.planning import workload_tracing, workloads
+from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import traces_of
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.workloads import graph_of, make_request, workload
@@ -82,3 +84,30 @@ def test_a_table_needs_batches() -> None:
             batches=(),
             softwares={"eager": Software()},
         )
+
+
+def test_a_plan_has_the_room_of_a_replica() -> None:
+    """The card less its context, and on several devices less NCCL's buffers; they fit besides a limit far below it."""
+    problem = machine_problem("lenet", builders.cluster_request(cluster="dgx1-v100", devices=2, batch=8))
+    machine = problem.cluster.machine
+    assert machine is not None
+    memory, job = machine.node.device.memory, DataParallelJob(reference="lenet", machine=machine)
+    assert room_bytes(problem, 1) == (memory.reported_bytes - memory.context_bytes,)
+    replica = job.memory_at(4, 2)
+    besides = replica.needed_bytes - replica.peak_bytes
+    assert room_bytes(problem, 2) == (memory.reported_bytes - besides,) * 2
+    limit = 2**30
+    limited = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, memory_bytes=(limit, limit)))
+    assert room_bytes(limited, 2) == (limit, limit)
+
+
+def test_replicas_of_a_pipeline_copy_gradients_as_their_software_does() -> None:
+    """Under PyTorch's DDP each stage holds its gradients once more than in Trimaran's runtime: 120,382 of 4 bytes."""
+    request = builders.cluster_request(cluster="dgx1-v100", devices=4, batch=16)
+    strategy = builders.strategy(dp=2, pp=2, microbatches=2)
+    peaks = [
+        assess(strategy, machine_problem("lenet", dataclasses.replace(request, software=software))).peak_bytes
+        for software in (None, Software())
+    ]
+    apart = {more - once for once, more in zip(*peaks, strict=True)}
+    assert sum(apart) == 4 * 120_382

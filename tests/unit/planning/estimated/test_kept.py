@@ -23,7 +23,7 @@ def peak_of(reference: str, precision: str, batch: int) -> int:
 @pytest.mark.parametrize(
     ("reference", "batch", "precision"),
     [
-        ("gpt2:sequence=256", 16, "fp32"),
+        pytest.param("gpt2:sequence=256", 16, "fp32", marks=pytest.mark.sweep),
         ("gpt2:sequence=256", 16, "bf16"),
         ("resnet18", 64, "fp32"),
         ("resnet18", 64, "bf16"),
@@ -35,6 +35,7 @@ def test_one_device_needs_what_a_step_traced_for_it_needs(reference: str, batch:
     assert traced * 0.9 <= planned <= traced * (1 + MOST_OVER)
 
 
+@pytest.mark.sweep
 def test_half_precision_keeps_less_and_attention_keeps_no_probabilities() -> None:
     whole, half = (peak_of("resnet18", precision, 64) for precision in ("fp32", "bf16"))
     assert half < 0.7 * whole
