@@ -7,6 +7,7 @@ A cell is "equal", "refused" before the first update, or a defect: "different", 
 """
 
 import dataclasses
+import faulthandler
 import itertools
 import multiprocessing
 import os
@@ -51,6 +52,7 @@ CELL_S = 60.0
 """Time of a cell, from the fork to the last answer [s]."""
 COLLECTIVE_S = 20.0
 GRACE_S = 4.0
+LOG_CHARACTERS = 6000
 CAPTURE_S = 120
 
 Verdict = Literal["equal", "refused", "different", "error", "hang"]
@@ -293,7 +295,7 @@ def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Pla
         return _raised(error, "", before=True)
     with tempfile.TemporaryDirectory(prefix="field-") as folder:
         answers = _on_ranks(
-            strategy.devices, lambda rank: _train(rank, folder, job, strategy, made, kind.budget, steps)
+            strategy.devices, lambda rank: _train(rank, folder, job, strategy, made, kind.budget, steps), Path(folder)
         )
     if isinstance(answers, str):
         return "hang", answers
@@ -330,7 +332,7 @@ _WAITED = ("Timed out waiting", "nothing came for")
 _OF_PEER = ("Connection closed", "Connection reset", "peer", "is gone", "lost contact")
 
 
-def _on_ranks(size: int, work: Callable[[int], Answer]) -> list[Answer] | str:
+def _on_ranks(size: int, work: Callable[[int], Answer], folder: Path) -> list[Answer] | str:
     """What each rank answers; in words where the time was over."""
     ranks: dict[Connection, tuple[int, int]] = {}
     for rank in range(size):
@@ -353,7 +355,8 @@ def _on_ranks(size: int, work: Callable[[int], Answer]) -> list[Answer] | str:
                 try:
                     answers[rank] = pickle.loads(ready.recv_bytes())  # noqa: S301
                 except EOFError:
-                    answers[rank] = Answer(raised=("error", f"rank {rank} ended without a word, {_end_of(process)}"))
+                    ended = f"rank {rank} ended without a word, {_end_of(process)}; its log: {_log(folder, rank)}"
+                    answers[rank] = Answer(raised=("error", ended))
                 if answers[rank].raised is not None:
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         if any(answer.raised for answer in answers.values()):
@@ -379,6 +382,16 @@ def _end_of(process: int) -> str:
     return f"by {signal.Signals(ended.si_status).name}"
 
 
+def _log(folder: Path, rank: int) -> str:
+    # Where an exception is said to be in a few words, a crash is told in full: it may not come again.
+    path = _path_of_log(folder, rank)
+    return path.read_text(errors="replace")[:LOG_CHARACTERS] if path.exists() else "none"
+
+
+def _path_of_log(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.log"
+
+
 class _Ending:
     """A child does what it has to do and ends, whatever happens."""
 
@@ -399,9 +412,10 @@ def _train(
     rank: int, folder: str, job: Job, strategy: Strategy, made: Capture, budget: str | None, steps: int
 ) -> Answer:
     torch.set_num_threads(1)
-    log = os.open(Path(folder) / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT)
+    log = os.open(_path_of_log(Path(folder), rank), os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(log, stream)
+    faulthandler.enable(file=2)
     session: Session | None = None
     try:
         world = _world(rank, strategy.devices, folder)
