@@ -18,12 +18,14 @@ from tests.graphs import chain
 
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
+from trimaran.base.timeline import Timeline
 from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, WorkKind, Workload
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
 from trimaran.graph.types import OUTSIDE, Graph, Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.critical_path import Bottleneck
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
@@ -61,6 +63,7 @@ from trimaran.program.strategy import (
     Strategy,
     Sync,
 )
+from trimaran.program.types import Program
 
 HAND = "measured: by hand"
 GRADIENT_BYTES = 96
@@ -566,6 +569,28 @@ def plan(
         candidates=candidates,
         program=program,
         training=training,
+    )
+
+
+def candidate(
+    strategy: Strategy,
+    step_s: float,
+    interval_s: tuple[float, float],
+    *,
+    peak_bytes: int = 0,
+    limiter: str = "compute",
+    epoch_s: float | None = None,
+) -> Candidate:
+    epoch = None if epoch_s is None else (epoch_s, epoch_s)
+    return Candidate(
+        strategy=strategy,
+        program=Program(ranks=((),), segments=1, microbatches=1),
+        timeline=Timeline([]),
+        step_time_s=step_s,
+        peak_bytes=(peak_bytes,),
+        ends=lambda: (interval_s, epoch),
+        binds=lambda: Bottleneck(subject=limiter, groups={}, limiter=limiter),
+        epoch_s=epoch_s,
     )
 
 

@@ -14,7 +14,8 @@ and the budget of a trace, whose gradients come and go, is smaller by that much.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
@@ -23,7 +24,7 @@ from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
 from trimaran.machine.types import Allocation
 from trimaran.memory.search import plan_memory
-from trimaran.planner.critical_path import bottleneck, critical_path
+from trimaran.planner.critical_path import Bottleneck, bottleneck, critical_path
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.program import can_fold, price
@@ -144,22 +145,26 @@ Cases = tuple[float, float, float]
 """A duration where all costs are at the low end of their interval, at the median, and at the high end [s]."""
 
 
+Ends = tuple[float, float]
+"""A 90 % interval: where all costs are at the low end of theirs, and at the high end [s]."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A strategy with its simulated step.
+
+    Of the many that a search simulates few are asked for more than their time: `ends` and `binds` simulate, and follow
+    the critical path, when they are called first.
 
     Attributes:
         strategy: with boundaries
         program: one step; on many devices that of the first replica, which stands for the others
         timeline: the simulation of it
         step_time_s: simulated [s]
-        interval_s: 90 % interval [s]
         peak_bytes: largest live bytes of each rank [bytes]
-        limiter: its bottleneck
-        subject: the bottleneck without its share
-        groups_s: time of each group of classes on the critical path [s]; they sum to the step
+        ends: the interval of the step, and of the epoch where that is the objective [s]
+        binds: its bottleneck
         epoch_s: simulated time of an epoch with its evaluation, where that is the objective [s]
-        epoch_interval_s: 90 % interval of it [s]
         samples_factor: factor on the samples that training needs until its target, for the loss by compression
     """
 
@@ -167,14 +172,36 @@ class Candidate:
     program: Program
     timeline: Timeline
     step_time_s: float
-    interval_s: tuple[float, float]
     peak_bytes: tuple[int, ...]
-    limiter: str
-    subject: str = ""
-    groups_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    ends: Callable[[], tuple[Ends, Ends | None]] = dataclasses.field(compare=False, repr=False)
+    binds: Callable[[], Bottleneck] = dataclasses.field(compare=False, repr=False)
     epoch_s: float | None = None
-    epoch_interval_s: tuple[float, float] | None = None
     samples_factor: float = 1.0
+
+    @property
+    def interval_s(self) -> Ends:
+        """90 % interval of the step [s]."""
+        return self.ends()[0]
+
+    @property
+    def epoch_interval_s(self) -> Ends | None:
+        """90 % interval of the epoch, where that is the objective [s]."""
+        return None if self.epoch_s is None else self.ends()[1]
+
+    @property
+    def limiter(self) -> str:
+        """Its bottleneck, with its time and share."""
+        return self.binds().limiter
+
+    @property
+    def subject(self) -> str:
+        """Its bottleneck without its share."""
+        return self.binds().subject
+
+    @property
+    def groups_s(self) -> Mapping[str, float]:
+        """Time of each group of classes on the critical path [s]; they sum to the step."""
+        return self.binds().groups
 
     @property
     def name(self) -> str:
@@ -287,36 +314,47 @@ def score(
         peak_bytes = (effect.peak_bytes,) * strategy.devices
     if limits is not None and any(peak > limit for peak, limit in zip(peak_bytes, limits, strict=False)):
         raise LacksMemory(peak_bytes)
-    # The wait is in the loads then, which costs with a period do not have.
-    waits = costs.period is not None and ready.compute != costs.compute
-    low, median, high = step = _cases(program, costs, timeline.makespan_s)
-    binds = bottleneck(program, critical_path(program, ready), strategy, step_s=timeline.makespan_s, waits=waits)
-    candidate = Candidate(
+    step_s = timeline.makespan_s
+    steps = [(1, program, costs, step_s)]
+    epoch_s = None
+    if job.epoch is not None:
+        steps = [(job.epoch.full_steps(job.batch), program, costs, step_s)]
+        for part in extra_parts(strategy, job.epoch, batch=job.batch):
+            few = part.lower(job.graph, clip=job.clip)
+            extra = costs_of(few, part.strategy, part.batch)
+            steps.append((part.count, few, extra, simulate(few, with_waits(few, extra)).makespan_s))
+        epoch_s = sum(count * seconds for count, _, _, seconds in steps)
+
+    @functools.cache
+    def ends() -> tuple[Ends, Ends | None]:
+        found = [(count, _ends(one, its_costs, median_s)) for count, one, its_costs, median_s in steps]
+        step = found[0][1]
+        if epoch_s is None:
+            return step, None
+        return step, (sum(count * low for count, (low, _) in found), sum(count * high for count, (_, high) in found))
+
+    @functools.cache
+    def binds() -> Bottleneck:
+        # The wait is in the loads then, which costs with a period do not have.
+        waits = costs.period is not None and ready.compute != costs.compute
+        return bottleneck(program, critical_path(program, ready), strategy, step_s=step_s, waits=waits)
+
+    return Candidate(
         strategy=strategy,
         program=program,
         timeline=timeline,
-        step_time_s=median,
-        interval_s=(low, high),
+        step_time_s=step_s,
         peak_bytes=peak_bytes,
-        limiter=binds.limiter,
-        subject=binds.subject,
-        groups_s=binds.groups,
+        ends=ends,
+        binds=binds,
+        epoch_s=epoch_s,
     )
-    if job.epoch is None:
-        return candidate
-    total = [job.epoch.full_steps(job.batch) * seconds for seconds in step]
-    for part in extra_parts(strategy, job.epoch, batch=job.batch):
-        program = part.lower(job.graph, clip=job.clip)
-        costs = costs_of(program, part.strategy, part.batch)
-        each = _cases(program, costs, simulate(program, with_waits(program, costs)).makespan_s)
-        total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
-    return dataclasses.replace(candidate, epoch_s=total[1], epoch_interval_s=(total[0], total[2]))
 
 
-def _cases(program: Program, costs: ProgramCosts, median_s: float) -> Cases:
-    ends = (at_end(costs, end) for end in ("low", "high"))
-    low_s, high_s = (simulate(program, with_waits(program, end)).makespan_s for end in ends)
-    return min(low_s, median_s), median_s, max(high_s, median_s)
+def _ends(program: Program, costs: ProgramCosts, median_s: float) -> Ends:
+    both = (at_end(costs, end) for end in ("low", "high"))
+    low_s, high_s = (simulate(program, with_waits(program, end)).makespan_s for end in both)
+    return min(low_s, median_s), max(high_s, median_s)
 
 
 def at_end(costs: ProgramCosts, end: str) -> ProgramCosts:

@@ -95,8 +95,8 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
         candidates: at least one
     """
     best = fastest(candidates)
-    close = [candidate for candidate in candidates if may_be_as_fast(candidate.cases, best.cases)]
-    return min(close, key=lambda candidate: (simplicity(candidate.strategy), candidate.objective_s))
+    simplest = sorted(candidates, key=lambda candidate: (simplicity(candidate.strategy), candidate.objective_s))
+    return next(one for one in simplest if one is best or may_be_as_fast(one.cases, best.cases))
 
 
 def compared(other: Option, chosen: Option) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import find_best, microbatch_sizes
 from trimaran.planning.input_pipeline import feeding_notes
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy, with_failing
-from trimaran.planning.plan_files import candidate_rows, plan_of, predict
+from trimaran.planning.plan_files import plan_of, predict
 from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
 from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.results import Planned, Simulated
@@ -221,7 +221,7 @@ def _with_chosen(planned: Planned, chosen: Candidate) -> Planned:
         evidence.plan,
         strategy=chosen.strategy,
         prediction=predict(chosen),
-        candidates=() if search is None else tuple(candidate_rows(search)),
+        candidates=(),
         program=program_lines(chosen.program),
     )
     return replace(planned, evidence=replace(evidence, plan=plan, chosen=chosen, search=search))

@@ -321,7 +321,7 @@ def plan_of(
     cluster: str = "",
     precision: str = "",
 ) -> Plan:
-    """Plan file of a search, without the lines of its program.
+    """Plan file of a search, without its candidates and the lines of its program: `whole_plan` adds both.
 
     Args:
         reference: of the job
@@ -348,17 +348,18 @@ def plan_of(
         ),
         prediction=predict(found.chosen),
         objective=objective,
-        candidates=tuple(candidate_rows(found)),
     )
 
 
 def whole_plan(evidence: Simulated) -> Plan:
-    """A plan with the lines of its program, as `train`, `export` and `explain` take it.
+    """A plan with its candidates and the lines of its program, as a file holds it.
 
     Args:
         evidence: of the plan
     """
-    plan = evidence.plan
+    plan, search = evidence.plan, evidence.search
+    if not plan.candidates and search is not None:
+        plan = replace(plan, candidates=tuple(candidate_rows(search)))
     return plan if plan.program else replace(plan, program=program_lines(_whole_program(evidence)))
 
 

@@ -86,7 +86,7 @@ class Simulated:
     Attributes:
         job: the job at the batch of the plan
         problem: of the search: the graph, its costs, the devices
-        plan: the content of a plan file; `plan_files.whole_plan` adds a program that it lacks
+        plan: the content of a plan file; `plan_files.whole_plan` adds the candidates and the program that it lacks
         chosen: the simulation of it
         search: its alternatives; None for a plan that was read from a file
         prices: cost of each pin of the request
@@ -176,7 +176,10 @@ class Planned:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return fragment(plan_verdict(self.evidence.plan), plan_table(self.evidence.plan), self.notes)
+        from trimaran.planning.plan_files import whole_plan
+
+        plan = whole_plan(self.evidence) if isinstance(self.evidence, Simulated) else self.evidence.plan
+        return fragment(plan_verdict(plan), plan_table(plan), self.notes)
 
     @property
     def reference(self) -> str:

@@ -4,31 +4,19 @@ import pytest
 from tests import builders
 from tests.unit.report.test_tables import lines, words
 
-from trimaran.base.timeline import Timeline
 from trimaran.cli.views.plans import candidate_table
-from trimaran.planner.candidates import Candidate
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Program
 
-
-def candidate(strategy: Strategy, step_time_s: float, interval_s: tuple[float, float], limiter: str = "") -> Candidate:
-    return Candidate(
-        strategy=strategy,
-        program=Program(ranks=((),), segments=1, microbatches=1),
-        timeline=Timeline([]),
-        step_time_s=step_time_s,
-        interval_s=interval_s,
-        peak_bytes=(3 * 2**30,),
-        limiter=limiter,
-    )
-
-
-SHORT = candidate(builders.strategy(dp=2), 0.0123, (0.0119, 0.0128), "compute of rank 1")
-LONG = candidate(
+GIB = 2**30
+SHORT = builders.candidate(
+    builders.strategy(dp=2), 0.0123, (0.0119, 0.0128), peak_bytes=3 * GIB, limiter="compute of rank 1"
+)
+LONG = builders.candidate(
     builders.strategy(dp=2, pp=2, schedule="1f1b", microbatches=16, execution="compiled"),
     1.152,
     (1.142, 1.161),
-    "communication of gradients",
+    peak_bytes=3 * GIB,
+    limiter="communication of gradients",
 )
 
 
@@ -39,7 +27,7 @@ def test_the_candidate_table_marks_the_chosen_and_the_baseline() -> None:
 
 
 def test_the_candidate_table_leaves_out_columns_that_say_nothing() -> None:
-    header = lines(candidate_table([candidate(Strategy(), 1.0, (0.9, 1.1))]))[1]
+    header = lines(candidate_table([builders.candidate(Strategy(), 1.0, (0.9, 1.1), limiter="")]))[1]
     assert words(header) == ["strategy", "step", "interval", "peak"]
 
 

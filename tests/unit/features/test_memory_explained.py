@@ -60,7 +60,7 @@ def test_the_fastest_plan_that_fits_is_named_or_the_smallest_where_a_prediction_
 def test_where_no_plan_fits_another_search_with_that_limit_is_named() -> None:
     given = made()
     none = dataclasses.replace(given.simulated.plan, candidates=())
-    given = dataclasses.replace(given, evidence=dataclasses.replace(given.simulated, plan=none))
+    given = dataclasses.replace(given, evidence=dataclasses.replace(given.simulated, plan=none, search=None))
     found = with_memory_plan(ran_out(2 * MIB), given)
     assert "trimaran plan file.py:make --memory 2MiB" in found.message
 

@@ -3,7 +3,6 @@
 import pytest
 from tests import builders
 
-from trimaran.base.timeline import Timeline
 from trimaran.planner import Candidate, choose, shown
 from trimaran.planner.choice import (
     GOALS,
@@ -14,7 +13,7 @@ from trimaran.planner.choice import (
     what_is_simpler,
     why_chosen,
 )
-from trimaran.program import Program, Strategy
+from trimaran.program import Strategy
 
 PIPELINE = builders.strategy(pp=2, boundaries=("a",), microbatches=4)
 REPLICAS = builders.strategy(dp=2)
@@ -23,17 +22,7 @@ REPLICAS = builders.strategy(dp=2)
 def candidate(
     strategy: Strategy, low: float, median: float, high: float, *, peak: int = 0, epoch_s: float | None = None
 ) -> Candidate:
-    return Candidate(
-        strategy=strategy,
-        program=Program(ranks=(), segments=1, microbatches=1),
-        timeline=Timeline([]),
-        step_time_s=median,
-        interval_s=(low, high),
-        peak_bytes=(peak,),
-        limiter="compute",
-        epoch_s=epoch_s,
-        epoch_interval_s=None if epoch_s is None else (epoch_s, epoch_s),
-    )
+    return builders.candidate(strategy, median, (low, high), peak_bytes=peak, epoch_s=epoch_s)
 
 
 def certain(strategy: Strategy, seconds: float, peak: int = 0) -> Candidate:

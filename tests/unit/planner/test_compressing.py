@@ -247,7 +247,7 @@ def test_the_uncertainty_is_the_reason_only_where_it_is_as_large(part: float, is
     found = search(given)
     low, median, high = (part * seconds for seconds in found.chosen.cases)
     lossy = next(one for one in found.candidates if one.strategy.compression is not None)
-    quicker = dataclasses.replace(lossy, step_time_s=median, interval_s=(low, high), samples_factor=1.0)
+    quicker = dataclasses.replace(lossy, step_time_s=median, ends=lambda: ((low, high), None), samples_factor=1.0)
     said = said_of_compression(dataclasses.replace(found, candidates=(found.chosen, quicker)), given.pins)
     assert said.endswith(", within the uncertainty") == is_unsure
 

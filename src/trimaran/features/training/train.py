@@ -58,6 +58,7 @@ from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
 from trimaran.measure.others import Others, busy_note
+from trimaran.planning.plan_files import whole_plan
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
@@ -720,7 +721,7 @@ def _evaluation(simulated: Simulated) -> str:
 
 
 def _write_program(run: RunDirectory, simulated: Simulated) -> None:
-    write_plan(run.plan, simulated.plan)
+    write_plan(run.plan, whole_plan(simulated))
     write_whole(run.program, format_program(simulated.chosen.program).encode())
 
 
