@@ -13,6 +13,7 @@ os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -56,6 +57,13 @@ def pytest_collection_finish() -> None:
     """Set what collection made aside: a test that collects garbage would look at thousands of tests each time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show in full why a test was run once more: it may be long until that happens again."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"run once more: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)
 
 
 @pytest.fixture(scope="session", autouse=True)
