@@ -252,7 +252,8 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
     """
     settings = Settings.parse(record.allocator) if settings is None else settings
     story = _Story(record)
-    free = _play(story, settings, None)
+    curve = _Curve(story)
+    free = _play(story, settings, None, see=curve.see)
     outside = outside_of(record)
     rooms = [
         record.memory_bytes - outside.context - buffers for buffers in (outside.most, outside.usual, outside.least)
@@ -272,7 +273,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         peak=_moment(story, free, free.peak_at),
         reserved=free.reserved,
         steps=tuple(_steps(story, free)),
-        curve=_curve(story, settings),
+        curve=curve.points(),
         outside=outside,
         fit=_fit(record, free if short else usual, outside, lacks, rooms, settings),
         short=short,
@@ -622,26 +623,35 @@ def name_of(frame: Frame | None) -> str:
     return "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
 
 
-def _curve(story: _Story, settings: Settings) -> tuple[Point, ...]:
-    """Over the last whole step, at most `_POINTS`; each tells the most since the one before."""
-    if not story.ends:
-        return ()
-    first, last = (story.ends[-2] if len(story.ends) > 1 else -1), story.ends[-1]
-    width = max(1, -(-(last - first) // _POINTS))
-    most: dict[int, list[int]] = {}
+class _Curve:
+    """Memory over the last whole step, at most `_POINTS`; each tells the most since the one before.
 
-    def see(index: int, allocator: Allocator) -> None:
-        if first < index <= last:
-            point = most.setdefault((index - first) // width, [index, 0, 0])
+    Args:
+        story: that is played
+    """
+
+    def __init__(self, story: _Story) -> None:
+        self._story = story
+        # Without a whole step no event lies between them.
+        self._first = story.ends[-2] if len(story.ends) > 1 else -1
+        self._last = story.ends[-1] if story.ends else -1
+        self._width = max(1, -(-(self._last - self._first) // _POINTS))
+        self._most: dict[int, list[int]] = {}
+
+    def see(self, index: int, allocator: Allocator) -> None:
+        """Look at the allocator after the event at a position."""
+        if self._first < index <= self._last:
+            point = self._most.setdefault((index - self._first) // self._width, [index, 0, 0])
             if allocator.allocated > point[1]:
                 point[0], point[1] = index, allocator.allocated
             point[2] = max(point[2], allocator.reserved)
 
-    _play(story, settings, None, see=see)
-    return tuple(
-        Point(event=index, part=story.part_of(index), allocated=allocated, reserved=reserved)
-        for index, allocated, reserved in most.values()
-    )
+    def points(self) -> tuple[Point, ...]:
+        """What was seen."""
+        return tuple(
+            Point(event=index, part=self._story.part_of(index), allocated=allocated, reserved=reserved)
+            for index, allocated, reserved in self._most.values()
+        )
 
 
 def _shortage(story: _Story, played: _Played, room: int) -> OutOfMemory:
