@@ -465,6 +465,7 @@ def _steps(session: Session, job: Job, budget: str | None, steps: int) -> Answer
                     break
             if len(losses) == steps:
                 break
+            assert not session.stopped, f"asked to stop after {len(losses)} steps"
             session.end_epoch(epoch, evaluate=session.executor.follows_metric)
     last = _gathered(session)
     score = None
