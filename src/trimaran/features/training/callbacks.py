@@ -33,6 +33,8 @@ from trimaran.runtime.executor import Executor
 Name = Literal["on_step", "on_epoch"]
 
 _SAMPLED = 256
+_MIXED = ("DTensor", "must match the size", "shape")
+"""What torch says of shares that are computed with whole tensors."""
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"
 _OPERATIONS = (
@@ -84,6 +86,7 @@ class Callbacks:
         self._rank, self._alone = rank, world_size == 1
         # Otherwise this rank has a part of the network, or shards of its parameters.
         self._whole = strategy.segments == 1 and strategy.tp == 1 and not strategy.shards and strategy.zero < 2
+        self._shares = strategy.tp > 1 or bool(strategy.shards) or strategy.zero >= 2
         self._alike = self._whole and strategy.zero == 0 and strategy.sync != "p2p"
         self._running: Name | None = None
         self._before: _State | None = None
@@ -145,12 +148,12 @@ class Callbacks:
         except Exception as error:
             if isinstance(error, TrimaranError):
                 raise
-            if not self._whole and "DTensor" in str(error):
+            if self._shares and isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED):
                 raise InputError(
                     f"Job.{name} raised {type(error).__name__}: {_first_line(error)}. Under {self._strategy.name} "
-                    "parameters of session.model are shares of the whole ones (DTensor), which torch does not compute "
-                    "with other tensors: make what goes with them from them (torch.zeros_like, .detach().clone()), or "
-                    "train by replicas: --allow dp",
+                    "parameters of session.model are shares of the whole ones, which do not go with whole tensors: "
+                    "make what goes with them from them (torch.zeros_like, .detach().clone()), or train by replicas: "
+                    "--allow dp",
                     code="callback.mixes-shares",
                 ) from error
             error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
