@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -160,6 +161,21 @@ def copy_model(session: Session) -> None:
     copy.deepcopy(session.model)
 
 
+def average_in_buffer(session: Session) -> None:
+    session.model.scale.lerp_(session.model.first.weight.detach().mean(), 0.1)
+
+
+def draw_rate(session: Session) -> None:
+    if session.optimizer is not None:
+        session.optimizer.param_groups[0]["lr"] = random.random()
+
+
+def average_apart(session: Session) -> None:
+    with torch.no_grad():
+        for weight in session.model.parameters():
+            torch.zeros(weight.shape, dtype=weight.dtype).lerp_(weight, 0.1)
+
+
 def take_step(session: Session) -> None:
     session.step(None)
 
@@ -181,6 +197,10 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, change_weights, "has only its part of them"),
     (ZERO3, call_model, "called session.model"),
     (ZERO3, copy_model, "copied session.model"),
+    (PIPELINE, average_in_buffer, "changed scale, which ranks had alike, in another way on each: under pp2"),
+    (PIPELINE, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
+    (ZERO3, average_apart, "are shares of the whole ones"),
+    (ZERO3, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
 ]
 
 

@@ -2,6 +2,8 @@
 
 import random
 from collections import namedtuple
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -633,3 +635,90 @@ def z_loss() -> Job:
         return per_token(output, target) + 1e-2 * output.logsumexp(-1).square().mean()
 
     return job(word_model, loss, dataset=tokens)
+
+
+# ------------------------------------------------------------------------------------------- settings, and callbacks
+
+
+@dataclass(slots=True)
+class Slotted:
+    """Settings as a dataclass has them."""
+
+    scale: float = 1.0
+
+
+class Level(Enum):
+    LOW = 0.5
+    HIGH = 1.0
+
+
+@dataclass
+class ByLevel:
+    """Settings with a choice among some."""
+
+    level: Level = Level.HIGH
+
+    @property
+    def scale(self) -> float:
+        return self.level.value
+
+    @scale.setter
+    def scale(self, _: float) -> None:
+        self.level = Level.LOW
+
+
+def of_transformers() -> Any:
+    from transformers import PretrainedConfig
+
+    return PretrainedConfig(scale=1.0)
+
+
+def by_settings(settings: Any) -> Job:
+    def set_scale(session: Any, step: int, found: dict[str, float]) -> None:
+        session.model.config.scale = 0.9 ** (step + 1)
+
+    return job(of(lambda self, x: self.net(x) * self.config.scale, net=mlp, config=settings), on_step=set_scale)
+
+
+for _name, _note, _settings in (
+    ("settings_slotted", "a callback changes settings in slots", Slotted),
+    ("settings_enum", "a callback changes settings that are an enum", ByLevel),
+    ("settings_transformers", "a callback changes a configuration of transformers", of_transformers),
+):
+    PRACTISED.entry(_note)(named(_name, partial(by_settings, _settings)))
+
+
+@practised("an average of the weights in buffers of the model, by a callback")
+def average_in_buffers() -> Job:
+    def make() -> nn.Module:
+        model = mlp()
+        for name, one in list(model.named_parameters()):
+            model.register_buffer(name.replace(".", "_"), one.detach().clone())
+        return model
+
+    def follow(session: Any, step: int, found: dict[str, float]) -> None:
+        with torch.no_grad():
+            for name, one in session.model.named_parameters():
+                getattr(session.model, name.replace(".", "_")).lerp_(one, 0.1)
+
+    return job(make, on_step=follow)
+
+
+@practised("hooks on activations, which the forward registers")
+def hooks_on_activations() -> Job:
+    def halved(self: Any, x: Tensor) -> Tensor:
+        x.register_hook(lambda gradient: gradient * 0.5)
+        return x
+
+    return job(through(halved))
+
+
+@practised("a checkpoint in a checkpoint")
+def nested_checkpoints() -> Job:
+    def twice(self: Any, x: Tensor) -> Tensor:
+        def inside(x: Tensor) -> Tensor:
+            return x + checkpoint(lambda x: torch.sin(self.extra(x)), torch.tanh(x), use_reentrant=False)
+
+        return checkpoint(inside, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    return job(through(twice, extra=lambda: nn.Linear(16, 16)))

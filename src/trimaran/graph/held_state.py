@@ -5,7 +5,7 @@ a hidden state from batch to batch, or fill a list; a loss may follow an average
 finds such values, so that a look at the job can put them back, and see which of them each forward changes.
 
     modules         attributes, but for parameters, buffers, children and hooks
-    objects         attributes, where their class is the user's, and of namespaces
+    objects         attributes, where their class is the user's, and of settings such as those of transformers
     classes         of the user's modules and objects, or that functions refer to: attributes
     containers      entries of lists, dicts, sets, deques
     functions       of the user's: cells and globals that they refer to, and the functions among these
@@ -18,6 +18,7 @@ import argparse
 import ast
 import builtins
 import dis
+import enum
 import functools
 import inspect
 import random
@@ -38,7 +39,7 @@ _MOST_ELEMENTS = 1 << 20
 """Elements of a tensor that is copied; of a larger one it is seen whether it was written to."""
 
 _OF_MODULES = frozenset(vars(nn.Module()))
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic, enum.Enum)
 _OF_CLASSES = (*_PLAIN[:6], numpy.generic, list, dict, set, deque, Tensor, numpy.ndarray)
 
 HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
@@ -341,14 +342,20 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
     elif isinstance(value, types.FunctionType):
         if is_users(value):
             yield from _of_function(value, undo)
-    elif _is_open(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
-        if undo is not None:
-            undo.append(functools.partial(_refill, vars(value), dict(vars(value))))
-        yield from ((f"{dotted}{name}", one) for name, one in list(vars(value).items()))
+    elif _is_open(type(value)):
+        named = getattr(value, "__dict__", None)
+        if isinstance(named, dict):
+            if undo is not None:
+                undo.append(functools.partial(_refill, named, dict(named)))
+            yield from ((f"{dotted}{name}", one) for name, one in list(named.items()))
+        for name, slot, one in _slotted(value):
+            if undo is not None:
+                undo.append(functools.partial(slot.__set__, value, one))
+            yield f"{dotted}{name}", one
         if callable(value):
             yield path, type(value).__call__
         yield from _classes_of(value)
-    elif isinstance(value, type) and is_users(value):
+    elif isinstance(value, type) and is_users(value) and not issubclass(value, enum.Enum):
         for name, one in list(vars(value).items()):
             if isinstance(one, _OF_CLASSES) and not name.startswith("__"):
                 if undo is not None:
@@ -358,7 +365,25 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
 
 def _is_open(made_of: type) -> bool:
     """Whether an object of a class has what the user put into it."""
-    return made_of in (types.SimpleNamespace, argparse.Namespace) or is_users(made_of)
+    return made_of in (types.SimpleNamespace, argparse.Namespace) or is_users(made_of) or _is_of_settings(made_of)
+
+
+def _is_of_settings(made_of: type) -> bool:
+    """Whether objects of a library's class are settings, such as the configuration of a model, by its name."""
+    return made_of.__module__.partition(".")[0] not in ("torch", "numpy", "trimaran", "builtins") and any(
+        word in one.__name__ for one in made_of.__mro__ for word in ("Config", "Settings", "Namespace")
+    )
+
+
+def _slotted(value: Any) -> Iterator[tuple[str, types.MemberDescriptorType, Any]]:
+    """What an object holds in slots: name, slot, and content."""
+    for made_of in type(value).__mro__ if is_users(type(value)) else ():
+        for name, slot in vars(made_of).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield name, slot, slot.__get__(value)
+                except AttributeError:  # it is empty
+                    continue
 
 
 def _classes_of(value: Any) -> Iterator[tuple[str, type]]:

@@ -440,6 +440,34 @@ class Counting(torch.optim.SGD):
         return found
 
 
+class Telling(Counting):
+    """It says its count besides what optimizers of torch say."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        super().load_state_dict(state)
+
+
+class Wanting(Telling):
+    """It wants its count back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: one for key, one in super().state_dict().items() if self.state or key != "count"}
+
+
+class Wrapping(torch.optim.SGD):
+    """It says its state as that of the optimizers in it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"inner": super().state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state["inner"])
+
+
 class Forgetting(torch.optim.lr_scheduler.StepLR):
     """Its state does not say how far it is."""
 
@@ -501,6 +529,12 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "foreign": ({"optimizer": with_another}, "checkpoint.foreign-parameters"),
     "extra": ({"model": lambda: Extra(3, 1)}, "checkpoint.extra-state"),
     "optimizer that counts": ({"optimizer": lambda parameters: Counting(parameters, lr=0.1)}, "checkpoint.forgets"),
+    "optimizer that tells its count": (
+        {"optimizer": lambda parameters: Telling(parameters, lr=0.1, momentum=0.9)}, "checkpoint.forgets"),
+    "optimizer that wants its count": (
+        {"optimizer": lambda parameters: Wanting(parameters, lr=0.1, momentum=0.9)}, "checkpoint.not-put-back"),
+    "optimizer in another": ({"optimizer": lambda parameters: Wrapping(parameters, lr=0.1)},
+                             "checkpoint.optimizer-own-form"),
     "schedule that forgets": ({"lr_schedule": lambda optimizer: Forgetting(optimizer, 3)}, "checkpoint.forgets"),
     "attribute": ({"model": lambda: Counted(3, 1)}, "checkpoint.outside-the-model"),
     "generator": ({"model": Noisy}, "checkpoint.outside-the-model"),
@@ -536,6 +570,13 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
         milestones=[4],
     ),
 }
+
+
+def test_state_of_another_dtype_than_its_parameter_is_kept(tmp_path: Path) -> None:
+    """NAdam has a product in fp32 to which `load_state_dict` gives the dtype of the parameter."""
+    made = make_job(optimizer=lambda parameters: torch.optim.NAdam(parameters, lr=0.01))
+    with session_of(made) as session:
+        session.check_saving(tmp_path)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

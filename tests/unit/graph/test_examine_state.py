@@ -1,5 +1,7 @@
 """What a job does outside of its forward, and what it keeps outside of its buffers, decides which plans are exact."""
 
+import dataclasses
+import enum
 import functools
 import os
 import random
@@ -21,7 +23,7 @@ from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import capture_and_look
 from trimaran.graph.examine import _Examination, chooses, examine
-from trimaran.graph.held_state import generator_state
+from trimaran.graph.held_state import HeldState, changed, generator_state
 from trimaran.graph.user_model import make_model
 from trimaran.planning.preparation import inexactness
 from trimaran.program.exactness import KINDS, objection
@@ -321,6 +323,36 @@ def test_a_look_leaves_what_python_holds() -> None:
     examine(job, model)
     assert calls == []
     assert model.steps == 0
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    """Settings without a dict."""
+
+    scale: float = 1.0
+
+
+class Level(enum.Enum):
+    LOW = 0.5
+    HIGH = 1.0
+
+
+def test_settings_are_seen_and_put_back() -> None:
+    """In slots, as an enum, and as a configuration of a library."""
+    library = pytest.importorskip("transformers").PretrainedConfig(scale=1.0)
+    model: Any = nn.Linear(6, 3)
+    model.slotted, model.level, model.library = Slotted(), {"at": Level.HIGH}, library
+    held = HeldState({"the model": model})
+    before = held.values()
+    model.slotted.scale, model.level["at"], model.library.scale = 2.0, Level.LOW, 3.0
+    assert changed(before, held.values()) == [
+        "slotted.scale of the model",
+        "level['at'] of the model",
+        "library.scale of the model",
+    ]
+    held.put_back()
+    assert not changed(before, held.values())
+    assert (model.slotted.scale, model.level["at"], library.scale) == (1.0, Level.HIGH, 1.0)
 
 
 scale = 2.0

@@ -33,6 +33,8 @@ from trimaran.runtime.executor import Executor
 Name = Literal["on_step", "on_epoch"]
 
 _SAMPLED = 256
+_MIXED = ("DTensor", "must match the size", "shape")
+"""What torch says of shares that are computed with whole tensors."""
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"
 _OPERATIONS = (
@@ -84,6 +86,7 @@ class Callbacks:
         self._rank, self._alone = rank, world_size == 1
         # Otherwise this rank has a part of the network, or shards of its parameters.
         self._whole = strategy.segments == 1 and strategy.tp == 1 and not strategy.shards and strategy.zero < 2
+        self._shares = strategy.tp > 1 or bool(strategy.shards) or strategy.zero >= 2
         self._alike = self._whole and strategy.zero == 0 and strategy.sync != "p2p"
         self._running: Name | None = None
         self._before: _State | None = None
@@ -143,8 +146,17 @@ class Callbacks:
             stop = self._agree(_END)
             self._accept()
         except Exception as error:
-            if not isinstance(error, TrimaranError):
-                error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
+            if isinstance(error, TrimaranError):
+                raise
+            if self._shares and isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED):
+                raise InputError(
+                    f"Job.{name} raised {type(error).__name__}: {_first_line(error)}. Under {self._strategy.name} "
+                    "parameters of session.model are shares of the whole ones, which do not go with whole tensors: "
+                    "make what goes with them from them (torch.zeros_like, .detach().clone()), or train by replicas: "
+                    "--allow dp",
+                    code="callback.mixes-shares",
+                ) from error
+            error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
             raise
         finally:
             self._running, self._before = None, None
@@ -249,10 +261,10 @@ class Callbacks:
             _digest(after.parameters) if changed and self._whole else 0,
             int(after.buffers != before.buffers),
             -1 if not after.options else int(retuned),
-            # Ranks that update the same parameters have the same groups of them.
-            _digest([after.options]) if retuned and self._alike else 0,
+            _digest([before.options]),
+            _digest([after.options]) if retuned and self._has_like_groups() else 0,
         )
-        doing, stops, flips, moved, weights, buffers, tuned, options = zip(
+        doing, stops, flips, moved, weights, buffers, tuned, options_before, options = zip(
             *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
         )
         first = _first_unlike(doing)
@@ -268,13 +280,15 @@ class Callbacks:
             ("weights in another way", weights),
             ("buffers", buffers),
             ("the options of the optimizer", [one for one in tuned if one >= 0]),
-            ("the options of the optimizer in another way", options if all(options) else ()),
+            ("the options of the optimizer in another way", _of_like(options_before, options)),
         ):
             if _first_unlike(told):
                 raise InputError(
                     f"{name} changed {what} on some ranks only: a callback runs on every rank, and must change the "
                     'same on each, so put only what writes or prints under "if session.rank == 0"'
                 )
+        if any(buffers):
+            self._compare_buffers(before.buffers, after.buffers)
         if operation == _END and not self._whole and any(moved):
             raise InputError(
                 f"{name} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
@@ -282,6 +296,36 @@ class Callbacks:
                 "file (session.load); or train by replicas, of which each has all: --allow dp"
             )
         return any(stops)
+
+    def _has_like_groups(self) -> bool:
+        """Whether groups of the optimizer that have the same options are the same ones on each rank."""
+        # Ranks that update the same parameters, or shares of them, have the same groups of them.
+        optimizer, strategy = self._executor.updater.optimizer, self._strategy
+        shared = strategy.segments == 1 and (strategy.tp > 1 or strategy.zero >= 2)
+        return self._alike or shared or (optimizer is not None and len(optimizer.param_groups) == 1)
+
+    def _compare_buffers(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """See that buffers that were the same on each rank still are; those of batch norm never were."""
+        heard = self._executor.agreement.gather_objects((before, after), "how callbacks have changed buffers")
+        names = [name for name, _ in self._executor.model.named_buffers()]
+        befores, afters = (list(zip(*told, strict=False)) for told in zip(*heard, strict=True))
+        unlike = [
+            name
+            for name, then, now in zip(names, befores, afters, strict=False)
+            if len(set(then)) == 1 and len(set(now)) > 1
+        ]
+        if unlike:
+            raise InputError(
+                f"Job.{self._running} changed {format_some(unlike)}, which ranks had alike, in another way on each: "
+                + (
+                    "let it change the same on each rank, without what is drawn there"
+                    if self._whole
+                    else f"under {self._strategy.name} each rank has only its part of the weights up to date, so "
+                    "average them by name in a dict, each rank its own; or train by replicas: --allow dp"
+                ),
+                code="callback.unlike-buffers",
+                names=tuple(unlike),
+            )
 
     def _look(self, *, sums: bool = True) -> _State:
         model = self._executor.model
@@ -358,6 +402,10 @@ def _bits(tensor: torch.Tensor, sampled: int | None) -> torch.Tensor:
     return flat.contiguous().view(_AS_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
 
 
+def _first_line(error: Exception) -> str:
+    return next((line.strip().rstrip(".!") for line in str(error).splitlines() if line.strip()), "")
+
+
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     names = sorted(before.keys() | after.keys())
     return [name for name in names if before.get(name) != after.get(name)]
@@ -368,6 +416,15 @@ def _digest(values: Sequence[object]) -> int:
     if not values:
         return 0
     return int.from_bytes(hashlib.blake2b(repr(list(values)).encode(), digest_size=7).digest()) + 1
+
+
+def _of_like(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
+    """What some ranks tell that had the same before, and do not tell the same now; nothing where there are none."""
+    told: dict[int, list[int]] = {}
+    for then, now in zip(before, after, strict=True):
+        if now:
+            told.setdefault(then, []).append(now)
+    return next((one for one in told.values() if _first_unlike(one)), ())
 
 
 def _first_unlike(told: Sequence[int]) -> int:

@@ -34,7 +34,7 @@ from trimaran.graph.batches import (
     split_batch,
 )
 from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
-from trimaran.graph.capture.export import NotExportableError, OutputStructure, take_apart
+from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
 from trimaran.graph.capture.flow import make_flow
 from trimaran.graph.examine import examine
 from trimaran.graph.held_state import HeldState
@@ -100,7 +100,13 @@ def find_difference(
     for training, seed in modes:
         if training and seed > 1 and 2 * (seed + 1) * flops > LIGHT_FLOPS:
             continue
-        expected, drew = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training, seed)
+        try:
+            expected, drew = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training, seed)
+        except Exception as error:
+            if training:
+                raise
+            # Its user may never evaluate it.
+            return f"the model fails in eval mode: {first_line(error)}"
         if drew:
             return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw"
         try:
@@ -150,13 +156,14 @@ def _gradients(job: Job, model: nn.Module, call: Any) -> dict[str, Tensor]:
 
 def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:
     """Outputs and buffers, and whether a generator of the host was drawn from."""
-    with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.no_grad():
+    # In training a forward may ask for gradients, as one that puts hooks on its tensors.
+    with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.set_grad_enabled(training):
         enter_mode(model, training=training)
         seed_generators(job.seed + seed)
         before = host_states(PYTHON_AND_NUMPY)
         with precision_context(job, device_of(model)):
-            outputs = [tensor.clone() for tensor in call()]
-        return outputs + [tensor.clone() for tensor in model.buffers()], bool(find_moved(before))
+            outputs = [tensor.detach().clone() for tensor in call()]
+        return outputs + [tensor.detach().clone() for tensor in model.buffers()], bool(find_moved(before))
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

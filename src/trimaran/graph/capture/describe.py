@@ -363,7 +363,10 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
         given = rebuild_batch(batch, dict(zip(tensors, inputs, strict=True)))
         try:
             return compute_loss(job, flow.structure.rebuild(outputs), given)[0]
-        except TrimaranError:
+        except TrimaranError as error:
+            if error.code == "loss.nothing-to-train":
+                # Whether it is so of the model is seen where that runs: an export may lose gradients on the way.
+                raise NotExportableError("in its graph the loss depends on no parameter that is trained") from error
             raise
         except Exception as error:
             raise _LossNeedsDataError from error
@@ -372,7 +375,7 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
         given = loss if with_loss else None
         try:
             return walk(job, model, flow.module, tensors, size, training=training, loss=given)
-        except (TrimaranError, _LossNeedsDataError):
+        except (TrimaranError, NotExportableError, _LossNeedsDataError):
             raise
         except Exception as error:
             raise NotExportableError(first_line(error)) from error

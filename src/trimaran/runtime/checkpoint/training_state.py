@@ -25,7 +25,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -229,6 +229,15 @@ class TrainingState:
                     code="checkpoint.optimizer-without-state",
                     optimizer=name,
                 )
+        packed = optimizer.state_dict()
+        if not isinstance(packed, dict) or not {"state", "param_groups"} <= packed.keys():
+            raise InputError(
+                f"state_dict() of {name} is not of the form that optimizers of torch give, with state and "
+                "param_groups, by which a checkpoint puts them back on any ranks: keep what it needs in its state, by "
+                "parameter, and in its param_groups, or train without saving",
+                code="checkpoint.optimizer-own-form",
+                optimizer=name,
+            )
         if self._updater.foreign:
             raise InputError(
                 f"{name} holds {len(self._updater.foreign)} parameters that the model has not, and a checkpoint has "
@@ -255,6 +264,8 @@ class TrainingState:
                     )
                 if not isinstance(value, torch.Tensor):
                     encode(value, what)
+                    if self._part.sharing and self._traits.elementwise:
+                        _check_no_shares_in(value, what)
                 elif value.dim() and value.shape != shape and self._part.sharing and self._traits.elementwise:
                     raise _not_like_share(what, tuple(value.shape), tuple(shape))
 
@@ -268,19 +279,37 @@ class TrainingState:
                 first = _Trained(self._job, starts)
                 first.take(gradients[:_BEFORE])
                 second = _Trained(self._job, first.values())
-                second.load(first)
-                (values, options), (again, options_again) = (one.take(gradients * _ROUNDS) for one in (first, second))
             except Exception:  # noqa: BLE001 whatever it is, the training meets it too and tells it better
+                return
+            try:
+                second.load(first)
+            except Exception as error:
+                raise InputError(
+                    f"what {name} and its schedule keep cannot be put back: load_state_dict() with the state of small "
+                    f"tensors and the options of their groups raised {type(error).__name__}: {error}. Let it take what "
+                    "optimizers of torch give, state and param_groups, or train without saving",
+                    code="checkpoint.not-put-back",
+                    optimizer=name,
+                ) from error
+            try:
+                (values, options), (again, options_again) = (one.take(gradients * _ROUNDS) for one in (first, second))
+            except Exception:  # noqa: BLE001
                 return
         if options == options_again and all(torch.equal(*pair) for pair in zip(values, again, strict=True)):
             return
         schedule = self._updater.schedule
-        what = f"the schedule {type(schedule).__name__}" if schedule is not None and options != options_again else name
+        of_schedule = schedule is not None and options != options_again
+        what = f"the schedule {type(schedule).__name__}" if of_schedule else name
+        lost = (
+            "What it keeps in attributes, such as a count of steps, is lost: keep it in the optimizer's state or "
+            "param_groups, or return it from state_dict() and take it in load_state_dict(), or train without saving"
+            if of_schedule
+            else "What it keeps in attributes, such as a count of steps, is lost, also where its state_dict() has it "
+            "besides state and param_groups: keep it in one of these two, or train without saving"
+        )
         raise InputError(
-            f"{what} does not go on as before from its own state_dict(): on small tensors it "
-            "was put back by load_state_dict(), and then made other updates than without a break. What it keeps in "
-            "attributes, such as a count of steps, is lost: keep it in the optimizer's state or param_groups, or "
-            "return it from state_dict() and take it in load_state_dict(), or train without saving",
+            f"{what} does not go on as before from its own state_dict(): on small tensors it was put back by "
+            f"load_state_dict(), and then made other updates than without a break. {lost}",
             code="checkpoint.forgets",
             what=what,
         )
@@ -964,6 +993,9 @@ class TrainingState:
             if id(known) not in updated:
                 continue
             state = _State(values={key: decode(value, source) for key, value in values.get(one.name, {}).items()})
+            if one.sharing is not None:
+                for key, value in state.values.items():
+                    _check_no_shares_in(value, f'"{key}" that {self._updater.name} keeps of {one.name}')
             for entry in keys.get(one.name, ()):
                 self._want_state(state, entry, one, known)
             found[id(known)] = state
@@ -1036,24 +1068,12 @@ class TrainingState:
         self._updater.updates = int(plain["optimizer"]["updates"])
         if optimizer is None:
             return
-        packed = optimizer.state_dict()
-        numbers: dict[int, tuple[int, torch.Tensor]] = {}
-        for group, own, saved in zip(optimizer.param_groups, packed["param_groups"], groups, strict=True):
-            for parameter, number in zip(group["params"], own["params"], strict=True):
-                numbers[id(parameter)] = number, parameter
-            if saved is not None:
-                own.update({key: one for key, one in saved.options.items() if key not in _IMPLEMENTATION})
-        packed["state"] = decode(plain["optimizer"]["extra"], source) | {
-            numbers[known][0]: dict(state.values) for known, state in states.items() if state.values
-        }
-        optimizer.load_state_dict(packed)
-        for known, state in states.items():
-            # torch gives state the dtype of its parameter, which not all of it has.
-            kept = optimizer.state[numbers[known][1]] if state.values else {}
-            for key, value in state.values.items():
-                now = kept.get(key)
-                if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
-                    kept[key] = value
+        _load(
+            optimizer,
+            [None if one is None else one.options for one in groups],
+            {known: state.values for known, state in states.items()},
+            decode(plain["optimizer"]["extra"], source),
+        )
         schedule = self._updater.schedule
         if schedule is not None and plain["schedule"] is not None:
             own_groups = [None if one is None else one.number for one in groups]
@@ -1131,7 +1151,12 @@ class _Trained:
 
     def load(self, other: "_Trained") -> None:
         """Take over the state of another one, as from a checkpoint."""
-        self._optimizer.load_state_dict(copy.deepcopy(other._optimizer.state_dict()))
+        theirs = other._optimizer
+        options = [{key: one for key, one in group.items() if key != "params"} for group in theirs.param_groups]
+        pairs = zip(self._named, other._named, strict=True)
+        states = {id(own): theirs.state[one] for (_, own), (_, one) in pairs if one in theirs.state}
+        extra = {key: one for key, one in theirs.state.items() if isinstance(key, str)}
+        _load(self._optimizer, *copy.deepcopy((options, states, extra)))
         if self._schedule is not None:
             self._schedule.load_state_dict(copy.deepcopy(other._schedule.state_dict()))
 
@@ -1337,6 +1362,37 @@ def _like(parameters: Trained) -> Trained:
     )
 
 
+def _load(
+    optimizer: Any,
+    options: Sequence[Mapping[str, Any] | None],
+    states: Mapping[int, Mapping[str, Any]],
+    extra: Mapping[str, Any],
+) -> None:
+    """Put options and state into an optimizer, by its own `load_state_dict`.
+
+    Args:
+        optimizer: any of torch
+        options: of each of its groups; None: its own stay
+        states: of its parameters, by their identity
+        extra: what it keeps besides, by name
+    """
+    packed = optimizer.state_dict()
+    numbers: dict[int, tuple[int, torch.Tensor]] = {}
+    for group, own, saved in zip(optimizer.param_groups, packed["param_groups"], options, strict=True):
+        for parameter, number in zip(group["params"], own["params"], strict=True):
+            numbers[id(parameter)] = number, parameter
+        own.update({key: one for key, one in (saved or {}).items() if key not in _IMPLEMENTATION})
+    packed["state"] = dict(extra) | {numbers[known][0]: dict(state) for known, state in states.items() if state}
+    optimizer.load_state_dict(packed)
+    for known, state in states.items():
+        # torch gives state the dtype of its parameter, which not all of it has.
+        kept = optimizer.state[numbers[known][1]] if state else {}
+        for key, value in state.items():
+            now = kept.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) and now.dtype != value.dtype:
+                kept[key] = value
+
+
 def _spread(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A share as torch has it in the state of a parameter that is spread over ranks."""
     if not hasattr(like, "to_local"):
@@ -1359,6 +1415,21 @@ def _not_like_share(what: str, shape: Sequence[int], of: Sequence[int]) -> Input
         shape=tuple(shape),
         parameter=tuple(of),
     )
+
+
+def _check_no_shares_in(value: Any, what: str) -> None:
+    """Refuse tensors in a list or a dict of the state of a parameter of which ranks have shares."""
+    values = value.values() if isinstance(value, Mapping) else value if isinstance(value, Iterable) else ()
+    for one in values if not isinstance(value, str | bytes | torch.Tensor) else ():
+        if isinstance(one, torch.Tensor) and one.dim():
+            raise InputError(
+                f"{what} holds tensors in a {type(value).__name__}, and this plan gives ranks shares of parameters: "
+                "only tensors that the state of a parameter has by name are shared out. Keep each under a key of its "
+                "own, or take a plan that leaves parameters whole (zero=0 or 1, tp=1)",
+                code="checkpoint.tensors-in-containers",
+                container=type(value).__name__,
+            )
+        _check_no_shares_in(one, what)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
