@@ -78,7 +78,7 @@ def test_a_plan_for_the_memory_that_there_is_is_looked_for_by_a_process_that_end
     evidence = given.simulated
     chosen = replace(evidence.chosen, peak_bytes=tuple(96 * MIB for _ in evidence.chosen.peak_bytes))
     # None of the plans that were compared.
-    evidence = replace(evidence, chosen=chosen, plan=replace(evidence.plan, candidates=()))
+    evidence = replace(evidence, chosen=chosen, search=None, plan=replace(evidence.plan, candidates=()))
     given = replace(given, source=source, request=request, evidence=evidence)
     found = with_memory_plan(ran_out(80 * MIB), given, limit_s=400)
     assert found.figures["fits"], found.message
