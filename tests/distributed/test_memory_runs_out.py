@@ -54,6 +54,8 @@ def group() -> Iterator[Path]:
     folder.rmdir()
 
 
+# The kernel counts for the whole machine: another test that kills a rank meanwhile would take it for want of memory.
+@pytest.mark.alone
 def test_a_rank_that_the_kernel_killed_for_memory_is_told_from_one_that_was_killed_by_hand(
     tmp_path: Path, group: Path
 ) -> None:
