@@ -31,6 +31,7 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.field.catalog import CATALOG
 from tests.field.entry import Entry
 from tests.field.reference import Plain, train_plainly
+from tests.forks.client import server
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
@@ -211,6 +212,32 @@ def run_entry(entry: Entry, kinds: Sequence[str], optimizers: Sequence[str], *, 
             os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
         ours.close()
+
+
+def cells_apart(cells: Callable[..., Iterator[Cell]], *arguments: Any, folder: Path, limit_s: float) -> list[Cell]:
+    """Cells that a new process makes: it has one thread, so that it can be forked.
+
+    Args:
+        cells: makes them; of a module
+        arguments: of that
+        folder: for what it prints and finds
+        limit_s: its time [s]
+    """
+    found, output = folder / "cells", folder / "output"
+    with output.open("wb") as stream, Path(os.devnull).open("rb") as nothing:
+        streams = (nothing.fileno(), stream.fileno(), stream.fileno())
+        process = server().fork(
+            _write_cells, str(found), cells, arguments, streams=streams, environment=dict(os.environ), folder=folder
+        )
+    try:
+        assert process.wait(limit_s) == 0, output.read_text()
+    finally:
+        process.end()
+    return pickle.loads(found.read_bytes())  # type: ignore[no-any-return]  # noqa: S301
+
+
+def _write_cells(path: str, cells: Callable[..., Iterator[Cell]], arguments: Sequence[Any]) -> None:
+    Path(path).write_bytes(pickle.dumps(list(cells(*arguments))))
 
 
 def _optimizers(entry: Entry, optimizers: Sequence[str]) -> Sequence[str]:
@@ -586,4 +613,4 @@ def _differences(
     return ""
 
 
-__all__ = ["COMBINED", "DEFECTS", "KINDS", "OPTIMIZERS", "Cell", "Verdict", "run_entry", "run_job"]
+__all__ = ["COMBINED", "DEFECTS", "KINDS", "OPTIMIZERS", "Cell", "Verdict", "cells_apart", "run_entry", "run_job"]

@@ -5,16 +5,13 @@ and the optimizer's state to 1e-10.
 """
 
 import dataclasses
-import os
-import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from tests.field.catalog import CATALOG
-from tests.field.cells import KINDS, OPTIMIZERS, Answer, Cell, Stage, compare, run_job
+from tests.field.cells import KINDS, OPTIMIZERS, Answer, Cell, Stage, cells_apart, compare, run_job
 from tests.field.reference import train_plainly
-from tests.forks.client import server
 from tests.representative import each
 from torch import Tensor
 
@@ -85,23 +82,13 @@ LONG = frozenset(
 """Left to `make test-all`: others are of the same kind of plan, family and verdict."""
 
 
-def write_cells(path: str, name: str, kinds: Sequence[str]) -> None:
-    """The cells of a job, in a process that can be forked: it has one thread."""
-    Path(path).write_bytes(pickle.dumps(list(run_job(name, kinds, ("adamw",), steps=STEPS))))
+def made(name: str, kinds: Sequence[str]) -> Iterator[Cell]:
+    return run_job(name, kinds, ("adamw",), steps=STEPS)
 
 
 def cells_of(name: str, kinds: Sequence[str], folder: Path) -> dict[str, Cell]:
-    found, output = folder / "cells", folder / "output"
-    with output.open("wb") as stream, Path(os.devnull).open("rb") as nothing:
-        streams = (nothing.fileno(), stream.fileno(), stream.fileno())
-        process = server().fork(
-            write_cells, str(found), name, kinds, streams=streams, environment=dict(os.environ), folder=folder
-        )
-    try:
-        assert process.wait(LIMIT_S) == 0, output.read_text()
-    finally:
-        process.end()
-    return {cell.kind: cell for cell in pickle.loads(found.read_bytes())}  # noqa: S301
+    found = cells_apart(made, name, kinds, folder=folder, limit_s=LIMIT_S)
+    return {cell.kind: cell for cell in found}
 
 
 @pytest.mark.timeout(120)

@@ -1,15 +1,13 @@
 """Jobs that people bring beyond the catalog: each plan trains what its plain loop trains, or is refused before."""
 
-import os
-import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.field.cells import DEFECTS, Cell, run_entry
+from tests.field.cells import DEFECTS, Cell, cells_apart, run_entry
 from tests.field.practised import PRACTISED
 from tests.field.strangers import STRANGERS
 from tests.field.streams import STREAMS
-from tests.forks.client import server
 
 STEPS = 6
 LIMIT_S = 200.0
@@ -34,24 +32,13 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 
 
-def write_cells(path: str, names: list[str], kinds: list[str]) -> None:
-    """What came of some jobs, in a process that can be forked: it has one thread."""
-    found = [cell for name in names for cell in run_entry(ENTRIES[name], kinds, ["sgd"], steps=STEPS)]
-    Path(path).write_bytes(pickle.dumps(found))
+def made(names: list[str], kinds: list[str]) -> Iterator[Cell]:
+    for name in names:
+        yield from run_entry(ENTRIES[name], kinds, ["sgd"], steps=STEPS)
 
 
 def cells_of(names: list[str], kinds: list[str], folder: Path) -> list[Cell]:
-    found, output = folder / "cells", folder / "output"
-    with output.open("wb") as stream, Path(os.devnull).open("rb") as nothing:
-        streams = (nothing.fileno(), stream.fileno(), stream.fileno())
-        process = server().fork(
-            write_cells, str(found), names, kinds, streams=streams, environment=dict(os.environ), folder=folder
-        )
-    try:
-        assert process.wait(LIMIT_S) == 0, output.read_text()
-    finally:
-        process.end()
-    return pickle.loads(found.read_bytes())  # type: ignore[no-any-return]  # noqa: S301
+    return cells_apart(made, names, kinds, folder=folder, limit_s=LIMIT_S)
 
 
 @pytest.mark.sweep

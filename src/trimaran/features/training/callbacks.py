@@ -24,6 +24,7 @@ from torch import nn
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
+from trimaran.base.user_errors import told
 from trimaran.graph.held_state import HeldState, Values, changed
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
@@ -150,10 +151,10 @@ class Callbacks:
                 raise
             if self._shares and isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED):
                 raise InputError(
-                    f"Job.{name} raised {type(error).__name__}: {_first_line(error)}. Under {self._strategy.name} "
-                    "parameters of session.model are shares of the whole ones, which do not go with whole tensors: "
-                    "make what goes with them from them (torch.zeros_like, .detach().clone()), or train by replicas: "
-                    "--allow dp",
+                    f"Job.{name} failed, and under {self._strategy.name} parameters of session.model are shares of the "
+                    "whole ones, which do not go with whole tensors: make what goes with them from them "
+                    "(torch.zeros_like, .detach().clone()), or train by replicas: --allow dp. It raised "
+                    f"{told(error)}",
                     code="callback.mixes-shares",
                 ) from error
             error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
@@ -274,7 +275,7 @@ class Callbacks:
                 f"in {name}, {said[0]}, and {said[1]}: what a session does takes all ranks, so call it on every rank; "
                 "rank 0 writes what is saved"
             )
-        for what, told in (
+        for what, numbers in (
             ("requires_grad of other parameters", flips),
             ("weights", moved if self._whole else ()),
             ("weights in another way", weights),
@@ -282,7 +283,7 @@ class Callbacks:
             ("the options of the optimizer", [one for one in tuned if one >= 0]),
             ("the options of the optimizer in another way", _of_like(options_before, options)),
         ):
-            if _first_unlike(told):
+            if _first_unlike(numbers):
                 raise InputError(
                     f"{name} changed {what} on some ranks only: a callback runs on every rank, and must change the "
                     'same on each, so put only what writes or prints under "if session.rank == 0"'
@@ -308,7 +309,7 @@ class Callbacks:
         """See that buffers that were the same on each rank still are; those of batch norm never were."""
         heard = self._executor.agreement.gather_objects((before, after), "how callbacks have changed buffers")
         names = [name for name, _ in self._executor.model.named_buffers()]
-        befores, afters = (list(zip(*told, strict=False)) for told in zip(*heard, strict=True))
+        befores, afters = (list(zip(*one, strict=False)) for one in zip(*heard, strict=True))
         unlike = [
             name
             for name, then, now in zip(names, befores, afters, strict=False)
@@ -400,10 +401,6 @@ def _bits(tensor: torch.Tensor, sampled: int | None) -> torch.Tensor:
         flat = flat[:: -(-flat.numel() // sampled)]
     flat = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
     return flat.contiguous().view(_AS_INTEGERS[flat.element_size()]).sum(dtype=torch.int64)
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip().rstrip(".!") for line in str(error).splitlines() if line.strip()), "")
 
 
 def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -293,7 +293,7 @@ class TrainingState:
                 ) from error
             try:
                 (values, options), (again, options_again) = (one.take(gradients * _ROUNDS) for one in (first, second))
-            except Exception:  # noqa: BLE001
+            except Exception:  # noqa: BLE001 as above
                 return
         if options == options_again and all(torch.equal(*pair) for pair in zip(values, again, strict=True)):
             return
