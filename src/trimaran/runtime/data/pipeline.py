@@ -61,6 +61,7 @@ class Position:
         order: digest of the sampler's order of the epoch, 0 before it was asked; None: there is no sampler
         stream: digest of the last batch of the stream, 0 before the first; None: the data are no stream
         dataset: state of the stream, from its `state_dict()`; None: it has none
+        held: digest of what the stream holds; None: it is told its epoch or its state, or the data are no stream
     """
 
     epoch: int
@@ -71,11 +72,12 @@ class Position:
     order: int | None = None
     stream: int | None = None
     dataset: Any = None
+    held: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain figures, and the state of a stream."""
         found: dict[str, Any] = {"version": _VERSION, **{name: getattr(self, name) for name in _FIGURES}}
-        for name in (*_KINDS, "dataset"):
+        for name in (*_KINDS, "dataset", "held"):
             if getattr(self, name) is not None:
                 found[name] = getattr(self, name)
         return found
@@ -96,7 +98,7 @@ class Position:
                 "Feed.state_dict() gave",
                 code="feed-state.malformed",
             )
-        kinds = [name for name in _KINDS if state.get(name) is not None]
+        kinds = [name for name in (*_KINDS, "held") if state.get(name) is not None]
         for name in (*_FIGURES, *kinds):
             value = state.get(name)
             if not isinstance(value, int) or isinstance(value, bool) or (name != "seed" and value < 0):
@@ -218,7 +220,13 @@ class Feed:
         if streams:
             check_streamed(job, feeding)
             own = dataset if reads else None
-            self._stream = StreamReader(own, batch=job.global_batch_size, seed=job.seed, agreement=agreement)
+            self._stream = StreamReader(
+                own,
+                batch=job.global_batch_size,
+                seed=job.seed,
+                agreement=agreement,
+                make=partial(make_dataset, job),
+            )
         else:
             self._orders = Orders(job, None if job.sampler is None else dataset, samples or 0, agreement)
             self._orders.begin(0)
@@ -399,21 +407,25 @@ class Feed:
         """Go to a global batch of the stream."""
         saved = self._saved
         known = saved is not None and (saved.epoch, saved.index) == (epoch, number)
-        state, expected = (saved.dataset, saved.stream or 0) if known and saved is not None else (None, 0)
+        at: dict[str, Any] = {}
+        if saved is not None and known:
+            at = {"state": saved.dataset, "expected": saved.stream or 0, "held": saved.held}
         if number:
-            again = stream.go_on(epoch, number, state=state, expected=expected)
-            what = f"{number * self._job.global_batch_size} samples of the stream"
+            again = stream.go_on(epoch, number, **at)
+            what = f"{number * self._job.global_batch_size} samples of the stream were read again to go on after them"
         elif known and epoch and not stream.ended(epoch):
-            again = stream.begin_after(epoch, state=state, expected=expected)
-            what = f"epoch {epoch - 1} of the stream"
+            again = stream.begin_after(epoch, **at)
+            what = f"epoch {epoch - 1} of the stream was read again to go on after it"
+        elif known and not epoch:
+            stream.begin_anew()
+            return
         else:
             stream.begin(epoch)
             return
         if again:
-            self._notes += (
-                f"{what} {'were' if number else 'was'} read again to go on after {'them' if number else 'it'}: it has "
-                "no state_dict and load_state_dict",
-            )
+            before = stream.read_again - (not number)
+            first = f"{before} epoch{'s' if before > 1 else ''} before, and " if before > 0 else ""
+            self._notes += (f"{first}{what}: it has no state_dict and load_state_dict",)
 
     def _end_stream(self, stream: StreamReader, left: int, epoch: int) -> None:
         """The stream has ended, perhaps with samples that are no batch."""
@@ -550,13 +562,14 @@ class Feed:
         return shares
 
     def _position(self) -> Position:
-        order = stream = dataset = None
+        order = stream = dataset = held = None
         if self._orders is not None and self._orders.sampled:
             order = self._orders.digest(self.epoch) or self._waits_at("order") or 0
         if self._stream is not None:
             here = self._stream.is_at(self.epoch, self.index) if self.index else self._stream.ended(self.epoch)
             stream = self._stream.digest if here else self._waits_at("stream") or 0
             dataset = self._stream.state if here else self._waits_at("dataset")
+            held = self._stream.held if here else self._waits_at("held")
         return Position(
             epoch=self.epoch,
             index=self.index,
@@ -566,6 +579,7 @@ class Feed:
             order=order,
             stream=stream,
             dataset=dataset,
+            held=held,
         )
 
     def _waits_at(self, name: str) -> Any:

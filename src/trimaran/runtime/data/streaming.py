@@ -10,13 +10,15 @@ before each global batch is trained on, how many samples they have and a digest 
 them end an epoch at the same step.
 
 What a stream draws from the global generators is seeded by epoch and global batch, so that it is the same on every
-rank, and in a run that continues.
+rank, and in a run that continues. Such a run reads a stream again that cannot be told where it was: the epoch that is
+under way, and, where what the stream holds is then other than it was, a new stream from its first epoch on.
 """
 
 import copy
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 import numpy
@@ -24,6 +26,7 @@ import torch
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.datasets import describe, streaming_fault
+from trimaran.graph.held_state import HeldState, generator_state
 from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.reading import now, since
@@ -43,26 +46,36 @@ class StreamReader:
         seed: of what the stream draws
         agreement: with the other ranks
         name: of the function that made the stream, for messages
+        make: makes the stream anew; None: it cannot be
 
     Attributes:
         samples: of the last global batch, by their positions in the epoch
         digest: of the last global batch, the same on every rank; 0 before the first
+        read_again: epochs before that of the position, which were read again to come to it
         read_s: blocked while the last global batch was read [s]
         prepared_s: work for it, and waiting for a core [s]
     """
 
     def __init__(
-        self, dataset: Any, *, batch: int, seed: int, agreement: Agreement = ALONE, name: str = "Job.dataset"
+        self,
+        dataset: Any,
+        *,
+        batch: int,
+        seed: int,
+        agreement: Agreement = ALONE,
+        name: str = "Job.dataset",
+        make: Callable[[], Any] | None = None,
     ) -> None:
         self._dataset, self._batch, self._seed = dataset, batch, seed
-        self._agreement, self._name = agreement, name
+        self._agreement, self._name, self._make = agreement, name, make
+        self._used = False
         self._epoch, self._number, self._total = -1, 0, 0
         self._items: Iterator[Any] | None = None
         self._state: Any = None
         self._of_end = False
         self._fault = ""
         self.samples: dict[int, Any] = {}
-        self.digest = 0
+        self.digest = self.read_again = 0
         self.read_s = self.prepared_s = 0.0
 
     @property
@@ -81,6 +94,20 @@ class StreamReader:
             return copy.deepcopy(gives())
         except Exception as error:
             raise InputError(f"state_dict() of the stream that {self._name} makes failed: {describe(error)}") from error
+
+    @property
+    def held(self) -> int | None:
+        """A digest of what the stream holds, such as a count of its passes; None: it can be told where it was."""
+        if self._dataset is None or self._is_told:
+            return None
+        found = HeldState(_parts_of(self._dataset), undoable=False)
+        values = sorted(found.values().items(), key=itemgetter(0))
+        return digest_of([*values, *map(repr, map(generator_state, found.generators()))])
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the stream can be told its epoch or its state."""
+        return any(callable(getattr(self._dataset, name, None)) for name in ("set_epoch", "load_state_dict"))
 
     def is_at(self, epoch: int, number: int) -> bool:
         """Whether a global batch is the next to be read.
@@ -108,7 +135,17 @@ class StreamReader:
         self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
         self._items, self._state, self._of_end, self.samples, self.digest = None, None, False, {}, 0
 
-    def begin_after(self, epoch: int, *, state: Any = None, expected: int = 0) -> bool:
+    def begin_anew(self) -> None:
+        """Go back to the first batch of all; every rank calls it.
+
+        Raises:
+            InputError: on every rank: there is no new stream
+        """
+        if self._used:
+            self._read_from_the_first(0)
+        self.begin(0)
+
+    def begin_after(self, epoch: int, *, state: Any = None, expected: int = 0, held: int | None = None) -> bool:
         """Begin an epoch where another process has read the one before; every rank calls it.
 
         A stream may give other samples each time that it is gone through, by what it counts. Unless it has a state, or
@@ -118,6 +155,7 @@ class StreamReader:
             epoch: number of the epoch
             state: `state` at the end of the epoch before
             expected: digest of the last batch of that; 0: it is not known
+            held: `held` at the end of it; None: it is not known
 
         Returns:
             Whether this rank read samples again.
@@ -128,10 +166,12 @@ class StreamReader:
         told = 1 if callable(getattr(self._dataset, "set_epoch", None)) else 0
         known = max(said[0] for said in self._agreement.gather_integers([2 * self._loads(state) or told], _WHAT))
         again = not known and bool(expected)
+        self.read_again = 0
         if again:
-            self.begin(epoch - 1)
-            while self._dataset is not None and self._read() == self._batch:
-                pass
+            used = epoch > 1 or self._used
+            self._read_epoch(epoch - 1)
+            if used and self._is_other(expected, held):
+                self._read_from_the_first(epoch)
             self._agree()
             if self.digest != expected:
                 raise self._other_samples(f"at the end of epoch {epoch - 1}", 0)
@@ -140,7 +180,7 @@ class StreamReader:
             self._state, self._of_end = state, True
         return again and self._dataset is not None
 
-    def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0) -> bool:
+    def go_on(self, epoch: int, number: int, *, state: Any = None, expected: int = 0, held: int | None = None) -> bool:
         """Go to a global batch in the middle of an epoch; every rank calls it.
 
         Args:
@@ -148,6 +188,7 @@ class StreamReader:
             number: of the global batch that comes next, from 1
             state: `state` at that batch; None: read the samples before it again
             expected: digest of the batch before it; 0: it is not known
+            held: `held` at that batch; None: it is not known
 
         Returns:
             Whether this rank read samples again.
@@ -156,13 +197,17 @@ class StreamReader:
             InputError: on every rank: the stream does not come so far, or gives other samples now
         """
         self.begin(epoch)
+        self.read_again = 0
         # Ranks without data have no state of the stream, and must do as those that have one.
         loads = max(said[0] for said in self._agreement.gather_integers([self._loads(state)], _WHAT)) == 1
         if loads:
             self._number, self._total, self.digest, self._state = number, number * self._batch, expected, state
             return False
-        while self._dataset is not None and self._number < number and self._read():
-            pass
+        used = epoch > 0 or self._used
+        self._read_epoch(epoch, number)
+        if used and self._is_other(expected, held):
+            self._read_from_the_first(epoch)
+            self._read_epoch(epoch, number)
         total = self._agree()
         if total <= (number - 1) * self._batch:
             raise InputError(
@@ -177,6 +222,38 @@ class StreamReader:
             raise self._other_samples(f"for batch {number - 1} of epoch {epoch}", number)
         self._number = number
         return self._dataset is not None
+
+    def _read_epoch(self, epoch: int, most: int | None = None) -> None:
+        """Read an epoch on this rank, or so many global batches of it."""
+        self.begin(epoch)
+        while self._dataset is not None and self._number != most and self._read() == self._batch:
+            pass
+
+    def _is_other(self, expected: int, held: int | None) -> bool:
+        """Whether the stream of some rank is not as it was when the state was saved; every rank calls it."""
+        other = (bool(expected) and self.digest != expected) or (held is not None and self.held not in (None, held))
+        own = self._dataset is not None and self._make is not None
+        return max(said[0] for said in self._agreement.gather_integers([own and other], _WHAT)) == 1
+
+    def _read_from_the_first(self, epoch: int) -> None:
+        """Read all epochs before one, of a stream made anew; every rank calls it."""
+        if self._dataset is not None and self._make is not None:
+            before = self._dataset
+            try:
+                self._dataset = self._make()
+            except InputError as error:
+                self._fault = error.message
+            else:
+                if self._dataset is before:
+                    self._fault = (
+                        f"{self._name} gives the stream that was gone through already: let it make a new one, or give "
+                        "the stream state_dict and load_state_dict"
+                    )
+        self._agree()
+        for number in range(epoch):
+            self._read_epoch(number)
+            self._agree()
+        self.read_again = epoch
 
     def _other_samples(self, where: str, number: int) -> InputError:
         return InputError(
@@ -222,6 +299,7 @@ class StreamReader:
         """The next global batch, or what there is of it, on this rank; its samples."""
         start = now()
         found: list[Any] = []
+        self._used = True
         try:
             with seeded(derive_seed(self._seed, "stream", self._epoch, self._number)):
                 if self._items is None:
@@ -285,6 +363,19 @@ class StreamReader:
 
 
 _WHAT = "agreeing on a batch of the stream"
+
+
+def _parts_of(dataset: Any) -> dict[str, Any]:
+    """A stream, and those that it is made of, each with the function that goes through it, by what they are called."""
+    found: dict[str, Any] = {}
+    todo = [dataset]
+    while todo:
+        one = todo.pop(0)
+        name = f"stream {len(found) // 2}"
+        found |= {name: one, f"__iter__ of {name}": getattr(type(one), "__iter__", None)}
+        inner = [getattr(one, "dataset", None), *(getattr(one, "datasets", None) or ())]
+        todo += [part for part in inner if part is not None]
+    return found
 
 
 def _unlike(first: int, agreed: int, rank: int, total: int) -> str:
