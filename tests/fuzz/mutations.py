@@ -4,6 +4,7 @@
 seed of the campaign and a number.
 """
 
+import copy
 import gzip
 import json
 import random
@@ -158,12 +159,17 @@ _VALUES: tuple[Plain, ...] = (
 )
 
 
+def _new_value(draw: random.Random) -> Plain:
+    """One that nothing else holds: trees are changed in place."""
+    return copy.deepcopy(draw.choice(_VALUES))
+
+
 def change_values(plain: Plain, draw: random.Random) -> Plain:
     """A tree of objects and lists with some of its values changed, in place where it can be."""
     for _ in range(draw.choice((1, 1, 2, 3))):
         places = _places(plain)
         if not places:
-            return draw.choice(_VALUES)
+            return _new_value(draw)
         holder, key = draw.choice(places)
         kind = draw.randrange(10)
         if kind == 0:
@@ -176,7 +182,7 @@ def change_values(plain: Plain, draw: random.Random) -> Plain:
         elif kind == 2 and isinstance(holder, list):
             holder[key:key] = [holder[key]] * draw.choice((1, 2, 1000))
         elif kind == 3 and isinstance(holder, dict):
-            holder[draw.choice(TEXTS)] = holder.pop(key) if draw.random() < 0.5 else draw.choice(_VALUES)
+            holder[draw.choice(TEXTS)] = holder.pop(key) if draw.random() < 0.5 else _new_value(draw)
         elif kind == 4:
             holder[key] = draw.choice(TEXTS)
         elif kind == 5 and isinstance(holder[key], int | float):
@@ -190,7 +196,7 @@ def change_values(plain: Plain, draw: random.Random) -> Plain:
             cut = draw.randint(0, len(text))
             holder[key] = draw.choice((text[:cut], text * 2, text[:cut] + draw.choice(TEXTS) + text[cut:]))
         else:
-            holder[key] = draw.choice(_VALUES)
+            holder[key] = _new_value(draw)
     return plain
 
 

@@ -4,6 +4,7 @@ import ast
 import functools
 import multiprocessing
 import os
+import random
 import resource
 import socket
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.fuzz.campaign import LIMIT_S, MOST_BYTES, Count, outcome, run
+from tests.fuzz.mutations import change_values
 from tests.fuzz.readers import INTERNAL, READERS, ROOT, seeds_of
 
 from trimaran.base.errors import TrimaranError
@@ -100,6 +102,13 @@ def test_mutated_files_are_refused_or_read() -> None:
     assert {name: dict(count.kinds) for name, count in counts.items() if count.bad} == {}
     assert {name: count.inputs for name, count in counts.items()} == dict.fromkeys(READERS, 16)
     assert all(count.slowest_s < LIMIT_S and count.peak_bytes < MOST_BYTES for count in counts.values())
+
+
+def test_an_input_does_not_depend_on_those_before_it() -> None:
+    """Values that are put into a tree are changed in it later; kept ones grew until a process held nothing else."""
+    first = [change_values({"a": [1], "b": {}}, random.Random(number)) for number in range(300)]
+    again = [change_values({"a": [1], "b": {}}, random.Random(number)) for number in range(300)]
+    assert repr(first) == repr(again)
 
 
 def test_a_duration_whose_quotients_are_not_finite_is_refused(tmp_path: Path) -> None:
