@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trimaran.base.errors import InputError
 from trimaran.base.system import allowed_cores, memory_bytes, needs_linux
-from trimaran.base.units import format_count
+from trimaran.base.units import format_count, whole_number
 from trimaran.machine.types import OFFLOAD_SHARE, Device, Machine, Memory, Node
 
 _SYSTEM = Path("/")
@@ -192,8 +192,7 @@ def spare_host_bytes(processes: int | None = None) -> int:
         processes: of this machine that take as much; None: as `LOCAL_WORLD_SIZE` says, or this one alone
     """
     if processes is None:
-        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-        processes = int(ranks) if ranks.isdecimal() else 1
+        processes = whole_number(os.environ.get("LOCAL_WORLD_SIZE", "1")) or 1
     return int(free_memory_bytes() * OFFLOAD_SHARE) // max(1, processes)
 
 

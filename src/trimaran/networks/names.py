@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.units import whole_number
 from trimaran.networks.sizes import FAMILIES, size_name
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ def _option(name: str, pair: str, reference: str) -> tuple[str, str]:
         hint = did_you_mean(option, known) or f"; {name} has none"
         raise InputError(f'"{reference}": no option "{option}"{hint}', code="network.unknown-option", option=option)
     words = _WORDS.get(option)
-    if words is None and not (value.isdecimal() and int(value) >= 1):
+    if words is None and whole_number(value, least=1) is None:
         raise InputError(
             f'"{reference}": {option} must be a whole number from 1 on, not "{value}"',
             code="network.not-a-count",

@@ -25,6 +25,7 @@ from dataclasses import dataclass, fields, replace
 from typing import get_args
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import whole_number
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import Compression, parse_compression
 from trimaran.program.strategy import (
@@ -841,10 +842,11 @@ def _read_compression(text: str) -> str:
 
 def _read_keep(text: str) -> tuple[str, int]:
     module, equals, row = (part.strip() for part in text.partition("="))
-    if not module or not equals or not row.isdecimal():
+    number = whole_number(row)
+    if not module or not equals or number is None:
         raise InputError(
             f'--keep "{text}": expected a module and the number of a row, such as "layer4=1"',
             code="pin.bad-keep",
             value=text,
         )
-    return module, int(row)
+    return module, number

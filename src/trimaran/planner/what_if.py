@@ -31,7 +31,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, parse_rate
+from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, parse_rate, whole_number
 from trimaran.machine.catalog import find_link, link_types
 from trimaran.machine.types import Link, Machine
 from trimaran.planner.problem import Problem
@@ -234,13 +234,14 @@ def _parse_value(what: str, value: str, text: str) -> float:
         return parse_rate(value)
     if what == "memory":
         return parse_bytes(value)
-    if not value.isdecimal() or not 1 <= int(value) <= MOST_DEVICES:
+    devices = whole_number(value, least=1, most=MOST_DEVICES)
+    if devices is None:
         raise InputError(
             f'what-if "{text}": expected a number of devices from 1 to {MOST_DEVICES}',
             code="what-if.bad-device-count",
             what_if=text,
         )
-    return int(value)
+    return devices
 
 
 def joined_by(link: Link, problem: Problem) -> Problem:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
-from trimaran.base.units import parse_bytes, parse_large, parse_rate
+from trimaran.base.units import parse_bytes, parse_large, parse_rate, whole_number
 from trimaran.machine.find import grown_cluster
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
@@ -53,13 +53,14 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
     counts: list[int] = []
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
-        if not _is_count(first) or (dots and not _is_count(last)):
+        least, most = (whole_number(one, least=1, most=_LARGEST) for one in (first, last if dots else first))
+        if least is None or most is None:
             raise InputError(
                 f'expected {what} such as "1,2,4,8" or "8..1024", got "{text}"', code="scaling.bad-batches", text=text
             )
-        counts += _doubled(int(first), int(last)) if dots else [int(first)]
-        if dots and int(last) < int(first):
+        if most < least:
             raise InputError(f'{what}: "{part}" ends before it starts', code="scaling.range-backwards", text=text)
+        counts += _doubled(least, most) if dots else [least]
     return tuple(dict.fromkeys(counts))
 
 
@@ -220,10 +221,6 @@ def default_software(syncs: tuple[Sync, ...]) -> Software:
     if "kvstore" in syncs or "server" in syncs:
         return Software(framework="mxnet", year=2018.5, source="assumed: MXNet of 2018, whose KVStore copies so")
     return Software()
-
-
-def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and 1 <= int(text) <= _LARGEST
 
 
 def _doubled(first: int, last: int) -> list[int]:

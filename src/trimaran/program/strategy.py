@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_bytes, parse_bytes
+from trimaran.base.units import format_bytes, parse_bytes, whole_number
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -537,15 +537,17 @@ def _read_layers(text: str, name: str) -> tuple[int, ...]:
     """Layers of segments as `_written_layers` writes them."""
     found: list[int] = []
     for run in text.split("+"):
-        number, times, count = run.rpartition("*")
-        if not count.isdecimal() or (times and not number.isdecimal()) or int(number or 1) > MOST_SEGMENTS:
+        text_of_number, times, text_of_count = run.rpartition("*")
+        count = whole_number(text_of_count)
+        number = whole_number(text_of_number, most=MOST_SEGMENTS) if times else 1
+        if count is None or number is None:
             raise InputError(
                 f'strategy "{name}": layers:{text} is not possible: write the layers of each segment, as in '
                 "layers:3+2*4+3 for 3, 4, 4 and 3",
                 code="strategy.bad-layers",
                 strategy=name,
             )
-        found += [int(count)] * int(number or 1)
+        found += [count] * number
     return tuple(found)
 
 
@@ -706,9 +708,9 @@ def read_recompute(text: str, name: str = "") -> dict[str, Any]:
         >>> sorted(read_recompute("attention+norms")["recomputed"]), read_recompute("layers:4")["recompute_layers"]
         (['attention', 'norms'], 4)
     """
-    number = text.removeprefix("layers:")
-    if number.isdecimal() and int(number) > 0:
-        return {"recomputed": frozenset({"layers"}), "recompute_layers": int(number)}
+    number = whole_number(text.removeprefix("layers:"), least=1)
+    if number is not None:
+        return {"recomputed": frozenset({"layers"}), "recompute_layers": number}
     if text == "none":
         return {"recomputed": frozenset()}
     kinds = SELECTIVE if text == "selective" else frozenset(text.split("+"))
@@ -730,6 +732,8 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
         reason = "levels of ZeRO are 0 to 3"
     elif figure and figure[1] in {*_FIGURES, "placed"} - {"zero", "group"} and not int(figure[2]):
         reason = "degrees start at 1"
+    elif figure and figure[1] == "placed" and int(figure[2]) > MOST_SEGMENTS:
+        reason = f"operations are placed on {MOST_SEGMENTS} devices at most"
     if reason:
         raise InputError(
             f'strategy "{name}": {word} is not possible: {reason}',

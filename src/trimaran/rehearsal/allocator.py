@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from trimaran.base.errors import InputError, TrimaranError, did_you_mean
+from trimaran.base.units import whole_number
 
 MIB: Final = 1 << 20
 
@@ -226,15 +227,17 @@ class _Reader:
         return 0 if zero and text == "0" else self.as_power(key, text)
 
     def as_power(self, key: str, text: str) -> int:
-        if not text.isdecimal() or int(text) == 0 or int(text) & (int(text) - 1):
+        number = whole_number(text, least=1)
+        if number is None or number & (number - 1):
             raise self.wrong(f'{key} has "{text}"; expected a power of 2')
-        return int(text)
+        return number
 
     def whole(self, key: str) -> int:
         text = self.next(f"the value of {key}")
-        if not text.isdecimal():
+        number = whole_number(text)
+        if number is None:
             raise self.wrong(f'{key} is "{text}"; expected a whole number of MiB')
-        return int(text)
+        return number
 
     def share(self, key: str, *, least_open: bool, most_open: bool) -> float:
         text = self.next(f"the value of {key}")

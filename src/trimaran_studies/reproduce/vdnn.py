@@ -22,7 +22,7 @@ from rich.table import Table
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes, format_count
+from trimaran.base.units import format_bytes, format_count, whole_number
 from trimaran.features.memory_fit.estimate import simulated, usage
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.published_jobs import network_job
@@ -286,7 +286,7 @@ def parse_networks(text: str | None) -> tuple[tuple[str, int], ...]:
         if not batches:
             known = ", ".join(dict.fromkeys(network for network, _ in PAPER_NETWORKS))
             raise InputError(f'unknown network "{name}"; the paper has {known}', network=name)
-        if colon and not (batch.isascii() and batch.isdecimal() and int(batch)):
+        if colon and whole_number(batch, least=1) is None:
             raise InputError(f'expected a network as "vgg16:256", got "{part}": the batch is a count', network=part)
         found += [(name, int(batch))] if colon else [(name, batch_size) for batch_size in batches]
     return tuple(found)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import file_name, given, shown_path
 from trimaran.base.timeline import Timeline
-from trimaran.base.units import format_count, format_some, parse_seconds
+from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.types import ParameterUse
@@ -248,8 +248,8 @@ def parse_saving(text: str) -> Saving:
         (500, 600.0)
     """
     plain = text.strip()
-    if plain.isdecimal() and plain.isascii() and len(plain) <= 18:
-        steps = int(plain)
+    steps = whole_number(plain, most=10**18)
+    if steps is not None:
         if steps < 1:
             raise InputError("--save-every: a checkpoint after every 0 steps is none: give 1 or more")
         return Saving(steps=steps)
