@@ -158,7 +158,7 @@ def _seal_table(content: bytes) -> bytes:
         body = msgspec.json.format(json.dumps(plain.pop("table")).encode(), indent=-1)
         head = json.dumps({**plain, "digest": hashlib.sha256(body).hexdigest()}).encode()
         return head[:-1] + b', "table": ' + body + b"}"
-    except (ValueError, LookupError, TypeError, RecursionError, msgspec.MsgspecError, OverflowError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, msgspec.MsgspecError, OverflowError):
         return content
 
 
