@@ -362,7 +362,6 @@ def _measured(report: _Report) -> Measured | None:
         warmup=report.measured.warmup,
         noise=None if noise is None else noise.interval,
         noise_words=words,
-        others=report.others,
     )
 
 
@@ -390,7 +389,7 @@ def _facts(files: _Files, measured: Measured | None, strategy: str) -> list[tupl
         if measured is not None and measured.step_s:
             facts.append(("error of the prediction", percent(report.predicted.step_time_s / measured.step_s - 1)))
         if report.samples_per_s:
-            facts.append(("throughput", f"{rate(report.samples_per_s)} samples/s"))
+            facts.append(("throughput, median epoch", f"{rate(report.samples_per_s)} samples/s"))
         if report.predicted.peak_bytes:
             facts.append(("predicted peak memory", format_bytes(max(report.predicted.peak_bytes))))
         facts += [(f"final {name}", f"{value:.4g}") for name, value in report.final.items() if value is not None]

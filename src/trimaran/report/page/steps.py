@@ -77,7 +77,6 @@ class Measured:
         warmup: that were left out before
         noise: at 90 %, ratio of two runs that are alike minus 1; None: not known
         noise_words: the same for people, or how it is found out
-        others: share of the cores that other programs took; None: not known
     """
 
     step_s: float
@@ -85,7 +84,6 @@ class Measured:
     warmup: int
     noise: tuple[float, float] | None
     noise_words: str
-    others: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,15 +195,9 @@ def prediction_section(
 def _said_of(predicted_s: float, measured: Measured | None) -> str:
     if measured is None:
         return "Nothing was measured: the interval is that of the prediction."
-    said = (
+    return (
         f"Measured: {format_count(measured.steps, 'step')} after {measured.warmup} of warm-up; {measured.noise_words}."
     )
-    if measured.others is not None and measured.others > 0.1:
-        said += (
-            f" Other programs took {percent(measured.others, signed=False)} of the cores meanwhile: the measured times "
-            "are longer for it."
-        )
-    return said
 
 
 def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, size: float) -> str:
@@ -614,6 +606,8 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
                 size=7.0,
             )
         )
+    own = "" if chosen is None else f" This plan, {plan.strategy.name}: {rate(chosen[1])} samples/s predicted"
+    own += f", {rate(measured[1])} by the measured step." if own and measured is not None else "." if own else ""
     wide = counts[-1] / counts[0] > 4
     svg = curve_chart(
         "Throughput by devices",
@@ -643,7 +637,7 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
                 svg=svg,
                 table=table,
                 caption=f"Predicted, for one global batch of {batch:,} samples, by the candidates of this plan; ideal: "
-                f"{'one device' if first == 1 else f'{first} devices'}, as many times faster as there are devices.",
+                f"{'one device' if first == 1 else f'{first} devices'}, as many times faster as there are devices.{own}",
             )
         ],
     )
