@@ -18,6 +18,12 @@ def numbers_of_the_device_in_a_list():
     return made.tolist() == [3.0, 2.0]
 
 
+def the_only_element_of_a_tensor():
+    sizes = torch.tensor([3], device="cuda")
+    equal = [bool(one) for one in sizes == sizes]
+    return equal == [True] and [slice(one).stop.item() for one in sizes] == [3] and sizes.split(1)[0].tolist() == [3]
+
+
 def rows_of_different_lengths():
     rows = torch.nested.nested_tensor([torch.randn(n, 64) for n in (3, 5)], layout=torch.jagged).cuda()
     rows = rows.unflatten(-1, (4, 16)).transpose(1, 2)

@@ -130,8 +130,6 @@ def _of_program(request: PlanRequest) -> Iterator[tuple[str, str]]:
     """Options of how a program of this package runs."""
     if request.execution != "any":
         yield f"--execution {request.execution}", "how segments run is a choice of programs that are simulated"
-    if request.objective == "epoch":
-        yield "--objective epoch", "the analytical model knows no evaluation"
 
 
 def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | None:

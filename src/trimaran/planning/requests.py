@@ -666,6 +666,12 @@ def parse_request(
         if devices is not None:
             cluster = grown_cluster(cluster, devices)
         _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
+        if objective == "epoch":
+            raise InputError(
+                "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
+                "--cluster: leave it out",
+                code="target.epoch-objective",
+            )
         check_loading(loading, workers=pins.workers)
         if packing is not None and lengths is None:
             raise InputError(
