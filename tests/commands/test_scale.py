@@ -137,10 +137,15 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         (("--sync", "p2p"), 'is "kvstore"'),
         (("--sync", "byteps", "--servers", "-1"), "0 or more"),
         (("--sync", "byteps", "--servers", "2", "--price", "24 USD/node-hour"), "--server-price"),
+        (("--servers", "2"), "--sync nccl sums gradients without them"),
+        (("--server-price", "2 USD/node-hour"), "with --servers and --price together"),
+        (("--sync", "server", "--servers", "2", "--server-price", "2 USD/node-hour"), "say both"),
         (("--measured", "fast"), "363 images/s"),
         (("--measured", "251 at 16, 364"), "batch each"),
         (("--measured", "251 at 16, 364 at 16"), "batch each"),
         (("--software", "mxnet:old"), 'such as "pytorch"'),
+        (("--software", "pytorch:1950"), 'such as "pytorch"'),
+        (("--software", "pytrch"), 'no figures of the framework "pytrch"; did you mean "pytorch"?'),
         (("--cluster", "dgx1-v100:1", "--devices", "16"), "8 devices"),
         (("--batch", "64", "--local-batch", "8"), "--local-batch"),
         (("--strong",), "--batch"),
@@ -153,6 +158,12 @@ def test_bad_input_is_refused(arguments: tuple[str, ...], message: str, tmp_path
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_usual_numbers_of_devices_are_those_that_a_cluster_has(tmp_path: Path) -> None:
+    done = trimaran("scale", "lenet", "--cluster", "p3.8xlarge:1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [row["devices"] for row in json.loads(done.stdout)["rows"]] == [1, 2, 4]
 
 
 def test_the_study_has_published_ratios_beside_ours(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """What scripts of strangers do in passing, each once, in one rank: it ends well and gives what it gives on a GPU."""
 
+import textwrap
+from pathlib import Path
+
 import pytest
 from tests.rehearsal.rehearsing import rehearse_rank
 
@@ -13,6 +16,12 @@ torch.cuda.set_device(0)
 def numbers_of_the_device_in_a_list():
     made = torch.tensor([torch.ones((), device="cuda") * 3, 2.0], device="cuda")
     return made.tolist() == [3.0, 2.0]
+
+
+def the_only_element_of_a_tensor():
+    sizes = torch.tensor([3], device="cuda")
+    equal = [bool(one) for one in sizes == sizes]
+    return equal == [True] and [slice(one).stop.item() for one in sizes] == [3] and sizes.split(1)[0].tolist() == [3]
 
 
 def rows_of_different_lengths():
@@ -234,3 +243,38 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_gives_what_a_device_gives(name: str, printed: str) -> None:
     assert f"{name} gives True" in printed, printed[-4000:]
+
+
+def test_ranks_that_share_a_sequence_exchange_keys_and_values(tmp_path: Path) -> None:
+    script = """
+        import torch, torch.nn.functional as F
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.experimental import context_parallel
+
+        mesh = init_device_mesh("cuda", (2,), mesh_dim_names=("cp",))
+        kept = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.SGD(kept.parameters(), 0.1)
+        query, key, value = (torch.randn(1, 4, 128, 64, device="cuda") for _ in range(3))
+        with context_parallel(mesh, buffers=[query, key, value], buffer_seq_dims=[2, 2, 2]):
+            F.scaled_dot_product_attention(kept(query), key, value, is_causal=True).sum().backward()
+        optimizer.step()
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    record = rehearse_rank(tmp_path / "train.py", folder=tmp_path, world=2)
+    exchanged = {one.part for one in record.collectives if record.groups[one.group].ranks == (0, 1) and one.nbytes}
+    assert exchanged >= {"forward", "backward"}
+
+
+def test_an_update_on_the_host_is_said_to_be_left_out(tmp_path: Path) -> None:
+    script = """
+        import torch
+
+        kept = torch.nn.Linear(64, 64, device=DEVICE)
+        optimizer = torch.optim.AdamW(kept.parameters())
+        torch.nn.functional.linear(torch.randn(4, 64, device="cuda"), kept.weight.cuda()).sum().backward()
+        optimizer.step()
+    """
+    for device, says in (("cpu", True), ("cuda", False)):
+        (tmp_path / "train.py").write_text(textwrap.dedent(script).replace("DEVICE", repr(device)))
+        record = rehearse_rank(tmp_path / "train.py", folder=tmp_path)
+        assert any("on the host" in note for note in record.notes) is says

@@ -7,7 +7,14 @@ import typer
 from trimaran.cli.options import AnyReference, CurveName, Json, MachineName, MachineSoftware, Plot, PrecisionName
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
-Counts = Annotated[str, typer.Option("--devices", help='Numbers of devices: "8..1024" in doublings, or "64,96,128".')]
+Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        help='Numbers of devices: "8..1024" in doublings, or "64,96,128".',
+        show_default="8..1024, as far as the cluster has them",
+    ),
+]
 Widths = Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")]
 LocalBatch = Annotated[
     int | None,
@@ -18,7 +25,7 @@ LocalBatch = Annotated[
 def crossover(
     job: AnyReference,
     cluster: MachineName,
-    devices: Counts = "8..1024",
+    devices: Counts = None,
     widths: Widths = "2,4,8",
     curve: CurveName = None,
     local_batch: LocalBatch = None,
@@ -30,7 +37,7 @@ def crossover(
     """Find from how many devices on model parallelism inside workers beats more replicas, and why."""
     with errors_reported(as_json=as_json):
         from trimaran.features.crossover.find import find_crossover
-        from trimaran.planning.requests import parse_counts
+        from trimaran.planning.requests import parse_counts, parse_devices
         from trimaran.report.crossover import crossover_document
 
         check_plot(plot)
@@ -38,7 +45,7 @@ def crossover(
             found = find_crossover(
                 job,
                 cluster=cluster,
-                devices=parse_counts(devices, what="devices"),
+                devices=parse_devices(devices, cluster=cluster, usual="8..1024"),
                 widths=parse_counts(widths, what="widths"),
                 curve=curve,
                 local_batch=local_batch,

@@ -20,7 +20,14 @@ from trimaran.cli.options import (
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
-Counts = Annotated[str, typer.Option("--devices", help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.')]
+Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
+        show_default="1,2,4,8, as far as the cluster has them",
+    ),
+]
 Batches = Annotated[
     str | None,
     typer.Option(
@@ -87,7 +94,7 @@ def scale(
     job: AnyReference,
     cluster: MachineName,
     loading: LoadingOptions,
-    devices: Counts = "1,2,4,8",
+    devices: Counts = None,
     batch: Batches = None,
     local_batch: LocalBatches = None,
     sync: Syncs = "nccl",
@@ -109,7 +116,7 @@ def scale(
     """Predict throughput, speedup and what limits them on a target cluster."""
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import predict_scaling
-        from trimaran.planning.requests import parse_counts, parse_scaled_batches
+        from trimaran.planning.requests import parse_devices, parse_scaled_batches
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
@@ -118,7 +125,7 @@ def scale(
             found = predict_scaling(
                 job,
                 cluster=cluster,
-                devices=parse_counts(devices, what="devices"),
+                devices=parse_devices(devices, cluster=cluster, usual="1,2,4,8"),
                 local_batch=batches if mode == "weak" else None,
                 batch=batches if mode == "strong" else None,
                 sync=sync,

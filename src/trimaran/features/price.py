@@ -111,12 +111,18 @@ class Pricing:
                 that do not say them
 
         Raises:
-            InputError: no cluster, or a job that the analytical model does not know
+            InputError: no cluster, a job that the analytical model does not know, or a price of devices without the
+                length of a training
         """
         if request.is_here:
             raise InputError(
                 "strategies are priced for a target cluster: say --cluster, such as dgx-h100:16",
                 code="price.no-cluster",
+            )
+        if request.target.price is not None and request.target.tokens is None:
+            raise InputError(
+                "--price: what a training of a given length costs; give --tokens, such as --tokens 15T",
+                code="price.length-unknown",
             )
         shape = decoder_shape(source.reference, request)
         if shape is None:

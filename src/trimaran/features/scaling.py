@@ -335,8 +335,8 @@ def predict_scaling(
         progress: told what is being done
 
     Raises:
-        InputError: an unknown job, machine or method, more devices than there are, not one of the two batches, or a
-            price of nodes with server machines that have none
+        InputError: an unknown job, machine or method, more devices than there are, not one of the two batches, a
+            price of nodes with server machines that have none, or server machines or their price that nothing uses
     """
     if (batch is None) == (local_batch is None):
         raise InputError("give one of batch, of all devices, and local_batch, of each device", code="scaling.one-batch")
@@ -344,6 +344,7 @@ def predict_scaling(
     batches = (asked,) if isinstance(asked, int) else tuple(asked or ())
     methods = sync if isinstance(sync, str) else ",".join(sync)
     syncs = parse_syncs(methods)
+    _check_servers(syncs, servers, price, server_price)
     cluster = grown_cluster(cluster, max(devices, default=1))
     machine = find_machine(cluster)
     framework = default_software(syncs) if software is None else parse_software(software)
@@ -506,10 +507,27 @@ def _changed(
     return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
-def _prices(price: str | None, server_price: str | None, servers: int) -> tuple[Price, Price | None] | None:
-    """Prices of the machine and of a server machine; None: none is given."""
+def _check_servers(syncs: Sequence[Sync], servers: int, price: str | None, server_price: str | None) -> None:
+    """Refuse server machines that no method uses, and a price that nothing is counted with."""
     if servers < 0:
         raise InputError(f"server machines: 0 or more, got {servers}", code="scaling.bad-servers", servers=servers)
+    if servers and set(syncs) == {"nccl"}:
+        raise InputError(
+            f"--servers {servers}: --sync nccl sums gradients without them; say --sync server, kvstore or byteps, or "
+            "leave it out",
+            code="scaling.servers-unused",
+            servers=servers,
+        )
+    if server_price is not None and not (servers and price):
+        raise InputError(
+            f'--server-price "{server_price}" is a part of the cost with --servers and --price together: say both, or '
+            "leave it out",
+            code="scaling.server-price-unused",
+        )
+
+
+def _prices(price: str | None, server_price: str | None, servers: int) -> tuple[Price, Price | None] | None:
+    """Prices of the machine and of a server machine; None: none is given."""
     if price is None:
         return None
     if servers and server_price is None:

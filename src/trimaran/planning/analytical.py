@@ -130,8 +130,6 @@ def _of_program(request: PlanRequest) -> Iterator[tuple[str, str]]:
     """Options of how a program of this package runs."""
     if request.execution != "any":
         yield f"--execution {request.execution}", "how segments run is a choice of programs that are simulated"
-    if request.objective == "epoch":
-        yield "--objective epoch", "the analytical model knows no evaluation"
 
 
 def decoder_shape(reference: str, request: PlanRequest) -> TransformerShape | None:
@@ -247,6 +245,7 @@ class Analytical(CatalogBackend):
         """
         check_pins(request.pins)
         _refuse(_of_program(request))
+        _refuse(_of_experts(request.pins, shape, source.reference))
         device = find_machine(request.cluster).node.device
         chosen = choose_precision(source.reference, request.precision, device, ANALYTICAL_PRECISIONS, by_shape=True)
         self.source = source
@@ -471,6 +470,15 @@ def with_prices(evidence: Modelled) -> Modelled:
     quickest = min((found.chosen, *found.pareto), key=lambda one: one.step_time_s)
     paid = prices_of_pins(problem.pins, quickest, lambda pins: fastest(dataclasses.replace(problem, pins=pins)))
     return dataclasses.replace(evidence, prices=paid)
+
+
+def _of_experts(pins: Pins, shape: TransformerShape, reference: str) -> Iterator[tuple[str, str]]:
+    """Degrees of experts that a network without them does not have, and why."""
+    if shape.experts is None and not pins.strategy:
+        if pins.ep not in (None, 1):
+            yield f"--ep {pins.ep}", f"{reference} has no experts"
+        if pins.etp not in (None, 1, pins.tp):
+            yield f"--etp {pins.etp}", f"{reference} has no experts"
 
 
 def check_pins(pins: Pins) -> None:

@@ -12,18 +12,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.base.units import parse_bytes, parse_large, parse_rate, whole_number
-from trimaran.machine.find import grown_cluster
+from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.types import Link, Price, parse_price
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
 from trimaran.pricing.analytical.fit import Reserve
 from trimaran.pricing.analytical.lengths import Documents, parse_documents
+from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
-from trimaran.pricing.kernels.software import Software
+from trimaran.pricing.kernels.software import FRAMEWORKS, Software
 from trimaran.program.plan import Objective
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -62,6 +63,30 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
             raise InputError(f'{what}: "{part}" ends before it starts', code="scaling.range-backwards", text=text)
         counts += _doubled(least, most) if dots else [least]
     return tuple(dict.fromkeys(counts))
+
+
+def parse_devices(text: str | None, *, cluster: str, usual: str) -> tuple[int, ...]:
+    """Numbers of devices; where nobody says them the usual ones, as far as a cluster has them.
+
+    Args:
+        text: as of `parse_counts`; None: nobody says them
+        cluster: a machine of the catalog or a file; without a number of nodes it grows
+        usual: as of `parse_counts`
+
+    Raises:
+        InputError: not counts, or no such machine
+
+    Example:
+        >>> parse_devices(None, cluster="dgx-h100:2", usual="8..64")
+        (8, 16)
+        >>> parse_devices("64", cluster="dgx-h100:2", usual="8..64")
+        (64,)
+    """
+    if text is not None:
+        return parse_counts(text, what="devices")
+    counts = parse_counts(usual, what="devices")
+    most = find_machine(grown_cluster(cluster, max(counts))).devices
+    return tuple(count for count in counts if count <= most) or (most,)
 
 
 def parse_scaled_batches(
@@ -136,16 +161,23 @@ def parse_software(text: str) -> Software:
     """A framework and, after a colon, its year; "trimaran" is Trimaran's runtime, on PyTorch of the year.
 
     Raises:
-        InputError: a year that is none
+        InputError: a year that is none, or a framework without figures
 
     Example:
         >>> parse_software("mxnet:2018.5").year, parse_software("trimaran").framework
         (2018.5, 'pytorch')
     """
     framework, colon, year = text.strip().lower().partition(":")
-    if not framework or (colon and not re.fullmatch(r"(19|20)\d\d(\.\d+)?", year)):
+    if not framework or (colon and not re.fullmatch(r"20[1-4]\d(\.\d+)?", year)):
         raise InputError(f'expected a framework such as "pytorch" or "mxnet:2018.5", got "{text}"', text=text)
     ours = framework == "trimaran"
+    if not ours and framework not in (*FRAMEWORKS, *FRAMEWORK_NAMES):
+        raise InputError(
+            f'no figures of the framework "{framework}"'
+            + did_you_mean(framework, ("trimaran", *FRAMEWORKS, *FRAMEWORK_NAMES)),
+            code="software.unknown",
+            framework=framework,
+        )
     return Software(
         framework="pytorch" if ours else framework,
         year=float(year) if colon else Software().year,
@@ -421,7 +453,7 @@ def parse_target(
         repair=repair,
         spare_probability=spare_probability,
     )
-    _check_length(curve, tokens, days, budget, reliability)
+    _check_length(curve, tokens, days, budget, samples_per_epoch, reliability)
     paid = None if price is None else parse_price(price)
     return TargetRequest(
         curve=curve,
@@ -443,13 +475,20 @@ def _check_length(
     tokens: str | float | None,
     days: float | None,
     budget: str | float | None,
+    samples_per_epoch: int | None,
     reliability: Reliability,
 ) -> None:
-    """Refuse options about a training whose length nobody says."""
+    """Refuse options about a training whose length nobody says, and two that say how long it is."""
     if curve is not None and tokens is not None:
         raise InputError(
             f"--curve {curve} says how much training there is, and so does --tokens {tokens}: give one of them",
             code="tokens.and-curve",
+        )
+    if samples_per_epoch is not None and tokens is not None:
+        raise InputError(
+            f"--samples-per-epoch {samples_per_epoch}: a training of --tokens {tokens} does not count epochs; leave "
+            "it out",
+            code="tokens.and-epochs",
         )
     if days is not None and not 0.0 < days < float("inf"):
         raise InputError(f"--days: expected a number above 0, got {days:g}", code="tokens.bad-days", days=days)
@@ -624,6 +663,12 @@ def parse_request(
         if devices is not None:
             cluster = grown_cluster(cluster, devices)
         _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
+        if objective == "epoch":
+            raise InputError(
+                "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
+                "--cluster: leave it out",
+                code="target.epoch-objective",
+            )
         check_loading(loading, workers=pins.workers)
         if packing is not None and lengths is None:
             raise InputError(

@@ -451,6 +451,9 @@ class Patches:
                 if id(value) not in trained:
                     self._name(value, "optimizer")
             recorder.end_update()
+            updated = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
+            if any(one.device.type == "cpu" for one in updated):
+                recorder.note("the optimizer updates parameters on the host, and that time is not modelled")
             if not recorder.is_updating:
                 counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
                 if counts[id(optimizer)] > recorder.steps:

@@ -228,6 +228,8 @@ class Values:
             made = self._with_twins(func, (blank, *args[1:]), kwargs)
         else:
             made = self._with_twins(func, args, kwargs)
+            if isinstance(made, (tuple, list)) and len(made) == 1:  # the only part, as of one element
+                (made,) = made
             if made is _UNKNOWN:
                 made = _whatever_the_other_is(packet.__name__.rstrip("_"), args, out)
             if made is _UNKNOWN and packet is _aten.isin:  # what is generated has no token that would end it

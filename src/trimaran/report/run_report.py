@@ -81,7 +81,7 @@ class RunReport:
         strategy: how it ran
         prediction: of the step, before the run
         comparison: of prediction and measurement; None where nothing was recorded
-        samples_per_s: median over the epochs of samples by the time of the epoch, with its starts and loading [samples/s]
+        samples_per_s: of an epoch, with all that is in its time; median of the epochs [samples/s]
         final: figures at the end by name, such as "accuracy" and "loss"; None: no finite number
         run_dir: directory of the run
         environment: versions and device by name

@@ -14,7 +14,7 @@ from trimaran.cli import app
 from trimaran.features.price import PricedStrategy, Pricing, RefusedStrategy, Setting, read_settings
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.plan import make_plan
-from trimaran.planning.requests import parse_request
+from trimaran.planning.requests import parse_request, parse_target
 from trimaran.planning.results import Modelled
 from trimaran.program.strategy import Strategy, read_strategy
 
@@ -114,6 +114,8 @@ def test_devices_that_are_asked_for_are_those_of_the_degrees() -> None:
 def test_what_the_analytical_model_does_not_know_is_refused(job: str) -> None:
     with raises("price.not-a-decoder", match="trimaran plan"):
         pricing(job)
+    with raises("price.length-unknown"):
+        pricing(target=parse_target(price="3 USD/device-hour"))
     with raises("price.no-cluster"):
         Pricing(JobSource(reference="llama2:7b"), parse_request())
 

@@ -39,7 +39,6 @@ ONLY_SIMULATED = (
     ({"pins": Pins(schedule="gpipe")}, "--schedule gpipe"),
     ({"pins": Pins(compression="fp16")}, "--compression fp16"),
     ({"pins": Pins(allow=("placement",))}, "--allow placement"),
-    ({"objective": "epoch"}, "--objective epoch"),
 )
 
 
@@ -54,6 +53,11 @@ def test_what_only_a_simulation_answers_is_simulated_and_said_or_refused(
     assert isinstance(find_backend(JobSource(reference=SMALL), request), Estimated)
     with pytest.raises(InputError):
         make_plan(LARGE, request)
+
+
+def test_the_time_of_an_epoch_is_known_of_this_machine_alone() -> None:
+    with raises("target.epoch-objective"):
+        asked(objective="epoch")
 
 
 def test_an_option_of_programs_is_refused_where_the_analytical_model_plans() -> None:

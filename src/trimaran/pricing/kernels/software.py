@@ -13,7 +13,7 @@ class Software:
     """A framework at a time.
 
     Attributes:
-        framework: "pytorch", "tensorflow", "mxnet", "torch7", "caffe", "paddle", "oneflow", "mindspore", "megatron", …
+        framework: of `FRAMEWORKS`, or of decoders by their shape, such as "megatron"
         year: of its release, with the part of the year, such as 2017.5
         libraries: of kernels, where they are known and differ from the framework's: "cudnn-5.1", "neon", …
         compiled: kernels are fused by a compiler (XLA, TorchInductor)
@@ -31,6 +31,9 @@ class Software:
     gradient_views: bool = False
     source: str = "assumed: PyTorch of 2024"
 
+
+FRAMEWORKS = ("pytorch", "tensorflow", "mxnet", "torch7", "caffe", "chainer", "paddle", "oneflow", "mindspore")
+"""Frameworks whose kernels or exchanges have figures of their own."""
 
 RUNTIME = Software(gradient_views=True, source="assumed: PyTorch of 2024 under Trimaran's runtime")
 """What runs a plan, unless a user says other software."""

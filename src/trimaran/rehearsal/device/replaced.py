@@ -3,12 +3,18 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 
 def replace(owner: Any, **parts: Any) -> None:
-    """Put other parts in the place of a module's or a class's, by name."""
+    """Put other parts in the place of a module's or a class's, by name; a function gets the name of its place.
+
+    A library may replace the function once more by the name that it has: context parallelism of PyTorch does.
+    """
     for name, part in parts.items():
+        if isinstance(part, FunctionType):
+            part.__name__ = name
         setattr(owner, name, part)
 
 

@@ -637,7 +637,8 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
                 svg=svg,
                 table=table,
                 caption=f"Predicted, for one global batch of {batch:,} samples, by the candidates of this plan; ideal: "
-                f"{'one device' if first == 1 else f'{first} devices'}, as many times faster as there are devices.{own}",
+                f"{'one device' if first == 1 else f'{first} devices'}, as many times faster as there are devices."
+                f"{own}",
             )
         ],
     )

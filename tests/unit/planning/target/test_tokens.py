@@ -210,6 +210,11 @@ def test_what_no_plan_can_answer_is_refused() -> None:
         trimaran.plan("resnet50", cluster="dgx-h100", lengths="512:1")
     with raises("experts.none"):
         trimaran.plan("llama2:7b", cluster="dgx-h100", expert_imbalance=2.0)
+    for degrees in ({"ep": 2}, {"etp": 2}):
+        with raises("analytical.option-unsupported"):
+            trimaran.plan("llama2:7b", cluster="dgx-h100:16", pins=Pins(**degrees))
+    with raises("tokens.and-epochs"):
+        parse_target(tokens="1T", samples_per_epoch=1000)
     with raises("experts.bad-imbalance"):
         trimaran.plan("llama2:7b", cluster="dgx-h100", expert_imbalance=0.5)
     with raises("lengths.packing-alone"):
