@@ -3,6 +3,7 @@
 What people bring that nobody has tried yet.
 """
 
+import functools
 import math
 import random
 from collections import namedtuple
@@ -103,6 +104,34 @@ class TiedEnds(nn.Module):
 @stranger("the embedding is the head, in the first and the last stage")
 def tied_ends() -> Job:
     return job(TiedEnds, per_token, dataset=tokens)
+
+
+@stranger("the embedding and the head are two parameters in one memory")
+def tied_by_data() -> Job:
+    def make() -> nn.Module:
+        model = TiedEnds().double()
+        model.head = nn.Linear(16, WORDS, bias=False).double()
+        model.head.weight.data = model.embed.weight.data
+        return model
+
+    return job(make, per_token, dataset=tokens)
+
+
+@stranger("parameters that are parts of one tensor, next to each other")
+def slices_of_one() -> Job:
+    def make() -> nn.Module:
+        model = nn.Sequential(nn.Linear(WIDTH, 16, bias=False), nn.Tanh(), nn.Linear(16, CLASSES, bias=False)).double()
+        whole = torch.cat([one.detach().flatten() for one in model.parameters()])
+        for one, part in zip(model.parameters(), whole.split([WIDTH * 16, 16 * CLASSES]), strict=True):
+            one.data = part.view_as(one)
+        return model
+
+    return job(make)
+
+
+@stranger("a parameter without elements")
+def empty_parameter() -> Job:
+    return job(of(lambda self, x: self.net(x) + self.none.sum(), net=mlp, none=lambda: nn.Parameter(torch.empty(0))))
 
 
 @stranger("an autoencoder whose decoder is the transposed encoder")
@@ -266,7 +295,89 @@ def inner_step() -> Job:
     return job(of(forward, net=mlp))
 
 
+@stranger("an ensemble: torch.func.vmap over stacked weights")
+def ensemble() -> Job:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        one = torch.func.vmap(lambda first, head: torch.tanh(x @ first) @ head)
+        return one(self.first, self.head).mean(0)
+
+    return job(of(forward, first=lambda: nn.Parameter(torch.randn(3, WIDTH, 8) * 0.3),
+                  head=lambda: nn.Parameter(torch.randn(3, 8, CLASSES) * 0.3)))  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------- forwards and hooks
+
+
+def waves(length: int) -> Tensor:
+    return torch.outer(torch.arange(length).double(), 2.0 ** -torch.arange(8).double()).sin().repeat(1, 2)
+
+
+def with_positions(table: Any) -> Any:
+    return of(lambda self, ids: self.net(self.embed(ids) + table(ids.shape[1])), embed=lambda: nn.Embedding(WORDS, 16),
+              net=lambda: nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, WORDS)))  # fmt: skip
+
+
+@stranger("a table of positions that a dict keeps from the first forward on")
+def table_in_dict() -> Job:
+    kept: dict[int, Tensor] = {}
+
+    def table(length: int) -> Tensor:
+        if length not in kept:
+            kept[length] = waves(length)
+        return kept[length]
+
+    return job(with_positions(table), per_token, dataset=tokens)
+
+
+HELD: dict[str, Any] = {"calls": 0}
+
+
+@stranger("a table of positions that a method keeps in a global, or its cache")
+def table_of_method() -> Job:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(WORDS, 16), nn.Linear(16, WORDS)
+
+        def table(self, length: int) -> Tensor:
+            if length not in HELD:
+                HELD[length] = waves(length)
+            return HELD[length] + self.other(length)
+
+        @functools.lru_cache  # noqa: B019
+        def other(self, length: int) -> Tensor:
+            return waves(length).cos()
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.embed(ids) + self.table(ids.shape[1])))
+
+    return job(Model, per_token, dataset=tokens)
+
+
+@stranger("a method of the model counts its calls in a global, by which the forward warms up")
+def method_counts() -> Job:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def rate(self) -> float:
+            HELD["calls"] += self.training
+            return min(1.0, HELD["calls"] / 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x) * self.rate()
+
+    def make() -> nn.Module:
+        HELD["calls"] = 0
+        return Model()
+
+    return job(make)
+
+
+@stranger("a table of positions that functools.lru_cache keeps")
+def table_cached() -> Job:
+    return job(with_positions(functools.lru_cache(waves)), per_token, dataset=tokens)
 
 
 class Rounded(torch.autograd.Function):
@@ -568,6 +679,24 @@ def vector_quantizer() -> Job:
                lambda output, target: functional.cross_entropy(output[0], target) + output[1])  # fmt: skip
 
 
+@stranger("noise from a generator that each forward seeds anew")
+def seeded_anew() -> Job:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        source = torch.Generator().manual_seed(7)
+        return self.net(x + 0.1 * torch.randn(x.shape, generator=source, dtype=x.dtype))
+
+    return job(of(forward, net=mlp))
+
+
+@stranger("the forward seeds torch before it draws", by_microbatch=True)
+def seeds_torch() -> Job:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        return self.net(x + 0.1 * torch.randn(x.shape, dtype=x.dtype))
+
+    return job(of(forward, net=mlp))
+
+
 @stranger("gumbel softmax", by_microbatch=True)
 def gumbel() -> Job:
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -790,6 +919,33 @@ def weighted_ignoring() -> Job:
 def smoothed_ignoring() -> Job:
     return job(word_model, lambda o, t: functional.cross_entropy(o.flatten(0, 1), t.flatten(), label_smoothing=0.1),
                dataset=SomeIgnored)  # fmt: skip
+
+
+def counted_labels(batch: Any) -> float:
+    return float((batch["y"] != 0).sum())
+
+
+class Labels(Dataset[Any]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = points()[index]
+        return {"x": x, "y": y}
+
+
+@stranger("labels of a dict that the forward masks in place", weight=counted_labels)
+def labels_masked_in_forward() -> Job:
+    def forward(self: Any, batch: Any) -> Tensor:
+        batch["y"].masked_fill_(batch["y"] == 0, -100)
+        return self.net(batch["x"])
+
+    return job(of(forward, net=mlp), lambda o, batch: functional.cross_entropy(o, batch["y"]), dataset=Labels)
+
+
+@stranger("labels that the loss masks in place", weight=lambda batch: float((batch[1] != 0).sum()))
+def labels_masked_in_loss() -> Job:
+    return job(mlp, lambda o, t: functional.cross_entropy(o, t.masked_fill_(t == 0, -100)))
 
 
 @stranger("a mean over the tokens of a mask", weight=lambda batch: float(batch["mask"].sum()))
@@ -1103,6 +1259,38 @@ class Noisy(torch.optim.SGD):
         for group in self.param_groups:
             for one in group["params"]:
                 one.add_(torch.randn_like(one), alpha=1e-3)
+
+
+class Marked(torch.optim.SGD):
+    """A rate for each parameter, which is written on it."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        for group in self.param_groups:
+            for one in group["params"]:
+                if one.grad is not None:
+                    one.grad *= getattr(one, "scale", 1.0)
+        return super().step(closure)
+
+
+def marked_layers() -> nn.Module:
+    model = mlp()
+    for one in model[2].parameters():
+        one.scale = 0.3  # type: ignore[attr-defined]
+    return model
+
+
+@stranger("rates that are written on parameters, which the step reads", own_optimizer=True)
+def marked_in_step() -> Job:
+    return job(marked_layers, optimizer=lambda parameters: Marked(parameters, lr=0.05))
+
+
+@stranger("rates that are written on parameters, which Job.optimizer reads", own_optimizer=True)
+def marked_in_groups() -> Job:
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": [one], "lr": 0.05 * getattr(one, "scale", 1.0)} for one in parameters])
+
+    return job(marked_layers, optimizer=make)
 
 
 def named(name: str, make: Any) -> Any:

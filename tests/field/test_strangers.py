@@ -26,6 +26,23 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "multi_task_dicts": ("dp2pp2", "refused"),
     # A capture left the calls that a loss counts.
     "annealed_loss": ("dp3", "equal"),
+    # An update of one of two parameters in one memory was lost on the rank of the other.
+    "tied_by_data": ("zero1m2", "refused"),
+    # The capture left tensors without content in the caches of the job.
+    "table_in_dict": ("dp3", "equal"),
+    "table_cached": ("dp3", "equal"),
+    "table_of_method": ("dp3", "equal"),
+    # A method that the forward calls was not looked into.
+    "method_counts": ("dp3", "equal"),
+    # Microbatches drew the same, each from its beginning.
+    "seeded_anew": ("m2", "refused"),
+    "seeds_torch": ("m2", "refused"),
+    # What the loss is a mean over was counted after the loss had written to its target.
+    "labels_masked_in_loss": ("m2", "equal"),
+    # The same after the forward; and the stage of the loss did not see what that wrote to the batch.
+    "labels_masked_in_forward": ("m2", "refused"),
+    # What is written on a parameter was not on its shards.
+    "marked_in_step": ("zero3m2", "equal"),
     # Each replica drew the same from the generator of the model.
     "noise_generator": ("dp3", "refused"),
 }

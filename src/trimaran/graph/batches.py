@@ -132,6 +132,10 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
     Raises:
         InputError: not a floating scalar tensor, or no gradient in it although gradients are on
     """
+    given: Any = None
+    if job.loss_weight is not None and job.loss_weight is not SUMMED:
+        # Before the loss, which may write to its target.
+        given = job.loss_weight(batch)
     value = loss_value(job, output, batch)
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
@@ -142,9 +146,8 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
             )
         return total, weight
     _check_loss(value)
-    if job.loss_weight is not None and job.loss_weight is not SUMMED:
-        weight = job.loss_weight(batch)
-        return value * weight, weight
+    if given is not None:
+        return value * given, given
     samples = count_samples(batch) if samples is None else samples
     return value * samples, float(samples)
 

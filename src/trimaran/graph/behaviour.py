@@ -158,6 +158,7 @@ class Behaviour:
         varying: parameters that had a gradient in some batches
         draws: the forward or the loss draws random numbers
         own_generator: they draw from a generator that they hold, and other numbers for other samples
+        restarts: they draw other numbers for other samples, and from the same state in each call
         holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
@@ -175,6 +176,8 @@ class Behaviour:
         written: parameters that a forward changes
         hooked: modules with hooks of the user's
         scripted: modules of torch.jit, which take no hooks
+        overlapping: a trained parameter, and another tensor of the model that lies in the same memory, by name
+        hollow: trained parameters without elements
         gradient_hooks: parameters with hooks of the user's on their gradients
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
@@ -185,6 +188,7 @@ class Behaviour:
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
         changed_inputs: tensors of a batch that the forward or the loss writes to
+        changed_for_loss: those of them that the forward writes to, and the loss is given
         loss_parameters: parameters that the loss has and the model has not
         part_failed: how a part of a batch failed that as a whole did not; empty: none did
         inner_backward: gradients are computed inside the forward or the loss
@@ -218,6 +222,7 @@ class Behaviour:
     varying: tuple[str, ...] = ()
     draws: bool = False
     own_generator: bool = False
+    restarts: bool = False
     holds_generator: bool = False
     host_draws: bool = False
     path: tuple[str, ...] = ()
@@ -235,6 +240,8 @@ class Behaviour:
     written: tuple[str, ...] = ()
     hooked: tuple[str, ...] = ()
     scripted: tuple[str, ...] = ()
+    overlapping: tuple[str, ...] = ()
+    hollow: tuple[str, ...] = ()
     gradient_hooks: tuple[str, ...] = ()
     uneven_hooks: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
@@ -245,6 +252,7 @@ class Behaviour:
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
     changed_inputs: tuple[str, ...] = ()
+    changed_for_loss: tuple[str, ...] = ()
     loss_parameters: tuple[str, ...] = ()
     part_failed: str = ""
     inner_backward: bool = False

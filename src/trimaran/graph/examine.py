@@ -36,7 +36,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -45,6 +45,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trimaran.base.errors import InputError
@@ -250,10 +251,47 @@ def _from_model(model: nn.Module) -> Behaviour:
         scripted=tuple(
             path or "the model" for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
         ),
+        overlapping=_overlapping(model),
+        hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
         tied=tuple(tied),
         dtypes=tuple(dtypes.items()),
         compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
     )
+
+
+def _overlapping(model: nn.Module) -> tuple[str, ...]:
+    """A trained parameter and another tensor that has some of its memory, by name; empty: none has."""
+    # Objects of one parameter are one: a tied weight is moved as such.
+    tensors = {id(one): (name, one) for name, one in (*model.named_buffers(), *model.named_parameters())}
+    for path, module in model.named_modules():
+        # A hook may make one anew before each forward, as that of spectral norm does.
+        own = vars(module).items() if not module._forward_pre_hooks else ()
+        held = {f"{path}.{name}".lstrip("."): one for name, one in own if isinstance(one, Tensor)}
+        tensors |= {id(one): (name, one) for name, one in held.items() if id(one) not in tensors}
+    spans = sorted(
+        (begin, end, name, one.requires_grad and one.is_leaf)
+        for name, one in tensors.values()
+        for begin, end in _memory_of(one)
+    )
+    reaching: dict[bool, tuple[int, str]] = {}
+    for begin, end, name, trained in spans:
+        for other in (False, True):
+            if (trained or other) and begin < reaching.get(other, (0, ""))[0]:
+                return tuple(sorted((name, reaching[other][1])))
+        reaching[trained] = max(reaching.get(trained, (0, "")), (end, name))
+    return ()
+
+
+def _memory_of(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """The addresses from the first to behind the last element; nothing where it has none."""
+    if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() and _has_storage(tensor):
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        yield tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _has_storage(tensor: Tensor) -> bool:
+    # Lazy parameters, and tensors of classes that compute on others, have none.
+    return not is_lazy(tensor) and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
@@ -316,6 +354,7 @@ class _Pass:
         bends: inputs of operations that are linear but for a bend: name of the operation, and value
         path: of operations
         read: values of tensors that decide, in order
+        states: of the generator of each draw, before it
     """
 
     value: float
@@ -326,6 +365,7 @@ class _Pass:
     bends: tuple[tuple[str, Tensor], ...]
     path: int
     read: tuple[int | bool, ...]
+    states: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +404,10 @@ class _Examination:
         self.draws = self.host_draws = self.uncoupled = self.inner = self.mixed = self.communicated = False
         self.written: set[str] = set()
         self.changed: dict[str, None] = {}
+        self._changed_for_loss: dict[str, None] = {}
+        # Draws that begin in the same state whatever the seed; and those that a part of the batch has other shapes of.
+        self._restarted: set[int] = set()
+        self._parted: set[int] = set()
         self.foreign: dict[str, None] = {}
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
@@ -494,10 +538,12 @@ class _Examination:
             padded=padded,
             draws=self.draws,
             own_generator=self.generates,
+            restarts=bool(self._restarted & self._parted),
             holds_generator=self.own,
             host_draws=self.host_draws,
             inner_backward=self.inner,
             changed_inputs=tuple(self.changed),
+            changed_for_loss=tuple(self._changed_for_loss),
             loss_parameters=tuple(self.foreign),
             part_failed=self.part_failed,
             failing=self._failing,
@@ -944,9 +990,10 @@ class _Examination:
         try:
             with self._promoting(), WithoutBatchEffects(), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
+                if isinstance(batch, Mapping):
+                    self._changed_for_loss |= dict.fromkeys(_written(batch, before))
                 value = loss_value(job, output, batch)
-            self.changed |= {name: None for name, one in name_tensors(batch).items()
-                             if name in before and not _same(one.detach(), before[name].detach())}  # fmt: skip
+            self.changed |= dict.fromkeys(_written(batch, before))
             total, weight = value if isinstance(value, tuple) else (value, None)
             if bound is None:
                 self.results |= dict.fromkeys(self._held_state.results())
@@ -964,6 +1011,7 @@ class _Examination:
         self.own |= coupled.own or ended != began
         # From the same state a part draws less than the whole, unless it draws for the batch.
         self.generates |= coupled.generates or self._ends.setdefault(began, ended) != ended
+        self._parted |= coupled.parted
         self.draws |= coupled.drew
         self.uncoupled |= coupled.lost
         self.communicated |= coupled.communicated
@@ -981,6 +1029,7 @@ class _Examination:
             bends=tuple(coupled.bends),
             path=hash(tuple(coupled.operations)),
             read=tuple(coupled.read),
+            states=tuple(coupled.states),
         )
 
     def _promoting(self) -> Any:
@@ -1025,6 +1074,9 @@ class _Examination:
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
             path.append("seed")
+        for one in seeds:
+            again = zip(splits[0].run.states, one.states, strict=False)
+            self._restarted |= {place for place, (first, other) in enumerate(again) if first == other}
         passes += seeds
         have = [[one.gradients[place] is not None for one in passes] for place in range(len(self._names))]
         return {
@@ -1459,6 +1511,12 @@ def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
         if part not in named.values()
     }
     return {**named, **hooks, **of_loss, _LOSS: job.loss}
+
+
+def _written(batch: Any, before: Mapping[str, Tensor]) -> list[str]:
+    """The tensors of a batch that are others now."""
+    now = name_tensors(batch)
+    return [name for name, one in before.items() if name in now and not _same(now[name].detach(), one.detach())]
 
 
 def _holder(path: str) -> str:

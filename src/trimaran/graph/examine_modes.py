@@ -57,6 +57,10 @@ class Coupled(TorchDispatchMode):
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
+        self.states: list[int] = []
+        """Of the generator of each draw, before it."""
+        self.parted: set[int] = set()
+        """Draws of which a part of the batch has other shapes than the whole."""
         self.operations: list[str] = []
         self.bends: list[tuple[str, Tensor]] = []
         self.read: list[int | bool] = []
@@ -67,15 +71,18 @@ class Coupled(TorchDispatchMode):
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
         self._note_bend(func, args)
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        generator = (kwargs or {}).get("generator")
+        if draws:
+            self.states.append(hash((generator or torch.default_generator).get_state().numpy().tobytes()))
         result = func(*args, **(kwargs or {}))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
         if func is torch.ops.aten._local_scalar_dense.default:
             self.reads = True
             if isinstance(result, bool | int):
                 self.read.append(result)
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if draws:
             self.drew = True
-            generator = (kwargs or {}).get("generator")
             own = generator is not None and generator is not torch.default_generator
             self.own |= own
             made = [
@@ -103,7 +110,9 @@ class Coupled(TorchDispatchMode):
             self.lost = True
             return
         for number, (one, whole) in enumerate(zip(made, self._draws.made[place][1], strict=False)):
-            self.generates |= own and one.shape != whole.shape
+            if one.shape != whole.shape:
+                self.parted.add(place)
+                self.generates |= own
             part = self._part(one, whole, (place, number))
             if part is None:
                 self.lost = True

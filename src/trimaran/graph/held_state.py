@@ -8,7 +8,7 @@ finds such values, so that a look at the job can put them back, and see which of
     objects         attributes, where their class is the user's, and of settings such as those of transformers
     classes         of the user's modules and objects, or that functions refer to: attributes
     containers      entries of lists, dicts, sets, deques
-    functions       of the user's: cells and globals that they refer to, and the functions among these
+    functions       of the user's: cells and globals that they refer to, the functions among these, caches
 
 Compared are numbers, texts, tensors and arrays. Of a container of many entries only their number counts. Generators of
 Python and NumPy are put back, and not compared. torch's, and objects of libraries, are left alone.
@@ -322,7 +322,9 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
             undo.append(functools.partial(_set_attributes, value, own))
         yield from ((f"{dotted}{name}", one) for name, one in own.items())
         # That of a scripted module is not on its class.
-        yield path, getattr(type(value), "forward", None)
+        forward = getattr(type(value), "forward", None)
+        yield path, forward
+        yield from ((path, one) for one in _methods_called(type(value), forward))
         yield from _classes_of(value)
     elif isinstance(value, list | dict | set | deque | tuple):
         yield f"the length of {path}" if path else "the length", len(value)
@@ -342,6 +344,10 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
     elif isinstance(value, types.FunctionType):
         if is_users(value):
             yield from _of_function(value, undo)
+    elif isinstance(value, functools._lru_cache_wrapper):
+        if undo is not None and is_users(value):
+            undo.append(functools.partial(_forget, value, value.cache_info().misses))
+        yield path, value.__wrapped__
     elif _is_open(type(value)):
         named = getattr(value, "__dict__", None)
         if isinstance(named, dict):
@@ -352,8 +358,8 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
             if undo is not None:
                 undo.append(functools.partial(slot.__set__, value, one))
             yield f"{dotted}{name}", one
-        if callable(value):
-            yield path, type(value).__call__
+        # Who holds it may call any of them.
+        yield from ((path, one) for _, one in _methods(type(value)))
         yield from _classes_of(value)
     elif isinstance(value, type) and is_users(value) and not issubclass(value, enum.Enum):
         for name, one in list(vars(value).items()):
@@ -384,6 +390,39 @@ def _slotted(value: Any) -> Iterator[tuple[str, types.MemberDescriptorType, Any]
                     yield name, slot, slot.__get__(value)
                 except AttributeError:  # it is empty
                     continue
+
+
+def _methods_called(made_of: type, function: Any) -> Iterator[Any]:
+    """The user's methods that a method of a class calls by their names, and that these call."""
+    known: dict[str, list[Any]] = {}
+    for name, one in _methods(made_of):
+        known.setdefault(name, []).append(one)
+    todo = [function]
+    while todo and known:
+        code = getattr(inspect.unwrap(todo.pop()), "__code__", None)
+        for name in () if code is None else _attributes_in(code):
+            for one in known.pop(name, ()):
+                todo.append(one)
+                yield one
+
+
+def _methods(made_of: type) -> Iterator[tuple[str, Any]]:
+    """The functions of the user's classes, but those that Python calls by itself."""
+    for one in made_of.__mro__:
+        for name, made in vars(one).items() if is_users(one) else ():
+            # Of a property the function that reads it, of a static method its function.
+            function = getattr(made, "fget", None) or getattr(made, "__func__", made)
+            called = name == "__call__" or not name.startswith("__")
+            if called and isinstance(function, types.FunctionType | functools._lru_cache_wrapper):
+                yield name, function
+
+
+def _attributes_in(code: types.CodeType) -> Iterator[str]:
+    """The names that code refers to, those of attributes too."""
+    yield from code.co_names
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _attributes_in(one)
 
 
 def _classes_of(value: Any) -> Iterator[tuple[str, type]]:
@@ -465,6 +504,12 @@ def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
     for name in [name for name in attributes if name not in _OF_MODULES and name not in own]:
         del attributes[name]
     attributes.update(own)
+
+
+def _forget(cache: "functools._lru_cache_wrapper[Any]", misses: int) -> None:
+    """Forget the results of a function, where it has made some since: what it has kept cannot be told apart."""
+    if cache.cache_info().misses != misses:
+        cache.cache_clear()
 
 
 def _refill(holder: Any, content: Any) -> None:

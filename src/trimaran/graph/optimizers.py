@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +95,9 @@ _TRIED = 10
 _SCHEDULED = 3
 
 
+MarkedTensor = TypeVar("MarkedTensor", bound=torch.Tensor)
+
+
 class Trained(Sequence[nn.Parameter]):
     """Parameters under the names of the user's model, each once; what `Job.optimizer` is given.
 
@@ -132,6 +135,23 @@ class Trained(Sequence[nn.Parameter]):
     def __getitem__(self, index: slice) -> "Trained": ...
     def __getitem__(self, index: int | slice) -> "nn.Parameter | Trained":
         return Trained(self._named[index]) if isinstance(index, slice) else self._named[index][1]
+
+
+def marked(tensor: MarkedTensor, like: torch.Tensor) -> MarkedTensor:
+    """A tensor in the place of another one, with what a user has written on that, for an optimizer to read.
+
+    Args:
+        tensor: a part of the other, or a stand-in
+        like: it may have attributes, such as `weight.no_decay = True`
+
+    Example:
+        >>> weight = nn.Parameter(torch.zeros(2, 2))
+        >>> weight.no_decay = True
+        >>> marked(nn.Parameter(torch.zeros(1)), weight).no_decay
+        True
+    """
+    vars(tensor).update(vars(like))
+    return tensor
 
 
 def trained_parameters(model: nn.Module) -> Trained:
@@ -429,7 +449,7 @@ def stand_ins(parameters: Trained, names: Iterable[str]) -> tuple[Named, list[li
     def draw(like: torch.Tensor, scale: float) -> torch.Tensor:
         side = max(2, int(_ELEMENTS ** (1 / max(1, like.ndim))))
         shape = [min(size, side) for size in like.shape]
-        return (torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(like.device)
+        return marked((torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(like.device), like)
 
     chosen = [(name, by_name[name]) for name in names]
     starts = [(name, draw(like, 1.0)) for name, like in chosen]
@@ -450,7 +470,7 @@ def try_steps(
     Raises:
         Exception: whatever the optimizer raises
     """
-    named = [(name, nn.Parameter(start.detach().clone())) for name, start in starts]
+    named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
     optimizer = make_optimizer(job, Trained(named))
     without_hooks(optimizer)
     own = {id(parameter) for _, parameter in named}
@@ -577,11 +597,11 @@ def _make_without_values(job: Job, parameters: Trained) -> _Asked:
         return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
 
     try:
-        given = Trained((name, nn.Parameter(on_meta(one))) for name, one in parameters.named_parameters())
+        given = Trained((name, marked(nn.Parameter(on_meta(one)), one)) for name, one in parameters.named_parameters())
         return _Asked(make_optimizer(job, given), given)
     except InputError:
         # Some forms, such as fused ones, ask for the device.
-        given = Trained((name, nn.Parameter(expanded(one))) for name, one in parameters.named_parameters())
+        given = Trained((name, marked(nn.Parameter(expanded(one)), one)) for name, one in parameters.named_parameters())
         return _Asked(make_optimizer(job, given), given)
 
 
@@ -620,12 +640,12 @@ def _frozen(value: Any) -> Any:
 
 
 def _representatives(parameters: Trained, options: Mapping[str, tuple[Mapping[str, Any], ...]]) -> tuple[str, ...]:
-    """Parameters that stand for all: the first and the last of each number of dims and each form of options."""
+    """Parameters that stand for all: the first and the last of each number of dims, form of options and attributes."""
     kinds: dict[object, list[str]] = {}
     for name, parameter in parameters.named_parameters():
         if name in options:
             forms = tuple(sorted((key, str(one)) for key, one in options[name][0].items() if _is_form(one)))
-            kinds.setdefault((parameter.ndim, forms), []).append(name)
+            kinds.setdefault((parameter.ndim, forms, tuple(vars(parameter))), []).append(name)
     ends = [dict.fromkeys((names[0], names[-1])) for names in kinds.values()]
     return tuple(name for names in ends for name in names)[:_TRIED]
 
@@ -671,7 +691,8 @@ def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[t
                 return tensor
             # Not in the middle: blocks of a few hundred elements would begin there too.
             first = max(1, tensor.shape[split] * 2 // 5 - 1)
-            return tensor.narrow(split, *((first, tensor.shape[split] - first) if second else (0, first)))
+            bounds = (first, tensor.shape[split] - first) if second else (0, first)
+            return marked(tensor.narrow(split, *bounds), tensor)
 
         try:
             apart = try_steps(

@@ -64,8 +64,10 @@ AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bflo
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back everything in the model but the values of its parameters, and every random state."""
+    """Put back everything in the model but the values of its parameters, what it keeps elsewhere, and random states."""
     modules = list(model.modules())
+    # A table of positions may be kept in a dict of a module or of a closure, where a trace would leave its own.
+    held = HeldState(dict(model.named_modules()))
     attributes = [dict(vars(module)) for module in modules]
     contents = [[(value, value.copy()) for value in vars(module).values() if _is_plain(value)] for module in modules]
     buffers = [(tensor, tensor.detach().clone()) for tensor in model.buffers()]
@@ -78,6 +80,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 vars(module).update(saved)
                 for value, content in plain:
                     _refill(value, content)
+            held.put_back()
             with torch.no_grad():
                 for tensor, value in buffers:
                     tensor.copy_(value)

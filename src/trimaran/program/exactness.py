@@ -294,6 +294,17 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             f"{seen.scripted[0]} is a module of torch.jit, which does not follow parameters that are put elsewhere "
             'and takes no hooks: use replicas with zero=0 and sync="all-reduce", or the module before it was scripted'
         )
+    parts = strategy.zero > 1 or strategy.pp * strategy.tp > 1 or strategy.segments > 1 or bool(strategy.shards)
+    moved = parts or (strategy.dp > 1 and (strategy.zero > 0 or strategy.sync == "p2p"))
+    if seen.overlapping and moved:
+        one, other = seen.overlapping
+        return (
+            f"{one} and {other} lie in the same memory, so that who updates one changes the other, and here ranks have "
+            "tensors of their own, or update some: give both modules one parameter (head.weight = embedding.weight), "
+            'or use one device, or replicas with zero=0 and sync="all-reduce"'
+        )
+    if seen.hollow and strategy.zero > 1:
+        return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
     left_out = seen.weight is not None and seen.weight.measure == "samples"
     if left_out and strategy.pp > 1:
         return (
@@ -378,6 +389,20 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "the forward or the loss draws from a generator that the job keeps, which is in the same state on "
             "every replica, so that samples of several replicas would get the same draws: draw from the global "
             "generator, which is seeded by rank, or use one device"
+        )
+    if seen.restarts and splits:
+        yield (
+            "each call of the forward or the loss seeds what it draws anew, so that samples of several parts of a "
+            "batch would get the same draws: draw from the global generator, which is seeded by Job.seed, or use one "
+            "device without microbatches"
+        )
+    weight = "" if seen.weight is None else seen.weight.tensor
+    apart = strategy.pp > 1 or strategy.segments > 1
+    if seen.changed_for_loss and (apart or (splits and weight in seen.changed_for_loss)):
+        yield (
+            f'the forward writes to "{seen.changed_for_loss[0]}" of the batch, which the loss reads, and here the rank '
+            "of the loss, or who counts what the loss is a mean over, has it as it was: copy it in the forward, or "
+            "write to it in Job.collate or in the loss"
         )
     if seen.bent and splits:
         yield (

@@ -340,6 +340,9 @@ def mark_constants(program: ExportedProgram, watched: Collection[str]) -> None:
         program: an exported program
         watched: paths of modules (`meta["module"]`) that have hooks of the user, which want to see what they are called
             with
+
+    Raises:
+        NotExportableError: some of it runs under a transform of torch.func
     """
     graph = program.graph_module.graph
     signature = program.graph_signature
@@ -398,6 +401,8 @@ def _storages(node: fx.Node) -> list[int]:
 
     def visit(value: object) -> None:
         if isinstance(value, torch.Tensor):
+            if torch._C._functorch.is_functorch_wrapped_tensor(value):
+                raise NotExportableError("it computes under a transform of torch.func, such as vmap")
             found.append(value.untyped_storage()._cdata)
         elif isinstance(value, tuple | list):
             for part in value:

@@ -62,6 +62,7 @@ from trimaran.graph.optimizers import (
     Trained,
     make_optimizer,
     make_schedule,
+    marked,
     parameter_groups,
     stand_ins,
     takes_metric,
@@ -336,7 +337,9 @@ class TrainingState:
         parameters = trained_parameters(self._gatherer.model)
         with preserved_randomness(self._gatherer.model), quiet():
             dtypes = {one: like.dtype if own_dtypes else torch.float64 for one, like in parameters.named_parameters()}
-            named = [(one, nn.Parameter(start.detach().clone().to(dtypes[one]))) for one, start in starts]
+            named = [
+                (one, marked(nn.Parameter(start.detach().clone().to(dtypes[one])), start)) for one, start in starts
+            ]
             optimizer = make_optimizer(self._job, Trained(named))
             without_hooks(optimizer)
             for (_, parameter), gradient in zip(named, gradients[0], strict=True):
@@ -1122,7 +1125,7 @@ class _Trained:
     """Small tensors with the job's optimizer and schedule."""
 
     def __init__(self, job: Job, starts: Sequence[tuple[str, torch.Tensor]]) -> None:
-        self._named = [(name, nn.Parameter(start.detach().clone())) for name, start in starts]
+        self._named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
         self._optimizer = make_optimizer(job, Trained(self._named))
         without_hooks(self._optimizer)
         self._schedule = make_schedule(job, self._optimizer)
@@ -1357,7 +1360,7 @@ def _own_name(sharing: Sharing | None) -> str:
 def _like(parameters: Trained) -> Trained:
     """Parameters of the shapes that they have as a whole, without memory."""
     return Trained(
-        (name, nn.Parameter(torch.zeros((), dtype=one.dtype, device=one.device).expand(one.shape)))
+        (name, marked(nn.Parameter(torch.zeros((), dtype=one.dtype, device=one.device).expand(one.shape)), one))
         for name, one in parameters.named_parameters()
     )
 

@@ -79,6 +79,10 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
 
 
 def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tuple[torch.Tensor, LossTerm]:
+    given: Any = None
+    if job.loss_weight is not None and job.loss_weight is not SUMMED:
+        # Before the loss, which may write to its target.
+        given = job.loss_weight(batch)
     if job.loss is None:
         value = output["loss"] if isinstance(output, dict) else getattr(output, "loss", None)
         if value is None:
@@ -96,8 +100,8 @@ def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> t
     if job.loss_weight is SUMMED:
         share = _on_device(samples / of, mean.device)
         return mean, LossTerm(total=mean.detach().double(), weight=share, weighted=False)
-    if job.loss_weight is not None:
-        weight = _on_device(job.loss_weight(batch), mean.device)
+    if given is not None:
+        weight = _on_device(given, mean.device)
         # The mean over nothing is no number, and adds nothing.
         nothing = torch.zeros_like(mean)
         root = torch.where(weight > 0, mean * (weight / (of * typical_weight(job))).to(mean.dtype), nothing)

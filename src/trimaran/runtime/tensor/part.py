@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture
+from trimaran.graph.optimizers import marked
 from trimaran.graph.types import Graph, Parameter, Split, share_bounds
 from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
@@ -54,7 +55,7 @@ class SharedWeights:
         self._own: dict[str, nn.Parameter] = {}
         for name, split in self._splits.items():
             whole = model.get_parameter(name)
-            share = nn.Parameter(self._share(whole.detach(), split), requires_grad=whole.requires_grad)
+            share = marked(nn.Parameter(self._share(whole.detach(), split), requires_grad=whole.requires_grad), whole)
             self.shares[name], self._own[name] = share, whole
             # The shape stays, the memory goes.
             whole.data = whole.new_zeros(()).expand(whole.shape)

@@ -24,6 +24,7 @@ from trimaran.graph.optimizers import (
     Trained,
     differing_option,
     equal_values,
+    marked,
     named_in,
     stand_ins,
     try_steps,
@@ -58,7 +59,9 @@ class ShardUpdater(Updater):
     """
 
     def __init__(self, job: Job, parameters: Trained, traits: OptimizerTraits) -> None:
-        plain = Trained((name, nn.Parameter(local_part(one.detach()))) for name, one in parameters.named_parameters())
+        plain = Trained(
+            (name, marked(nn.Parameter(local_part(one.detach())), one)) for name, one in parameters.named_parameters()
+        )
         elementwise = traits.elementwise and not differing_option(job, plain, traits)
         if not elementwise and len(parameters):
             _try_on_shards(job, parameters, traits)
@@ -88,7 +91,8 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
 
     def sharded(name: str, tensor: torch.Tensor) -> torch.Tensor:
         # Every replica has the whole: nothing is sent.
-        return distribute_tensor(tensor, layouts[name].device_mesh, layouts[name].placements, src_data_rank=None)
+        layout = layouts[name]
+        return marked(distribute_tensor(tensor, layout.device_mesh, layout.placements, src_data_rank=None), layout)
 
     names = [name for name, _ in starts]
     try:

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.held_state import held_tensors
+from trimaran.graph.optimizers import marked
 from trimaran.graph.types import share_bounds
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Sharing, Used
@@ -240,6 +241,7 @@ class ShardedReplica(WholeModel):
 def _shard(module: nn.Module, number: int, mesh: DeviceMesh, *, freed: bool, notes: Notes) -> FSDPModule:
     module.register_forward_hook(_own_outputs)
     module.register_forward_hook(_shown)
+    whole = dict(module.named_parameters())
     # The root keeps its parameters for the backward, which needs them first.
     unit: FSDPModule = fully_shard(module, mesh=mesh, reshard_after_forward=freed and number > 0)
     # Gradients are summed, not averaged: see `step.state`.
@@ -249,6 +251,8 @@ def _shard(module: nn.Module, number: int, mesh: DeviceMesh, *, freed: bool, not
     unit.set_custom_all_gather(UnitGather(number, notes))  # type: ignore[arg-type]
     unit.set_custom_reduce_scatter(UnitScatter(number, notes))  # type: ignore[arg-type]
     module.register_forward_hook(_shown_no_more)
+    for name, shard in module.named_parameters():
+        marked(shard, whole[name])
     return unit
 
 
