@@ -2,7 +2,11 @@
 
 import itertools
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -16,6 +20,9 @@ from trimaran.base.errors import InputError
 from trimaran.graph.randomness import host_states
 from trimaran.planning.preparation import epoch_data
 from trimaran.program.strategy import Feeding
+from trimaran.runtime.data.streaming import StreamReader
+
+pytestmark = pytest.mark.filterwarnings("ignore:what the stream that Job.dataset makes holds is other")
 
 
 def broken(data: Any, epoch: int) -> Iterator[int]:
@@ -215,6 +222,24 @@ class Drawn(IterableDataset[Any]):
         yield from range(12, 12 + self.source.randrange(2, 50))
 
 
+class Placed(IterableDataset[Any]):
+    """Says where it is."""
+
+    next = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.next < 10:
+            self.next += 1
+            yield self.next - 1
+        self.next = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
 class Timed(Numbers):
     """Holds what is another one in each process."""
 
@@ -247,13 +272,109 @@ def test_going_back_to_the_first_batch_makes_the_stream_anew() -> None:
     first = targets(own)
     own.load_state_dict(state)
     assert targets(own) == first
-    kept = Longer()
+
+
+@pytest.mark.parametrize("make", [Longer, Drawn, Numbers, Counted, Placed])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_one_stream_that_the_job_always_gives_is_put_back(make: Any, epoch: int) -> None:
+    kept = make()
     own = feed(stream(kept))
+    states, seen = [], []
+    for _ in range(epoch + 1):
+        states.append(own.state_dict())
+        seen.append(targets(own))
+    shares = own.shares()
+    next(shares)
+    middle = own.state_dict()
+    left = [share.whole()[1].tolist() for share in shares]
+    own.load_state_dict(states[epoch])
+    assert targets(own) == seen[epoch]
+    own.load_state_dict(middle)
+    assert targets(own) == left
+
+
+def test_a_stream_that_failed_begins_again(tmp_path: Path) -> None:
+    class Raising(Numbers):
+        def __iter__(self) -> Iterator[int]:
+            yield from range(6)
+            if not tmp_path.exists():
+                raise OSError("the disk is away")
+            yield from range(6, 10)
+
+    tmp_path.rmdir()
+    own = feed(stream(Raising()))
     state = own.state_dict()
-    targets(own)
-    own.load_state_dict(state)
-    with pytest.raises(InputError, match="make a new one"):
+    with pytest.raises(InputError, match="the disk is away"):
         targets(own)
+    tmp_path.mkdir()
+    own.load_state_dict(state)
+    assert targets(own) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+class Round(Numbers):
+    """Holds itself, and what is no stream under the name of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dataset, self.datasets = self, numpy.zeros(3)
+
+
+def test_what_a_stream_holds_under_the_names_of_streams_may_be_anything() -> None:
+    own = feed(job(0, 4, dataset=Round, collate=streamed))
+    next(own.shares())
+    again = feed(job(0, 4, dataset=Round, collate=streamed))
+    again.load_state_dict(own.state_dict())
+    assert targets(again) == [[4, 5, 6, 7], [8, 9]]
+
+
+def test_ranks_that_read_nothing_agree_as_often_as_those_that_read() -> None:
+    """Three ranks, of which the second one reads nothing: two that are at unlike places say unlike things, or wait."""
+
+    class Meeting:
+        def __init__(self) -> None:
+            self.barrier, self.said = threading.Barrier(3, timeout=20), [[0]] * 3
+
+        def of(self, rank: int) -> Any:
+            def gather(values: Any, what: str) -> list[Any]:
+                self.said[rank] = values
+                self.barrier.wait()
+                heard = list(self.said)
+                self.barrier.wait()
+                assert len({len(one) for one in heard if isinstance(one, list)}) <= 1
+                return heard
+
+            return SimpleNamespace(gather_integers=gather, gather_objects=gather)
+
+    meeting = Meeting()
+
+    def read(rank: int) -> list[list[int]]:
+        def make() -> Any:
+            return Longer()
+
+        reader = StreamReader(None if rank == 1 else make(), batch=4, seed=3, agreement=meeting.of(rank), make=make)
+        found: list[list[int]] = []
+
+        def epoch(number: int) -> None:
+            if not reader.is_at(number, 0):
+                reader.begin(number)
+            while samples := reader.read():
+                found.append([samples, reader.digest])
+
+        held = reader.held
+        epoch(0)
+        digest, at_end = reader.digest, reader.held
+        epoch(1)
+        reader.begin_after(1, expected=digest, held=at_end)
+        epoch(1)
+        reader.begin_anew(held=held)
+        epoch(0)
+        return found
+
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(read, range(3))
+    assert all(one == first for one in others)
+    assert first[:3] == first[-3:]
+    assert [one for one, _ in first] == [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4]
 
 
 def test_what_differs_between_processes_is_no_reason_to_refuse() -> None:

@@ -417,7 +417,8 @@ class Feed:
             again = stream.begin_after(epoch, **at)
             what = f"epoch {epoch - 1} of the stream was read again to go on after it"
         elif known and not epoch:
-            stream.begin_anew()
+            at.pop("expected")
+            stream.begin_anew(**at)
             return
         else:
             stream.begin(epoch)
@@ -567,6 +568,7 @@ class Feed:
             order = self._orders.digest(self.epoch) or self._waits_at("order") or 0
         if self._stream is not None:
             here = self._stream.is_at(self.epoch, self.index) if self.index else self._stream.ended(self.epoch)
+            here = here or not (self.epoch or self.index or self._stream.is_used)
             stream = self._stream.digest if here else self._waits_at("stream") or 0
             dataset = self._stream.state if here else self._waits_at("dataset")
             held = self._stream.held if here else self._waits_at("held")

@@ -16,9 +16,9 @@ under way, and, where what the stream holds is then other than it was, a new str
 
 import copy
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
 from typing import Any
 
 import numpy
@@ -26,7 +26,7 @@ import torch
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.datasets import describe, streaming_fault
-from trimaran.graph.held_state import HeldState, generator_state
+from trimaran.graph.held_state import HeldState, changed, generator_state
 from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.reading import now, since
@@ -69,6 +69,7 @@ class StreamReader:
         self._dataset, self._batch, self._seed = dataset, batch, seed
         self._agreement, self._name, self._make = agreement, name, make
         self._used = False
+        self._at_first = None if dataset is None or make is None else _AtFirst.of(dataset)
         self._epoch, self._number, self._total = -1, 0, 0
         self._items: Iterator[Any] | None = None
         self._state: Any = None
@@ -97,17 +98,16 @@ class StreamReader:
 
     @property
     def held(self) -> int | None:
-        """A digest of what the stream holds, such as a count of its passes; None: it can be told where it was."""
-        if self._dataset is None or self._is_told:
-            return None
-        found = HeldState(_parts_of(self._dataset), undoable=False)
-        values = sorted(found.values().items(), key=itemgetter(0))
-        return digest_of([*values, *map(repr, map(generator_state, found.generators()))])
+        """A digest of what the stream holds that has changed since it was made, such as a count of its passes.
+
+        None where it can be told where it was.
+        """
+        return None if self._at_first is None else self._at_first.digest()
 
     @property
-    def _is_told(self) -> bool:
-        """Whether the stream can be told its epoch or its state."""
-        return any(callable(getattr(self._dataset, name, None)) for name in ("set_epoch", "load_state_dict"))
+    def is_used(self) -> bool:
+        """Whether something of the stream was read; the same on every rank."""
+        return self._used
 
     def is_at(self, epoch: int, number: int) -> bool:
         """Whether a global batch is the next to be read.
@@ -135,15 +135,22 @@ class StreamReader:
         self._epoch, self._number, self._total, self._fault = epoch, 0, 0, ""
         self._items, self._state, self._of_end, self.samples, self.digest = None, None, False, {}, 0
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, *, state: Any = None, held: int | None = None) -> None:
         """Go back to the first batch of all; every rank calls it.
 
-        Raises:
-            InputError: on every rank: there is no new stream
+        Args:
+            state: `state` before it
+            held: `held` before it; None: it is not known
         """
-        if self._used:
-            self._read_from_the_first(0)
         self.begin(0)
+        if not self._used:
+            return
+        other = held is not None and self.held not in (None, held)
+        known = self._agreement.gather_integers([self._loads(state), other], _WHAT)
+        if max(loads for loads, _ in known) == 1:
+            self._state = state
+        elif any(differs for _, differs in known):
+            self._read_from_the_first(0)
 
     def begin_after(self, epoch: int, *, state: Any = None, expected: int = 0, held: int | None = None) -> bool:
         """Begin an epoch where another process has read the one before; every rank calls it.
@@ -226,29 +233,37 @@ class StreamReader:
     def _read_epoch(self, epoch: int, most: int | None = None) -> None:
         """Read an epoch on this rank, or so many global batches of it."""
         self.begin(epoch)
+        self._used = True
         while self._dataset is not None and self._number != most and self._read() == self._batch:
             pass
 
     def _is_other(self, expected: int, held: int | None) -> bool:
         """Whether the stream of some rank is not as it was when the state was saved; every rank calls it."""
         other = (bool(expected) and self.digest != expected) or (held is not None and self.held not in (None, held))
-        own = self._dataset is not None and self._make is not None
+        own = self._at_first is not None
         return max(said[0] for said in self._agreement.gather_integers([own and other], _WHAT)) == 1
 
     def _read_from_the_first(self, epoch: int) -> None:
-        """Read all epochs before one, of a stream made anew; every rank calls it."""
-        if self._dataset is not None and self._make is not None:
-            before = self._dataset
+        """Read all epochs before one, of a stream that is as it was made; every rank calls it."""
+        self.begin(0)
+        if epoch and self._dataset is not None:
+            warnings.warn(
+                f"what the stream that {self._name} makes holds is other than it was when the state was saved: it is "
+                f"read again from its first epoch, {epoch} before that of the state. With state_dict and "
+                "load_state_dict, or set_epoch, it need not be",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        if self._at_first is not None and self._make is not None:
             try:
-                self._dataset = self._make()
+                made = self._make()
             except InputError as error:
                 self._fault = error.message
             else:
-                if self._dataset is before:
-                    self._fault = (
-                        f"{self._name} gives the stream that was gone through already: let it make a new one, or give "
-                        "the stream state_dict and load_state_dict"
-                    )
+                if made is self._dataset:
+                    self._at_first.put_back()
+                else:
+                    self._dataset, self._at_first = made, _AtFirst.of(made)
         self._agree()
         for number in range(epoch):
             self._read_epoch(number)
@@ -275,6 +290,7 @@ class StreamReader:
             InputError: on every rank: the stream raised on one of them, or gave them different samples
         """
         before = self._total
+        self._used = True
         if before < self._number * self._batch:
             # It has ended before; all ranks know. An iterator that is asked once more might begin anew.
             return 0
@@ -299,7 +315,6 @@ class StreamReader:
         """The next global batch, or what there is of it, on this rank; its samples."""
         start = now()
         found: list[Any] = []
-        self._used = True
         try:
             with seeded(derive_seed(self._seed, "stream", self._epoch, self._number)):
                 if self._items is None:
@@ -365,16 +380,49 @@ class StreamReader:
 _WHAT = "agreeing on a batch of the stream"
 
 
+class _AtFirst:
+    """What a stream, and those that it is made of, held when it was made.
+
+    Args:
+        dataset: the stream; it cannot be told where it is
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._held = HeldState(_parts_of(dataset))
+        self._values = self._held.values()
+        self._drawn = [generator_state(one) for one in self._held.generators()]
+
+    @staticmethod
+    def of(dataset: Any) -> "_AtFirst | None":
+        """None: it can be told its epoch or its state."""
+        told = any(callable(getattr(dataset, name, None)) for name in ("set_epoch", "load_state_dict"))
+        return None if told else _AtFirst(dataset)
+
+    def digest(self) -> int:
+        """Of what is otherwise now: what differs between processes alone, such as a time, is no part of it."""
+        values = self._held.values()
+        others = [(path, values.get(path)) for path in sorted(changed(self._values, values))]
+        drawn = [generator_state(one) for one in self._held.generators()]
+        return digest_of([*others, *([] if repr(drawn) == repr(self._drawn) else map(repr, drawn))])
+
+    def put_back(self) -> None:
+        """Let the stream hold what it held then."""
+        self._held.put_back()
+
+
 def _parts_of(dataset: Any) -> dict[str, Any]:
     """A stream, and those that it is made of, each with the function that goes through it, by what they are called."""
     found: dict[str, Any] = {}
-    todo = [dataset]
+    todo, met = [dataset], set[int]()
     while todo:
         one = todo.pop(0)
-        name = f"stream {len(found) // 2}"
-        found |= {name: one, f"__iter__ of {name}": getattr(type(one), "__iter__", None)}
-        inner = [getattr(one, "dataset", None), *(getattr(one, "datasets", None) or ())]
-        todo += [part for part in inner if part is not None]
+        if id(one) in met or not callable(getattr(type(one), "__iter__", None)):
+            continue
+        met.add(id(one))
+        name = f"stream {len(met)}"
+        found |= {name: one, f"__iter__ of {name}": type(one).__iter__}
+        inner = getattr(one, "datasets", None)
+        todo += [getattr(one, "dataset", None), *(inner if isinstance(inner, list | tuple) else ())]
     return found
 
 
