@@ -129,6 +129,38 @@ def slices_of_one() -> Job:
     return job(make)
 
 
+@stranger("parameters that are the columns of one tensor")
+def columns_of_one() -> Job:
+    def make() -> nn.Module:
+        model = nn.ModuleDict({name: nn.Linear(WIDTH, 8, bias=False) for name in "qkv"}).double()
+        whole = torch.randn(8, 3 * WIDTH, dtype=torch.float64) * 0.2
+        for one, part in zip(model.parameters(), whole.chunk(3, dim=1), strict=True):
+            one.data = part
+        model["head"] = nn.Linear(8, CLASSES).double()
+        return model
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.net["head"](torch.tanh(self.net["q"](x) * self.net["k"](x)) + self.net["v"](x))
+
+    return job(of(forward, net=make))
+
+
+@stranger("a scale that is one number in several places, an array that cannot be written, and a nested tensor")
+def odd_constants() -> Job:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+            self.scale = torch.ones(1, dtype=torch.float64).expand(CLASSES)
+            self.table = numpy.broadcast_to(numpy.ones(1), (CLASSES,))
+            self.start = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x) * self.scale * float(self.table[0])
+
+    return job(Model)
+
+
 @stranger("a parameter without elements")
 def empty_parameter() -> Job:
     return job(of(lambda self, x: self.net(x) + self.none.sum(), net=mlp, none=lambda: nn.Parameter(torch.empty(0))))
@@ -697,6 +729,17 @@ def seeds_torch() -> Job:
     return job(of(forward, net=mlp))
 
 
+@stranger("a projection that is seeded in each forward, beside attention that draws nothing")
+def seeded_projection() -> Job:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        x = x @ torch.randn(WIDTH, 16, dtype=x.dtype)
+        heads = x.view(len(x), 2, 2, 4)
+        return self.head(functional.scaled_dot_product_attention(heads, heads, heads).flatten(1))
+
+    return job(of(forward, head=lambda: nn.Linear(16, CLASSES)))
+
+
 @stranger("gumbel softmax", by_microbatch=True)
 def gumbel() -> Job:
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -938,6 +981,15 @@ class Labels(Dataset[Any]):
 def labels_masked_in_forward() -> Job:
     def forward(self: Any, batch: Any) -> Tensor:
         batch["y"].masked_fill_(batch["y"] == 0, -100)
+        return self.net(batch["x"])
+
+    return job(of(forward, net=mlp), lambda o, batch: functional.cross_entropy(o, batch["y"]), dataset=Labels)
+
+
+@stranger("an input of a dict that the forward replaces, and the loss does not read")
+def input_replaced_in_forward() -> Job:
+    def forward(self: Any, batch: Any) -> Tensor:
+        batch["x"] = batch["x"] * 0.5
         return self.net(batch["x"])
 
     return job(of(forward, net=mlp), lambda o, batch: functional.cross_entropy(o, batch["y"]), dataset=Labels)

@@ -132,10 +132,9 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
     Raises:
         InputError: not a floating scalar tensor, or no gradient in it although gradients are on
     """
-    given: Any = None
-    if job.loss_weight is not None and job.loss_weight is not SUMMED:
-        # Before the loss, which may write to its target.
-        given = job.loss_weight(batch)
+    weigh = None if job.loss_weight is SUMMED else job.loss_weight
+    # Before the loss, which may write to its target.
+    given: Any = None if weigh is None else weigh(batch)
     value = loss_value(job, output, batch)
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
@@ -146,7 +145,7 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
             )
         return total, weight
     _check_loss(value)
-    if given is not None:
+    if weigh is not None:
         return value * given, given
     samples = count_samples(batch) if samples is None else samples
     return value * samples, float(samples)

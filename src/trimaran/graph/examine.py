@@ -260,7 +260,7 @@ def _from_model(model: nn.Module) -> Behaviour:
 
 
 def _overlapping(model: nn.Module) -> tuple[str, ...]:
-    """A trained parameter and another tensor that has some of its memory, by name; empty: none has."""
+    """A trained parameter and another tensor that has some of its elements, by name; empty: none has."""
     # Objects of one parameter are one: a tied weight is moved as such.
     tensors = {id(one): (name, one) for name, one in (*model.named_buffers(), *model.named_parameters())}
     for path, module in model.named_modules():
@@ -268,30 +268,38 @@ def _overlapping(model: nn.Module) -> tuple[str, ...]:
         own = vars(module).items() if not module._forward_pre_hooks else ()
         held = {f"{path}.{name}".lstrip("."): one for name, one in own if isinstance(one, Tensor)}
         tensors |= {id(one): (name, one) for name, one in held.items() if id(one) not in tensors}
-    spans = sorted(
-        (begin, end, name, one.requires_grad and one.is_leaf)
-        for name, one in tensors.values()
-        for begin, end in _memory_of(one)
-    )
-    reaching: dict[bool, tuple[int, str]] = {}
-    for begin, end, name, trained in spans:
-        for other in (False, True):
-            if (trained or other) and begin < reaching.get(other, (0, ""))[0]:
-                return tuple(sorted((name, reaching[other][1])))
-        reaching[trained] = max(reaching.get(trained, (0, "")), (end, name))
+    by_storage: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, one in tensors.values():
+        if _has_storage(one):
+            by_storage.setdefault(one.untyped_storage().data_ptr(), []).append((name, one))
+    for sharing in by_storage.values():
+        for (first, one), (second, other) in itertools.combinations(sharing[:_MOST_IN_ONE], 2):
+            if any(each.requires_grad and each.is_leaf for each in (one, other)) and _share_elements(one, other):
+                return tuple(sorted((first, second)))
     return ()
 
 
-def _memory_of(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """The addresses from the first to behind the last element; nothing where it has none."""
-    if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel() and _has_storage(tensor):
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        yield tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+_MOST_IN_ONE = 64
+"""Tensors in one storage that are compared with each other."""
+
+
+def _share_elements(one: Tensor, other: Tensor) -> bool:
+    """Whether an element of one storage is in both tensors."""
+    if one.element_size() != other.element_size():
+        return True
+    taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
+    for dim, stride in enumerate(one.stride()):
+        # An element that stands in several places is written once.
+        one = one if stride else one.narrow(dim, 0, 1)
+    taken.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def _has_storage(tensor: Tensor) -> bool:
     # Lazy parameters, and tensors of classes that compute on others, have none.
-    return not is_lazy(tensor) and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    plain = not is_lazy(tensor) and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    strided = plain and tensor.layout is torch.strided and not tensor.is_nested
+    return strided and tensor.device.type != "meta" and tensor.numel() > 0
 
 
 def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
@@ -990,8 +998,7 @@ class _Examination:
         try:
             with self._promoting(), WithoutBatchEffects(), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
-                if isinstance(batch, Mapping):
-                    self._changed_for_loss |= dict.fromkeys(_written(batch, before))
+                by_forward = _written(batch, before) if isinstance(batch, Mapping) else []
                 value = loss_value(job, output, batch)
             self.changed |= dict.fromkeys(_written(batch, before))
             total, weight = value if isinstance(value, tuple) else (value, None)
@@ -1020,7 +1027,7 @@ class _Examination:
         self.selects |= coupled.selects
         self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
         self.host_draws |= bool(find_moved(hosts))
-        return _Pass(
+        found = _Pass(
             value=float(total),
             weight=None if weight is None else float(weight),
             gradients=gradients,
@@ -1031,6 +1038,25 @@ class _Examination:
             read=tuple(coupled.read),
             states=tuple(coupled.states),
         )
+        if by_forward and self._job.loss is not None and self._reads_of(batch, output, before, by_forward, found.value):
+            self._changed_for_loss |= dict.fromkeys(by_forward)
+        return found
+
+    def _reads_of(
+        self, batch: Any, output: Any, before: Mapping[str, Tensor], names: Sequence[str], value: float
+    ) -> bool:
+        """Whether the loss is another one where tensors of a batch are what they were before the forward."""
+        if any(name not in batch for name in names):
+            return True
+        original = copy.copy(batch)
+        try:
+            for name in names:
+                original[name] = before[name].clone()
+            with torch.no_grad(), self._promoting(), WithoutBatchEffects():
+                other = loss_value(self._job, output, original)
+            return float(other[0] if isinstance(other, tuple) else other) != value
+        except Exception:  # noqa: BLE001 the user's, on what it was never given
+            return True
 
     def _promoting(self) -> Any:
         return Promoting() if self._double else nullcontext()
@@ -1076,7 +1102,7 @@ class _Examination:
             path.append("seed")
         for one in seeds:
             again = zip(splits[0].run.states, one.states, strict=False)
-            self._restarted |= {place for place, (first, other) in enumerate(again) if first == other}
+            self._restarted |= {place for place, (first, other) in enumerate(again) if first == other != 0}
         passes += seeds
         have = [[one.gradients[place] is not None for one in passes] for place in range(len(self._names))]
         return {

@@ -58,7 +58,7 @@ class Coupled(TorchDispatchMode):
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
         self.states: list[int] = []
-        """Of the generator of each draw, before it."""
+        """Of the generator of each draw, before it; 0: it drew nothing, as attention without dropout."""
         self.parted: set[int] = set()
         """Draws of which a part of the batch has other shapes than the whole."""
         self.operations: list[str] = []
@@ -73,9 +73,11 @@ class Coupled(TorchDispatchMode):
         self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         draws = torch.Tag.nondeterministic_seeded in func.tags
         generator = (kwargs or {}).get("generator")
-        if draws:
-            self.states.append(hash((generator or torch.default_generator).get_state().numpy().tobytes()))
+        source = generator or torch.default_generator
+        before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
+        if before is not None:
+            self.states.append(0 if torch.equal(before, source.get_state()) else hash(before.numpy().tobytes()))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
         if func is torch.ops.aten._local_scalar_dense.default:
             self.reads = True

@@ -345,8 +345,9 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
         if is_users(value):
             yield from _of_function(value, undo)
     elif isinstance(value, functools._lru_cache_wrapper):
-        if undo is not None and is_users(value):
-            undo.append(functools.partial(_forget, value, value.cache_info().misses))
+        # What a cache has kept before cannot be told apart from what is made since.
+        if undo is not None and is_users(value) and not value.cache_info().currsize:
+            undo.append(value.cache_clear)
         yield path, value.__wrapped__
     elif _is_open(type(value)):
         named = getattr(value, "__dict__", None)
@@ -493,9 +494,11 @@ def _version(value: Any) -> Any:
 
 def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:
     if isinstance(value, Tensor):
-        if value.is_leaf:
+        # An element that stands in several places cannot be written.
+        apart = value.is_nested or 0 not in value.stride()
+        if value.is_leaf and apart:
             undo.append(functools.partial(value.data.copy_, value.detach().clone()))
-    elif value.dtype.kind != "O":
+    elif value.dtype.kind != "O" and value.flags.writeable:
         undo.append(functools.partial(numpy.copyto, value, value.copy()))
 
 
@@ -504,12 +507,6 @@ def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
     for name in [name for name in attributes if name not in _OF_MODULES and name not in own]:
         del attributes[name]
     attributes.update(own)
-
-
-def _forget(cache: "functools._lru_cache_wrapper[Any]", misses: int) -> None:
-    """Forget the results of a function, where it has made some since: what it has kept cannot be told apart."""
-    if cache.cache_info().misses != misses:
-        cache.cache_clear()
 
 
 def _refill(holder: Any, content: Any) -> None:

@@ -150,7 +150,7 @@ def marked(tensor: MarkedTensor, like: torch.Tensor) -> MarkedTensor:
         >>> marked(nn.Parameter(torch.zeros(1)), weight).no_decay
         True
     """
-    vars(tensor).update(vars(like))
+    vars(tensor).update({name: one for name, one in vars(like).items() if name != "_is_param"})
     return tensor
 
 

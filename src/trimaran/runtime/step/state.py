@@ -79,10 +79,9 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
 
 
 def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tuple[torch.Tensor, LossTerm]:
-    given: Any = None
-    if job.loss_weight is not None and job.loss_weight is not SUMMED:
-        # Before the loss, which may write to its target.
-        given = job.loss_weight(batch)
+    weigh = None if job.loss_weight is SUMMED else job.loss_weight
+    # Before the loss, which may write to its target.
+    given: Any = None if weigh is None else weigh(batch)
     if job.loss is None:
         value = output["loss"] if isinstance(output, dict) else getattr(output, "loss", None)
         if value is None:
@@ -100,7 +99,7 @@ def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> t
     if job.loss_weight is SUMMED:
         share = _on_device(samples / of, mean.device)
         return mean, LossTerm(total=mean.detach().double(), weight=share, weighted=False)
-    if given is not None:
+    if weigh is not None:
         weight = _on_device(given, mean.device)
         # The mean over nothing is no number, and adds nothing.
         nothing = torch.zeros_like(mean)
