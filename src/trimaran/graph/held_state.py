@@ -345,7 +345,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
         if is_users(value):
             yield from _of_function(value, undo)
     elif isinstance(value, functools._lru_cache_wrapper):
-        # What a cache has kept before cannot be told apart from what is made since.
+        # One that has results already is left: those that are made from here on look like them.
         if undo is not None and is_users(value) and not value.cache_info().currsize:
             undo.append(value.cache_clear)
         yield path, value.__wrapped__
@@ -400,8 +400,8 @@ def _methods_called(made_of: type, function: Any) -> Iterator[Any]:
         known.setdefault(name, []).append(one)
     todo = [function]
     while todo and known:
-        code = getattr(inspect.unwrap(todo.pop()), "__code__", None)
-        for name in () if code is None else _attributes_in(code):
+        plain = inspect.unwrap(todo.pop())
+        for name in _attributes_in(plain.__code__) if isinstance(plain, types.FunctionType) else ():
             for one in known.pop(name, ()):
                 todo.append(one)
                 yield one

@@ -300,7 +300,7 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
         one, other = seen.overlapping
         return (
             f"{one} and {other} lie in the same memory, so that who updates one changes the other, and here ranks have "
-            "tensors of their own, or update some: give both modules one parameter (head.weight = embedding.weight), "
+            "separate tensors, or update some: give both modules one parameter (head.weight = embedding.weight), "
             'or use one device, or replicas with zero=0 and sync="all-reduce"'
         )
     if seen.hollow and strategy.zero > 1:

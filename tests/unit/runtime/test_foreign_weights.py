@@ -375,7 +375,7 @@ class TestExports:
         folder = tmp_path / "full"
         folder.mkdir()
         code = (
-            "import resource, sys, trimaran\n"
+            "import resource, sys, torch, trimaran\n"
             "_, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
             "for to in sys.argv[3:]:\n"
             "    for limit in (0, 100, 700, most):\n"

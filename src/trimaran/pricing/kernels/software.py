@@ -33,7 +33,7 @@ class Software:
 
 
 FRAMEWORKS = ("pytorch", "tensorflow", "mxnet", "torch7", "caffe", "chainer", "paddle", "oneflow", "mindspore")
-"""Frameworks whose kernels or exchanges have figures of their own."""
+"""Frameworks for whose kernels or exchanges there are figures."""
 
 RUNTIME = Software(gradient_views=True, source="assumed: PyTorch of 2024 under Trimaran's runtime")
 """What runs a plan, unless a user says other software."""

@@ -10,8 +10,8 @@ before each global batch is trained on, how many samples they have and a digest 
 them end an epoch at the same step.
 
 What a stream draws from the global generators is seeded by epoch and global batch, so that it is the same on every
-rank, and in a run that continues. Such a run reads a stream again that cannot be told where it was: the epoch that is
-under way, and, where what the stream holds is then other than it was, a new stream from its first epoch on.
+rank, and in a run that continues. Such a run reads a stream again that has neither a state nor set_epoch: the epoch
+that is under way, and, where what the stream holds is then other than it was, all of it from its first epoch on.
 """
 
 import copy
@@ -100,7 +100,7 @@ class StreamReader:
     def held(self) -> int | None:
         """A digest of what the stream holds that has changed since it was made, such as a count of its passes.
 
-        None where it can be told where it was.
+        None where it has a state or set_epoch.
         """
         return None if self._at_first is None else self._at_first.digest()
 
@@ -231,7 +231,7 @@ class StreamReader:
         return self._dataset is not None
 
     def _read_epoch(self, epoch: int, most: int | None = None) -> None:
-        """Read an epoch on this rank, or so many global batches of it."""
+        """Read an epoch on this rank, or its first global batches, `most` of them."""
         self.begin(epoch)
         self._used = True
         while self._dataset is not None and self._number != most and self._read() == self._batch:
@@ -384,7 +384,7 @@ class _AtFirst:
     """What a stream, and those that it is made of, held when it was made.
 
     Args:
-        dataset: the stream; it cannot be told where it is
+        dataset: the stream
     """
 
     def __init__(self, dataset: Any) -> None:
