@@ -273,18 +273,17 @@ def _overlapping(model: nn.Module) -> tuple[str, ...]:
         if _has_storage(one):
             by_storage.setdefault(one.untyped_storage().data_ptr(), []).append((name, one))
     for sharing in by_storage.values():
-        for (first, one), (second, other) in itertools.combinations(sharing[:_MOST_IN_ONE], 2):
+        for (first, one), (second, other) in itertools.combinations(sharing, 2):
             if any(each.requires_grad and each.is_leaf for each in (one, other)) and _share_elements(one, other):
                 return tuple(sorted((first, second)))
     return ()
 
 
-_MOST_IN_ONE = 64
-"""Tensors in one storage that are compared with each other."""
-
-
 def _share_elements(one: Tensor, other: Tensor) -> bool:
     """Whether an element of one storage is in both tensors."""
+    (begin, end), (other_begin, other_end) = map(_span, (one, other))
+    if end <= other_begin or other_end <= begin:
+        return False
     if one.element_size() != other.element_size():
         return True
     taken = torch.zeros(one.untyped_storage().nbytes() // one.element_size(), dtype=torch.bool)
@@ -293,6 +292,12 @@ def _share_elements(one: Tensor, other: Tensor) -> bool:
         one = one if stride else one.narrow(dim, 0, 1)
     taken.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
     return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of the first element and behind the last one."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _has_storage(tensor: Tensor) -> bool:
