@@ -54,6 +54,7 @@ from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import Cases, PricedJob, at_end, lower_short
 from trimaran.planner.epoch import Part, extra_parts
+from trimaran.planner.order_bounds import Chain, busy_s, chain_of, transfer_s
 from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
 from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
@@ -232,11 +233,13 @@ class Bound:
         step_time_s: of a step, with all costs at their median [s]
         cases: of a step, or an epoch, with all costs low, at their median, and high [s]
         peak_bytes: largest live bytes of each rank [bytes]
+        chain: what its stages take, for a bound by the order of its schedule; None: it has none
     """
 
     step_time_s: float
     cases: Cases
     peak_bytes: tuple[int, ...]
+    chain: Chain | None = None
 
     @property
     def objective_s(self) -> float:
@@ -261,10 +264,11 @@ def bound(strategy: Strategy, job: PricedJob) -> Bound:
             each = _cases(few, extra, part.strategy.microbatches)
             total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
         cases = (total[0], total[1], total[2])
-    return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=smallest_peaks(program, costs, strategy))
+    peaks = smallest_peaks(program, costs, strategy)
+    return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=peaks, chain=chain_of(program, costs, strategy))
 
 
-def busiest_part(strategy: Strategy, job: PricedJob) -> Cases:
+def busiest_part(strategy: Strategy, job: PricedJob) -> tuple[Cases, Chain | None]:
     """Lower bound on a step for any schedule and any sharding: that of the rank, the group or the link with most to do.
 
     A rank computes one operation at a time and waits for the collectives inside its steps; a group does its collectives
@@ -278,7 +282,7 @@ def busiest_part(strategy: Strategy, job: PricedJob) -> Cases:
         job: with its costs and devices
 
     Returns:
-        With all costs low, at their median, and high [s].
+        With all costs low, at their median, and high [s]; and what its stages take.
     """
     few = min(strategy.microbatches, PRICED_MICROBATCHES)
     microbatch = job.batch // (strategy.dp * strategy.microbatches)
@@ -291,7 +295,8 @@ def busiest_part(strategy: Strategy, job: PricedJob) -> Cases:
     busy = [_busy(instructions, costs, left_out) for instructions in program.ranks]
     parts = [*busy, *_moving(program, costs, left_out)]
     low_s, median_s, high_s = (max(one) * shrink for one in zip(*parts, strict=True))
-    return min(low_s, median_s), median_s, max(median_s, high_s)
+    cases = min(low_s, median_s), median_s, max(median_s, high_s)
+    return cases, chain_of(program, costs, strategy)
 
 
 def busiest_link(strategy: Strategy, job: PricedJob) -> Cases:
@@ -328,20 +333,13 @@ def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: in
     """
     low_s = median_s = high_s = 0.0
     for item in instructions:
-        cost = costs.compute.get(item.id) if item.stream == COMPUTE else None
-        if cost is None:
+        if item.stream != COMPUTE:
             continue
         times = 1 + left_out if item.microbatch == 0 and item.kind in _REPEATED else 1
-        low_s += times * cost.low
-        median_s += times * cost.seconds
-        high_s += times * cost.high
-        for mark in item.marks:
-            # A mark that waits for what it starts; one that ends in ".wait" waits for what was started before it.
-            waited = costs.transfers.get(f"r{item.rank}/{mark.waits_for}") if mark.waits_for else None
-            if waited is not None and mark.waits_for.endswith(f"#{mark.name}"):
-                low_s += times * waited.low
-                median_s += times * (waited.latency_s + waited.flow_s)
-                high_s += times * waited.high
+        low, median, high = busy_s(item, costs)
+        low_s += times * low
+        median_s += times * median
+        high_s += times * high
     return low_s, median_s, high_s
 
 
@@ -370,7 +368,7 @@ def _flow(links: dict[str, list[float]], transfer: Transfer, times: int) -> None
 
 
 def _add_to(total: list[float], transfer: Transfer, times: float) -> None:
-    for number, seconds in enumerate((transfer.low, transfer.latency_s + transfer.flow_s, transfer.high)):
+    for number, seconds in enumerate(transfer_s(transfer)):
         total[number] += seconds * times
 
 

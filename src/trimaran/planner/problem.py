@@ -118,8 +118,25 @@ def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     """
     if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
-    of_step = busiest_part(strategy, problem)
-    return _raised(lower, of_step, problem)
+    of_step, chain = busiest_part(strategy, problem)
+    return replace(_raised(lower, of_step, problem), chain=chain)
+
+
+def by_order(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to when the stages end in the order of their schedule; where it has no chain, the bound itself.
+
+    On few devices a strategy is sooner simulated than bounded so.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound by its program
+        problem: its problem
+    """
+    chain = lower.chain
+    if problem.devices <= EVERY_NUMBER or chain is None or chain.least_s(strategy, 1) <= lower.step_time_s:
+        return lower
+    low_s, median_s, high_s = (chain.least_s(strategy, end) for end in range(3))
+    return _raised(lower, (min(low_s, median_s), median_s, max(median_s, high_s)), problem)
 
 
 def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:

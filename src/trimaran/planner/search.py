@@ -132,7 +132,9 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one better: with its stages split, and then by its program; None where it is rejected."""
+        """Bound one better: with its stages split, by its program, by its order; None where it is rejected."""
+        if prospect.is_refined:
+            return self.trials.order(prospect, self.problem)
         self.work.spend((REFINED_S if prospect.is_split else SPLIT_S) * len(self.problem.graph.ops))
         better = self.trials.refine if prospect.is_split else self.trials.split
         found = better(prospect, self.problem)
@@ -179,8 +181,8 @@ class Hunt:
         return node.bound.objective_s, simplicity(node.strategy)
 
     def expand(self, node: Prospect) -> Iterable[Prospect]:
-        """Split an outline, refine what is split, simulate a refined strategy."""
-        if node.is_refined:
+        """Split an outline, refine what is split, order what is refined, simulate what is ordered."""
+        if node.is_ordered:
             self.run(node)
             return ()
         refined = self.refine(node)
@@ -248,7 +250,7 @@ def _first_of_kinds(
         if hunt.may_be_best(prospect):
             tried.add(id(prospect))
             refined: Prospect | None = prospect
-            while refined is not None and not refined.is_refined and hunt.may_be_best(refined):
+            while refined is not None and not refined.is_ordered and hunt.may_be_best(refined):
                 refined = hunt.refine(refined)
             if refined is not None and hunt.may_be_best(refined):
                 hunt.run(refined)
@@ -272,7 +274,7 @@ def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
             ruled_out.append(outline)
             continue
         prospect: Prospect | None = outline
-        while prospect is not None and not prospect.is_refined and (needed or _may_matter(prospect, best, hunt)):
+        while prospect is not None and not prospect.is_ordered and (needed or _may_matter(prospect, best, hunt)):
             prospect = hunt.refine(prospect)
         if prospect is None:
             continue

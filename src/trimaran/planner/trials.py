@@ -3,6 +3,7 @@
 outline    a bound from totals alone, for every strategy of the space
 split      stages split, a bound by the messages between them; for those that the first leaves
 refine     the program lowered and priced, a better bound; for those that the second leaves
+order      the stages in the order of their schedule, a better bound; for those that the third leaves
 run        branches placed, the program simulated
 """
 
@@ -18,6 +19,7 @@ from trimaran.planner.problem import (
     by_busiest_link,
     by_busiest_part,
     by_longest_path,
+    by_order,
     has_simple_bound,
     lack_of_memory,
     least,
@@ -44,12 +46,14 @@ class Prospect:
         bound: its lower bounds
         is_split: the bound counts messages between its stages
         is_refined: the bound is that of its program
+        is_ordered: the bound is that of its program in the order of its schedule
     """
 
     strategy: Strategy
     bound: Bound
     is_split: bool = False
     is_refined: bool = False
+    is_ordered: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +72,7 @@ class Trials:
     _quick: QuickBounds = field(init=False)
     _split: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
+    _ordered: dict[tuple[Strategy, _Kept], Prospect] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
     _placed: dict[tuple[int, int, _Kept, bool], Strategy] = field(default_factory=dict)
 
@@ -117,11 +122,26 @@ class Trials:
             self._refined[key] = _refine(found, problem)
         return self._refined[key]
 
+    def order(self, prospect: Prospect, problem: Problem) -> Prospect:
+        """The bounds of a strategy by its program in the order of its schedule.
+
+        Args:
+            prospect: refined
+            problem: as `Trials.problem`, with the pins of this search
+        """
+        if prospect.is_ordered:
+            return prospect
+        key = (prospect.strategy, problem.pins.keep)
+        if key not in self._ordered:
+            lower = by_order(prospect.strategy, prospect.bound, problem)
+            self._ordered[key] = replace(prospect, bound=lower, is_ordered=True)
+        return self._ordered[key]
+
     def run(self, prospect: Prospect, problem: Problem, *, for_show: bool = False) -> Candidate | Rejection:
         """The simulation of a strategy, or its rejection.
 
         Args:
-            prospect: the strategy, refined
+            prospect: the strategy, refined or ordered
             problem: as `Trials.problem`, with the pins of this search
             for_show: it cannot be chosen: a placement gets little work
         """
@@ -208,7 +228,7 @@ def _larger(one: Bound, other: Bound) -> Bound:
     """The larger of two bounds of the same thing, with the memory of the first."""
     low, median, high = (max(pair) for pair in zip(one.cases, other.cases, strict=True))
     step_time_s = max(one.step_time_s, other.step_time_s)
-    return Bound(step_time_s=step_time_s, cases=(low, median, high), peak_bytes=one.peak_bytes)
+    return replace(one, step_time_s=step_time_s, cases=(low, median, high))
 
 
 def _split_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
