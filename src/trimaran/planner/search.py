@@ -398,21 +398,30 @@ def _has_buckets(strategy: Strategy) -> bool:
 OUT_OF_TIME = "may be faster: the time of the search ended before it was simulated"
 
 
-def too_slow(prospect: Prospect, chosen: Candidate) -> Rejection:
+def too_slow(prospect: Prospect, chosen: Candidate, best: Candidate) -> Rejection:
     """The rejection of a strategy that was not simulated.
 
     Args:
         prospect: with its bound
         chosen: the choice
+        best: the fastest, which the choice may be within the uncertainty of
     """
     what = "a step" if chosen.epoch_s is None else "an epoch"
-    if prospect.bound.objective_s < chosen.objective_s:
+    lower = prospect.bound
+    faster = chosen if lower.objective_s >= chosen.objective_s else best
+    if faster is best and not _is_ruled_out(prospect, best):
         return Rejection(strategy=prospect.strategy, cause="time", reason=OUT_OF_TIME)
     reason = (
-        f"takes at least {format_seconds(prospect.bound.objective_s)} {what}, "
-        f"{chosen.strategy.name} takes {format_seconds(chosen.time_s)}"
+        f"takes at least {format_seconds(lower.objective_s)} {what}, "
+        f"{faster.strategy.name} takes {format_seconds(faster.time_s)}"
     )
     return Rejection(strategy=prospect.strategy, cause="bound", reason=reason)
+
+
+def _is_ruled_out(prospect: Prospect, best: Candidate) -> bool:
+    """Whether it cannot be chosen: it is slower than the fastest, and no placement also within the uncertainty."""
+    slower = prospect.bound.objective_s > best.objective_s
+    return slower and (is_unplaced(prospect.strategy) or not may_be_as_fast(prospect.bound.cases, best.cases))
 
 
 def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleError:
@@ -625,7 +634,7 @@ def _conclude(hunt: Hunt, ruled_out: Sequence[Prospect], *, seconds: float) -> S
     return simulated_search(
         problem,
         hunt.candidates,
-        [*hunt.rejected, *(too_slow(prospect, chosen) for prospect in ruled_out)],
+        [*hunt.rejected, *(too_slow(prospect, chosen, fastest(hunt.candidates)) for prospect in ruled_out)],
         chosen=chosen,
         unpinned=unpinned_references(problem, hunt.trials),
         bound_s=_bound(hunt),

@@ -13,9 +13,11 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.planner import EpochData, Search, search
+from trimaran.planner.bounds import Bound
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.placement.network import Placed
 from trimaran.planner.problem import Problem, lack_of_memory
+from trimaran.planner.trials import Prospect
 from trimaran.pricing import CostTable
 from trimaran.program.strategy import Strategy
 
@@ -61,6 +63,29 @@ def test_what_a_bound_rules_out_is_rejected_with_both_figures() -> None:
     for rejection in rejected:
         assert rejection.reason.startswith("takes at least ")
         assert rejection.reason.endswith(" a step, one device takes 532 ms")
+
+
+def _times(factor: float, cases: tuple[float, float, float]) -> tuple[float, float, float]:
+    return factor * cases[0], factor * cases[1], factor * cases[2]
+
+
+def test_time_is_the_reason_only_for_what_may_still_be_chosen() -> None:
+    """A bound between the fastest and a choice that is slower, for being simpler, rules out all the same."""
+    quick, plain = (
+        next(one for one in found().candidates if one.strategy.name == name) for name in ("dp2", "one device")
+    )
+    median = quick.cases[1]
+    ruled_out, open_one = (
+        Prospect(
+            strategy=Strategy(dp=2, microbatches=4),
+            bound=Bound(step_time_s=factor * median, cases=_times(factor, quick.cases), peak_bytes=()),
+        )
+        for factor in (1.1, 0.9)
+    )
+    too_slow = importlib.import_module("trimaran.planner.search").too_slow
+    rejection = too_slow(ruled_out, plain, quick)
+    assert (rejection.cause, rejection.reason) == ("bound", "takes at least 294 ms a step, dp2 takes 267 ms")
+    assert too_slow(open_one, plain, quick).cause == "time"
 
 
 def test_every_strategy_is_either_simulated_or_rejected() -> None:
