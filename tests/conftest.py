@@ -34,6 +34,8 @@ pytest_plugins = ["tests.quiet"]
 DISTRIBUTED = Path(__file__).parent / "distributed"
 BRIEF = "TRIMARAN_TEST_BRIEF"
 """Read by forks, which then measure for a short time only (tests/forks/brief.py)."""
+SETTLE = "TRIMARAN_SETTLE"
+"""How long commands wait for other programs to end before they measure [s]: tests beside them never end."""
 
 _numbers = itertools.count()
 
@@ -47,10 +49,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let forks measure briefly, but for tests that judge what a clock says; before any fixture is made."""
-    os.environ.pop(BRIEF, None)
-    if item.get_closest_marker("alone") is None:
-        os.environ[BRIEF] = "1"
+    """Let forks measure briefly and at once, but for tests that judge what a clock says; before any fixture is made."""
+    for name, value in ((BRIEF, "1"), (SETTLE, "0")):
+        os.environ.pop(name, None)
+        if item.get_closest_marker("alone") is None:
+            os.environ[name] = value
 
 
 def pytest_collection_finish() -> None:

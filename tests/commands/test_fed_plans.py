@@ -27,9 +27,13 @@ def _document(finished: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     return document
 
 
+def _plan(folder: Path) -> dict[str, Any]:
+    return _document(trimaran(*PLAN, "--forbid", "cache", "--output", "plan.json", cwd=folder))
+
+
 @pytest.fixture(scope="module")
 def planned(folder: Path) -> dict[str, Any]:
-    return _document(trimaran(*PLAN, "--forbid", "cache", "--output", "plan.json", cwd=folder))
+    return _plan(folder)
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +60,17 @@ def test_what_a_pin_of_the_feeding_costs_is_said(in_line: dict[str, Any]) -> Non
 
 
 @pytest.mark.alone
-def test_training_is_fed_as_planned_and_as_quick_as_predicted(tmp_path: Path) -> None:
+def test_training_is_fed_as_planned_and_as_quick_as_predicted(
+    folder: Path, planned: dict[str, Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Within a quarter: this is a test among others; the benchmark says how good it is.
 
-    It has a plan for itself, as what was measured while something else ran stays wrong however often one trains.
+    Where it is run once more it plans anew: what was measured while something else ran stays wrong however often one
+    trains.
     """
-    planned = _document(trimaran(*PLAN, "--forbid", "cache", "--output", "plan.json", cwd=tmp_path))
-    report = _document(trimaran("train", JOB, "--plan", "plan.json", "--json", cwd=tmp_path))
+    if getattr(request.node, "execution_count", 1) > 1:
+        folder, planned = tmp_path, _plan(tmp_path)
+    report = _document(trimaran("train", JOB, "--plan", "plan.json", "--json", cwd=folder))
     assert report["plan"]["strategy"] == planned["chosen"]["strategy"]
     measured_s = report["measured"]["step_time_s"]
     assert measured_s == pytest.approx(planned["chosen"]["step_time_s"], rel=0.25)

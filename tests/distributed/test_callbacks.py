@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import random
 import re
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
 from trimaran.features.training.rank import train_rank
 from trimaran.features.training.session import Session
-from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.capture import Capture, capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program import Plan, format_program, lower, lower_evaluation, program_lines
@@ -34,8 +35,14 @@ ZERO3 = builders.strategy(dp=2, zero=3, units=("first", "third"))
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 
 
+@functools.cache
+def captured() -> Capture:
+    """The network of all jobs here, captured once in a process; each session has a copy of it."""
+    return capture(make_job())
+
+
 def open_session(world: World, job: Job, strategy: Strategy) -> Session:
-    made = capture(job)
+    made = copy.deepcopy(captured())
     boundaries = even_boundaries(made.graph.split_points, strategy.pp)
     strategy = dataclasses.replace(strategy, boundaries=boundaries)
     program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)

@@ -14,15 +14,17 @@ from tests.forks.client import server
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
 
 
+def plan(folder: Path, job: str) -> Path:
+    """The folder, with a plan that takes both devices; what it costs is measured."""
+    pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
+    done = trimaran("plan", f"{JOBS}:{job}", *pins, "--output", f"{job}.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with plans that take both devices; what they cost is measured."""
-    folder = tmp_path_factory.mktemp("planned")
-    for job in ("nan_loss", "never_ends"):
-        pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
-        done = trimaran("plan", f"{JOBS}:{job}", *pins, "--output", f"{job}.json", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    return folder
+    return plan(tmp_path_factory.mktemp("planned"), "never_ends")
 
 
 @pytest.fixture
@@ -48,8 +50,9 @@ def children() -> list[str]:
 
 
 @pytest.mark.sweep
-def test_a_loss_that_is_not_a_number_ends_the_run(planned: Path) -> None:
+def test_a_loss_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
     """Forked, as no signal is in it: the server would know of a rank that is left."""
+    planned = plan(tmp_path, "nan_loss")
     before = set(server().call(children))
     done = trimaran("train", f"{JOBS}:nan_loss", "--plan", "nan_loss.json", cwd=planned)
     assert done.returncode == 5, done.stderr

@@ -29,6 +29,20 @@ LIMIT = 1 << 18
 """The longest message [bytes]."""
 
 
+AT_FIRST_USE = (
+    "scipy.optimize",
+    "scipy.sparse",
+    "scipy.special",
+    "sklearn.datasets",
+    "sklearn.model_selection",
+    "tests.forks.commands",
+    "torch.export._trace",
+    "torch.profiler",
+    "typer._adapters",
+)
+"""What the package, its jobs, their libraries and the functions of tests import when they are first used."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
     """What a child is to be.
@@ -94,7 +108,7 @@ def read(message: bytes) -> Any:
 
 
 def prepare() -> None:
-    """Import all of the package, and what is imported at the first use: `torch.export`, sharded modules."""
+    """Import all of the package, what it imports at the first use, and what holds the functions that children call."""
     import torch
     import torch.distributed.fsdp
 
@@ -105,8 +119,9 @@ def prepare() -> None:
         with contextlib.suppress(Exception):
             if not module.name.endswith(".__main__"):
                 importlib.import_module(module.name)
-    for name in ("torch.export._trace", "scipy.optimize", "scipy.sparse", "scipy.special"):
-        importlib.import_module(name)
+    for name in AT_FIRST_USE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     torch.set_num_threads(1)
     capture_all(["lstm_fp64"])
 

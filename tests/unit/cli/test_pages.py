@@ -22,7 +22,7 @@ QUICK = (
     f"plan {_LENET}",
     "plan llama2:7b --cluster dgx-h100 --devices 16 --batch 64",
     "plan llama3:8b --cluster dgx-h100:16 --tokens 1T",
-    "plan inception-v3 --cluster dgx1-v100:4 --objective time --curve inception-v3-hybrid --batches 512,1024",
+    "plan resnet50 --cluster dgx1-v100 --objective time --curve resnet50 --batches 512,1024 --dp 8",
     f"explain {_LENET} --what-if link=x2 --why-not pp",
     "explain llama2:7b --cluster dgx-h100:2 --batch 64 --why-not fsdp",
     f"simulate {_LENET}",
@@ -42,6 +42,7 @@ QUICK = (
     "reproduce specification --rows A8,C1",
 )
 SWEEP = (
+    "plan inception-v3 --cluster dgx1-v100:4 --objective time --curve inception-v3-hybrid --batches 512,1024",
     "train digits --epochs 1 --devices 1",
     "emulate lenet --devices 2 --steps 3 --link 1Gb/s",
     "profile digits --devices 1",

@@ -142,6 +142,7 @@ def test_routes_over_one_link_take_turns() -> None:
     assert place(replace(problem, wires=shared), time_limit_s=5).makespan_s == pytest.approx(6 + 20 + 2)
 
 
+@pytest.mark.sweep
 def test_the_same_seed_gives_the_same_answer() -> None:
     problem = fork(3, 5)
     assert place(problem, work_s=2.0, seed=3) == place(problem, work_s=2.0, seed=3)
