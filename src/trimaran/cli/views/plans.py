@@ -221,7 +221,7 @@ def _print_missing_baselines(out: Console, found: Search[Any]) -> None:
 
 
 def _search_line(found: Search[Any]) -> str:
-    end = "" if found.is_complete else ", stopped by its time limit"
+    end = "" if found.is_complete else ", stopped at its limit (--time-limit sets it)"
     gap = "how much faster those that were rejected could be is not known"
     if found.gap is not None:
         gap = f"by lower bounds, nothing is more than {100 * found.gap:.1f} % faster than the fastest row"

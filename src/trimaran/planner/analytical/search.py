@@ -200,7 +200,7 @@ RUNNERS_S = 0.2
 FRUITLESS_S = 10.0
 """Work after which a search ends in which nothing fits [s, likewise]."""
 
-IDLE_S = 5.0
+IDLE_S = 6.5
 """Work on fewer devices than there are; a search that would need more says that it is not complete [s, likewise]."""
 
 ASIDE_S = 0.4
@@ -494,9 +494,8 @@ class _Hunt:
         """
         self.ratio, is_complete = 1.0, self.is_complete
         if self.fitting:
-            # What is left of a limit of the user's, at most what this is worth.
-            left_s = IDLE_S if self.problem.time_limit_s is None else min(self.work.left_s, IDLE_S)
-            self.work = Work(limit_s=left_s)
+            # Or what is left of a limit of the user's.
+            self.work = Work(limit_s=IDLE_S if self.problem.time_limit_s is None else self.work.left_s)
         found = boxes_below(self.problem, self.best_s, most=most)
         waiting: dict[int, list[_Node]] = {}
         for box in found:
