@@ -1,10 +1,11 @@
 """The commands of the documents work as they are written there: every block of `bash`, in the order of its page.
 
 Commands of a page run in one folder, in which lie files that the page takes for granted (`given`), so that one finds
-what an earlier one has written. `runs/NAME` is the first run of the page, or one that is given; where the test may run
-on fewer than four cores, four local devices are two. What is not run stands in `NOT_RUN`, what takes more than some
-seconds in `LONG`, each with its reason; a line of these tables that nothing needs any more fails too. (Blocks of
-`console` are run, and compared, by `test_documents.py`.)
+what an earlier one has written. `runs/NAME` is the first run of the page, or one that is given; where a command goes on
+from a checkpoint, the first that has one. Where the test may run on fewer than four cores, four local devices are two.
+What is not run stands in `NOT_RUN`, what takes more than some seconds in `LONG`, what fails on purpose in `FAILING`,
+each with its reason; a line of these tables that nothing needs any more fails too. (Blocks of `console` are run, and
+compared, by `test_documents.py`.)
 """
 
 import json
@@ -33,6 +34,8 @@ NOT_RUN = {
     "sbatch": "needs Slurm",
     "[ ": "part of a script of Slurm",
     "scontrol": "needs Slurm",
+    "--kineto": "needs a profile of a GPU; tests/rehearsal corrects by one that is made",
+    "--calibration one.json": "what such a profile gives",
     "benchmarks/validation/tables.py": "minutes; writes files of the repository",
 }
 """What a command contains that is not run, with the reason."""
@@ -61,6 +64,9 @@ LONG = {
     "--sync kvstore,nccl": "tries many batches",
 }
 """What a command contains that is run only where `TRIMARAN_WHOLE_DOCUMENTS` is set, with the reason."""
+
+FAILING = {"train.py --steps 1": (3, "the tutorial shows a script that runs out of memory, and what would help")}
+"""What a command contains that ends with another exit code than 0: that code, with the reason."""
 
 WHOLE = "TRIMARAN_WHOLE_DOCUMENTS"
 
@@ -180,10 +186,12 @@ def run(command: str, folder: Path) -> str:
     """Run a command of a page, and give what it prints to standard error."""
     words = ["env", *shlex.split(command.partition(">")[0])]
     if "runs/NAME" in words:
-        words[words.index("runs/NAME")] = str(min(folder.glob("runs/*")).relative_to(folder))
+        saved = "checkpoints" if "--resume" in words or "checkpoint" in words else ""
+        one = min(run for run in folder.glob("runs/*") if (run / saved).exists())
+        words[words.index("runs/NAME")] = str(one.relative_to(folder))
     if "PATH" in words:
         words[words.index("PATH")] = "model.safetensors"
-    if "--cluster" not in words and allowed_cores() < 4:
+    if not {"--cluster", "--oversubscribe"} & set(words) and allowed_cores() < 4:
         words = re.sub(r"(--devices|--nproc-per-node)\n4$", r"\1\n2", "\n".join(words), flags=re.MULTILINE).split("\n")
     here = str(Path(sys.executable).parent)
     done = subprocess.run(
@@ -194,7 +202,8 @@ def run(command: str, folder: Path) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    expected = next((code for part, (code, _) in FAILING.items() if command.endswith(part)), 0)
+    assert done.returncode == expected, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert "Traceback" not in done.stderr
     if ">" in command:
         (folder / command.partition(">")[2].strip()).write_text(done.stdout, encoding="utf-8")
@@ -235,5 +244,5 @@ def test_all_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 def test_every_exception_is_needed() -> None:
     whole = "\n".join(block for page in PAGES for block in blocks(page, "bash"))
-    unused = [part for part in (*NOT_RUN, *LONG) if part not in whole]
+    unused = [part for part in (*NOT_RUN, *LONG, *FAILING) if part not in whole]
     assert not unused
