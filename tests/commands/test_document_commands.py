@@ -131,6 +131,12 @@ RUNS = "global_batch,epochs\n" + "".join(
 
 
 DECODER = "llama3:8b --cluster dgx-h100:1 --devices 8 --batch 64 --forbid pp,tp --software fsdp"
+PLANS = {"plan.json", "simple.json"}
+GIVEN = {
+    *PLANS, "job.py", "train.py", "slow.py", "config.json", "runs.csv", "rows.csv", "rack.toml", "graph.json",
+    "topo.txt", "curve.json",
+}  # fmt: skip
+"""Files that `given` writes, whichever command of a page would."""
 PLANNED = {"explain": "alexnet --cluster dgx1-v100 --devices 2 --batch 256"}
 """What `plan.json` of a page is a plan for, where it is not a decoder."""
 
@@ -162,21 +168,30 @@ def given(page: Path, folder: Path, names: set[str]) -> None:
     if "curve.json" in names:
         (folder / "runs.csv").write_text(RUNS, encoding="utf-8")
         run("trimaran curve runs.csv --output curve.json", folder)
-    for plan in names & {"plan.json", "simple.json"}:
+    for plan in names & PLANS:
         run(f"trimaran plan {PLANNED.get(page.stem, DECODER)} -o {plan}", folder)
     if "runs/NAME" in names:
         (folder / "job.py").write_text(texts["job.py"], encoding="utf-8")
         run("trimaran train job.py:make_job --devices 1 --epochs 1 --save-every 2", folder)
 
 
+def outputs_of(command: str) -> set[str]:
+    """Files that a command writes."""
+    return set(re.findall(r"(?:-o|--output|>) (\S+)", command))
+
+
+def inputs_of(command: str) -> set[str]:
+    """Files that a command reads; `runs/NAME` too."""
+    words = re.findall(r"[\w/]+\.(?:py|json|toml|csv|txt)\b|runs/NAME", command)
+    return set(words) - outputs_of(command)
+
+
 def named(text: list[str]) -> set[str]:
     """Files that commands read before they write them."""
     found, written = set(), set()
     for command in text:
-        outputs = set(re.findall(r"(?:-o|--output|>) (\S+)", command))
-        words = set(re.findall(r"[\w/]+\.(?:py|json|toml|csv|txt)\b", command)) | set(re.findall("runs/NAME", command))
-        found |= words - outputs - written
-        written |= outputs
+        found |= inputs_of(command) - written
+        written |= outputs_of(command)
         if command.startswith("trimaran train job.py") and "NAME" not in command:
             written.add("runs/NAME")
     return found
@@ -211,10 +226,14 @@ def run(command: str, folder: Path) -> str:
 
 
 def chosen(page: Path, *, long: bool) -> Iterator[str]:
-    """Commands of a page that run here; without `long` those that are quick."""
+    """Commands of a page that run here; without `long` the quick ones that need none of the others."""
+    left_out: set[str] = set()
     for command in commands(page):
-        if reason(command, NOT_RUN) is None and (long or reason(command, LONG) is None):
+        is_quick = reason(command, LONG) is None and not inputs_of(command) & left_out
+        if reason(command, NOT_RUN) is None and (long or is_quick):
             yield command
+        elif not long:
+            left_out |= outputs_of(command) - GIVEN
 
 
 def check(page: Path, folder: Path, *, long: bool) -> None:
