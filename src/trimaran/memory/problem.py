@@ -40,6 +40,7 @@ from trimaran.program.memory import Recipe
 from trimaran.simulator.memory import recipe_peak
 
 MOST_OPS = 64
+_FEW_PAIRS = 0.25
 
 
 def find_recipes(
@@ -276,6 +277,16 @@ class MemoryProblem:
     def compute_s(self) -> float:
         """Time of the operations with no offload or recompute [s]."""
         return float(self.elapsed_s[-1])
+
+    @cached_property
+    def is_nested(self) -> bool:
+        """Whether what is packed first is used last: of few pairs of units the first is used first.
+
+        Of two microbatches that go back in the order in which they came, half of all pairs are in that order.
+        """
+        uses = np.array([unit.use for unit in self.units], dtype=np.int64)
+        earlier = sum(int((uses[number + 1 :] > use).sum()) for number, use in enumerate(uses))
+        return earlier <= _FEW_PAIRS * len(uses) * (len(uses) - 1) / 2
 
 
 def memory_problem(

@@ -11,6 +11,10 @@ the first storage whose recipe reads it. Storages to offload are copied as soon 
   4. where that is not enough (lives that are not nested), storages go earlier or come back later, until it is, or
      nothing is left: then the decisions do not fit.
 
+In one pass forward and one back lives are nested: what is produced first is used last. With several microbatches in
+flight they are not (`MemoryProblem.is_nested`), and 2. would choose others than 1. does. Then 1. releases what is used
+last (Belady's rule), and what it released comes back in the order of use, as early as memory allows.
+
 From a schedule to the steps of a plan, and to its time without building it.
 
 Within a tick: copies to the host start, storages are released, copies back start, then it is recomputed. `step_time`
@@ -145,11 +149,14 @@ def schedule(problem: MemoryProblem, choice: Sequence[int], budget_bytes: int) -
     moved = [(unit, gone, back) for unit, gone, back in moved if gone < back]
     need = (level - budget_bytes).tolist()
     leaves = _forward(problem, moved, need)
-    returns = _backward(problem, moved, need)
-    away = {unit: (leaves[unit], returns[unit]) for unit in leaves if returns.get(unit, -1) > leaves[unit]}
     remaining = level.copy()
-    for unit, (gone, back) in away.items():
-        remaining[max(gone, problem.units[unit].gone) : back] -= problem.units[unit].nbytes
+    if problem.is_nested:
+        returns = _backward(problem, moved, need)
+        away = {unit: (leaves[unit], returns[unit]) for unit in leaves if returns.get(unit, -1) > leaves[unit]}
+        for unit, (gone, back) in away.items():
+            remaining[max(gone, problem.units[unit].gone) : back] -= problem.units[unit].nbytes
+    else:
+        away = _early(problem, moved, leaves, remaining, budget_bytes)
     worst = int(remaining.argmax()) if len(remaining) else 0
     if moved and remaining[worst] > budget_bytes:
         worst = _repair(problem, moved, away, remaining, budget_bytes)
@@ -191,20 +198,20 @@ _Moved = Sequence[tuple[int, int, int]]
 
 
 def _forward(problem: MemoryProblem, moved: _Moved, need: Sequence[int]) -> dict[int, int]:
-    """Places from which units must be away, those produced first going first."""
+    """Places from which units must be away, those used last going first."""
     arriving: dict[int, list[tuple[int, int]]] = {}
     for unit, gone, back in moved:
         arriving.setdefault(gone, []).append((unit, back))
     returning: dict[int, int] = {}
-    waiting: list[tuple[int, int]] = []
+    waiting: list[tuple[int, int, int]] = []
     leaves: dict[int, int] = {}
     absent = 0
     for place, needed in enumerate(need):
-        for one in arriving.get(place, ()):
-            heapq.heappush(waiting, one)
+        for unit, back in arriving.get(place, ()):
+            heapq.heappush(waiting, (unit if problem.is_nested else -back, unit, back))
         absent -= returning.pop(place, 0)
         while needed > absent and waiting:
-            unit, back = heapq.heappop(waiting)
+            _, unit, back = heapq.heappop(waiting)
             if back <= place:
                 continue
             one_unit = problem.units[unit]
@@ -236,6 +243,36 @@ def _backward(problem: MemoryProblem, moved: _Moved, need: Sequence[int]) -> dic
             absent += nbytes
             going[gone - 1] = going.get(gone - 1, 0) + nbytes
     return returns
+
+
+def _early(
+    problem: MemoryProblem,
+    moved: _Moved,
+    leaves: Mapping[int, int],
+    remaining: NDArray[np.int64],
+    budget_bytes: int,
+) -> dict[int, tuple[int, int]]:
+    """When units that leave are away: each comes back as early as memory allows, in the order of use.
+
+    Args:
+        problem: the step
+        moved: units with the first place at which they may be away, and the place by which they must be back
+        leaves: places from which units must be away
+        remaining: live bytes at each place; without those that are away, afterwards [bytes]
+        budget_bytes: peak to keep [bytes]
+    """
+    spans = [(back, unit, max(leaves[unit], problem.units[unit].gone)) for unit, _, back in moved if unit in leaves]
+    for back, unit, first in spans:
+        remaining[first:back] -= problem.units[unit].nbytes
+    away: dict[int, tuple[int, int]] = {}
+    for back, unit, first in sorted(spans):
+        nbytes = problem.units[unit].nbytes
+        full = np.flatnonzero(remaining[first:back] + nbytes > budget_bytes)
+        early = min(problem.tick_after[first + int(full[-1])], back) if len(full) else first
+        remaining[early:back] += nbytes
+        if early > first:
+            away[unit] = (leaves[unit], early)
+    return away
 
 
 def _repair(

@@ -2,43 +2,27 @@
 
 The interval of a figure is that with every cost at the low end of its interval, and at the high end: costs measured on
 one machine err together.
-
-Offload and recompute of a whole network: the time that they add to a strategy.
-
-The step of one microbatch was traced. A memory plan is made for the strategy's budget, and its step is simulated with
-and without the plan. The plan lengthens the forward and the backward of the program by the same factor; the places of
-its stalls are not modelled, so communication that overlaps with a backward (the gradient exchange) still does.
-
-The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
-and the budget of a trace, whose gradients come and go, is smaller by that much.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trimaran.base.errors import InputError
 from trimaran.base.timeline import Timeline
-from trimaran.graph.trace.types import Role
-from trimaran.graph.types import Graph, Phase
+from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.memory.search import plan_memory
 from trimaran.planner.critical_path import Bottleneck, bottleneck, critical_path
 from trimaran.planner.epoch import EpochData, extra_parts
-from trimaran.pricing.offload_costs import TracedStep
+from trimaran.planner.memory_plans import Squeezes, squeezed
 from trimaran.pricing.program import can_fold, price
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.lowering.lower import lower, lower_replica
-from trimaran.program.memory import KEEP_ALL
 from trimaran.program.plan import Objective
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Kind, Program
+from trimaran.program.types import Program
 from trimaran.simulator.engine import simulate, with_waits
-from trimaran.simulator.memory import simulate_memory
-
-_COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,82 +44,6 @@ class PricedJob:
     batch: int
     clip: bool = False
     epoch: EpochData | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Squeeze:
-    """Effect of a memory budget on a microbatch.
-
-    Attributes:
-        factor: time of its forward and backward, relative to that without offload or recompute
-        peak_bytes: most that lives at once [bytes]
-    """
-
-    factor: float
-    peak_bytes: int
-
-
-def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
-    """Cost of a strategy's memory budget.
-
-    Args:
-        strategy: with a budget; one network on each rank
-        traced: the step of its microbatch
-        host_bytes: most that a rank may offload to its host at once [bytes]; None: no limit
-
-    Raises:
-        InputError: the strategy has no budget
-        InfeasibleError: the budget is below the memory of the step's largest operation, or the host has too little room
-    """
-    if strategy.memory_bytes is None:
-        raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
-    trace, costs = traced.trace, replace(traced.costs, host_bytes=host_bytes)
-    gradients = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
-    staying = gradients + costs.workspace_bytes
-    outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
-    kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
-    update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
-    added_s = max(0.0, outcome.run.step_time_s - kept_s)
-    if outcome.plan.moved:
-        moved_bytes = outcome.run.to_host_bytes
-        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
-    return Squeeze(
-        factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
-        peak_bytes=outcome.live.peak + staying,
-    )
-
-
-def squeezed(costs: ProgramCosts, program: Program, effect: Squeeze) -> ProgramCosts:
-    """The costs of a program under a memory budget.
-
-    Args:
-        costs: without offload or recompute
-        program: that they price
-        effect: of the budget on a microbatch
-
-    Returns:
-        Forwards and backwards take longer; the first forward of a microbatch takes the rest up to the peak, and its
-        backward gives it back. Where several microbatches are in flight, the first of them takes it, and the last gives
-        it back.
-    """
-    compute: dict[str, Cost] = dict(costs.compute)
-    memory: dict[str, tuple[int, int]] = dict(costs.memory)
-    for rank, instructions in enumerate(program.ranks):
-        above = max(0, effect.peak_bytes - (costs.resident_bytes[rank] if rank < len(costs.resident_bytes) else 0))
-        in_flight = 0
-        for instruction in instructions:
-            if instruction.kind not in _COMPUTES:
-                continue
-            forward = instruction.kind is Kind.FORWARD
-            compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
-            alone = in_flight == 0 if forward else in_flight == 1
-            memory[instruction.id] = ((above, 0) if forward else (0, above)) if alone else (0, 0)
-            in_flight += 1 if forward else -1
-    return replace(costs, compute=compute, memory=memory)
-
-
-def _gradient_bytes(traced: TracedStep) -> int:
-    return sum(storage.nbytes for storage in traced.trace.storages if storage.role is Role.GRADIENT)
 
 
 SHORT_BEYOND = 8
@@ -248,7 +156,7 @@ class LacksMemory(Exception):
 
 
 def evaluate(
-    strategy: Strategy, job: PricedJob, *, effect: Squeeze | None = None, limits: Sequence[int] | None = None
+    strategy: Strategy, job: PricedJob, *, effect: Squeezes | None = None, limits: Sequence[int] | None = None
 ) -> Candidate:
     """Lower, price and simulate one strategy.
 
@@ -284,7 +192,7 @@ def score(
     strategy: Strategy,
     job: PricedJob,
     *,
-    effect: Squeeze | None = None,
+    effect: Squeezes | None = None,
     limits: Sequence[int] | None = None,
 ) -> Candidate:
     """Price and simulate a program.
@@ -309,9 +217,6 @@ def score(
     timeline = simulate(program, ready)
     peaks = [timeline.peak_bytes(rank) for rank in range(len(program.ranks))]
     peak_bytes = tuple(peaks[rank % len(peaks)] for rank in range(strategy.devices))
-    if effect is not None and strategy.pp > 1:
-        # Messages are in the budget of a stage.
-        peak_bytes = (effect.peak_bytes,) * strategy.devices
     if limits is not None and any(peak > limit for peak, limit in zip(peak_bytes, limits, strict=False)):
         raise LacksMemory(peak_bytes)
     step_s = timeline.makespan_s

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
-from trimaran.planner.candidates import Candidate, Cases, PricedJob, Squeeze, evaluate, score, squeeze, squeezed
+from trimaran.planner.candidates import Candidate, Cases, PricedJob, evaluate, lower_short, score
+from trimaran.planner.memory_plans import Squeezes, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
@@ -273,11 +274,8 @@ def reassess(candidate: Candidate, problem: Problem) -> Candidate:
     return replace(found, samples_factor=candidate.samples_factor)
 
 
-def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
-    """Effect of a strategy's memory budget on its step; None where it has none.
-
-    Ranks make the memory plans of stages while they train, from a step that they record: until then a stage is taken to
-    need its budget, and no more time than without one.
+def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeezes | None:
+    """Effect of a strategy's memory budget on its ranks; None where it has none.
 
     Raises:
         InfeasibleError: the budget is below the minimum memory of a step
@@ -285,8 +283,6 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
     """
     if strategy.memory_bytes is None:
         return None
-    if strategy.pp > 1:
-        return Squeeze(factor=1.0, peak_bytes=strategy.memory_bytes)
     size = problem.batch // (strategy.dp * strategy.microbatches)
     traced = problem.traces.get(size)
     if traced is None:
@@ -296,7 +292,21 @@ def effect_of_memory(strategy: Strategy, problem: Problem) -> Squeeze | None:
             code="plan.microbatch-not-traced",
             microbatch=size,
         )
-    return squeeze(strategy, traced, host_bytes=problem.cluster.host_room(strategy.devices))
+    host_bytes = problem.cluster.host_room(strategy.devices)
+    if strategy.pp == 1:
+        return {0: squeeze(strategy, traced, host_bytes=host_bytes)}
+    program = lower_short(strategy, problem, batch=problem.batch)
+    costs = price(program, problem.graph, strategy, problem.table, problem.cluster, batch=problem.batch)
+    node = problem.cluster.machine.node
+    return squeeze_stages(
+        strategy,
+        traced,
+        problem.graph,
+        program,
+        resident_bytes=costs.resident_bytes,
+        through_memory=problem.table.fingerprint.kind == "cpu" and node.measured and node.rate_limit is None,
+        host_bytes=host_bytes,
+    )
 
 
 def costs_of(candidate: Candidate, problem: Problem, *, end: End = "typical") -> ProgramCosts:

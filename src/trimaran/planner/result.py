@@ -282,16 +282,6 @@ def simulated_search(
 WHERE_MEASURED = "accuracy may differ, what it did to built-in jobs is in docs/wire.md"
 
 
-def said_of_stages(strategy: Strategy) -> str:
-    """What the time of stages under a memory budget leaves out; empty where there are none."""
-    if strategy.memory_bytes is None or strategy.pp == 1:
-        return ""
-    return (
-        "each stage plans its memory while it trains, from a step that it records; the time of offload and recompute "
-        "in stages is not in the predicted step, and a budget below the minimum memory of a stage ends the run then"
-    )
-
-
 def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
     """Whether a plan compresses gradients and its gain, or why it does not; empty without opt-in.
 

@@ -25,9 +25,10 @@ that were simulated for other reasons. A strategy that is faster only within the
 simpler one (`choice.py`). Bounds are those of the sizes of buckets that the space has.
 
 A strategy of whole networks that is rejected only for memory is tried again with a memory plan (offload and recompute),
-where its step was traced.
+where its step was traced. So is a pipeline whose bound is below the best that fits, in the order of the bounds, until
+`MOST_STAGED` were planned: a rank plans all microbatches of its stages.
 
-Left out so far: memory plans of pipeline stages; placements of several microbatches at once.
+Left out so far: placements of several microbatches at once.
 
 More sizes of buckets for the replicas that wait for their gradients.
 
@@ -45,7 +46,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trimaran.base.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_count, format_seconds
 from trimaran.planner.best_first import best_first
 from trimaran.planner.candidates import Candidate
@@ -449,7 +450,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
     return InfeasibleError(
         f"no strategy fits {problem.graph.name} on {format_count(problem.devices, 'device')}. "
         f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
-        + _kept_whole(named)
+        + _without_memory_plan(named)
         + _in_smaller_parts(problem, named)
         + _undivided(problem, rejected, named),
         code="plan.nothing-fits",
@@ -457,20 +458,13 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
     )
 
 
-def _kept_whole(named: Rejection) -> str:
-    """Which parts of a network have a memory plan, where memory is the reason of the rejection."""
+def _without_memory_plan(named: Rejection) -> str:
+    """Why there is no memory plan, where memory is the reason of the rejection."""
     strategy = named.strategy
-    if named.cause != "memory" or strategy.pp * strategy.tp == 1 or strategy.memory_bytes is not None:
+    if named.cause != "memory" or strategy.memory_bytes is not None:
         return ""
-    if memory_obstacle(dataclasses.replace(strategy, memory_bytes=1)):
-        return (
-            ". Such parts of a network have no memory plan, so nothing is offloaded or recomputed there; a whole "
-            "network on each device (pp=1, tp=1) may have one"
-        )
-    return (
-        ". Stages offload and recompute only where a strategy is named with a budget, such as "
-        f'--strategy "{strategy.name} in 8GiB"; a whole network on each device (pp=1, tp=1) may have a plan by itself'
-    )
+    obstacle = memory_obstacle(dataclasses.replace(strategy, memory_bytes=1))
+    return f". It has no memory plan, so nothing is offloaded or recomputed: {obstacle}" if obstacle else ""
 
 
 def _in_smaller_parts(problem: Problem, named: Rejection) -> str:
@@ -503,6 +497,10 @@ def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection
 # Whole networks that were rejected only for memory, made to fit by offload and recompute
 
 
+MOST_STAGED = 4
+"""Pipelines for which memory plans are made, one for each stage: each takes seconds."""
+
+
 def may_be_virtualized(rejection: Rejection) -> bool:
     """Whether a strategy was rejected only for memory, and may have a memory budget.
 
@@ -510,31 +508,101 @@ def may_be_virtualized(rejection: Rejection) -> bool:
         rejection: of the strategy
     """
     strategy = rejection.strategy
-    whole = strategy.pp == 1 and strategy.tp == 1 and strategy.zero == 0 and not strategy.shards
-    plain = strategy.execution == "eager" and strategy.memory_bytes is None and strategy.sync == "all-reduce"
-    return whole and plain and rejection.cause == "memory"
+    if rejection.cause != "memory" or strategy.memory_bytes is not None or strategy.zero or strategy.shards:
+        return False
+    plain = strategy.execution == "eager" and strategy.sync == "all-reduce"
+    return plain and not memory_obstacle(dataclasses.replace(strategy, memory_bytes=1))
 
 
-def virtualized(problem: Problem, rejected: list[Rejection]) -> list[Candidate]:
+def lacking_memory(problem: Problem, found: Search[Candidate]) -> list[Strategy]:
+    """Strategies that may be as fast as the result of a search, or are whole networks, if they had a memory plan.
+
+    Args:
+        problem: that was searched
+        found: the result without memory plans
+    """
+    whole, staged = _lacking(problem, found.rejected)
+    best_s = fastest(found.candidates).objective_s
+    return [*whole, *(split for least_s, _, split in staged if least_s < best_s)]
+
+
+def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
     """Candidates that fit with a memory plan and not without.
 
     Args:
         problem: with the traces of steps
-        rejected: strategies that do not fit; those that do not fit with a memory plan either are added
+        hunt: has found what fits without; strategies that do not fit with a memory plan either are added to its
+            rejections
     """
-    found: list[Candidate] = []
-    if "memory" in problem.pins.forbid:
+    if "memory" in problem.pins.forbid or not problem.traces:
         return []
-    for plain in [rejection.strategy for rejection in rejected if may_be_virtualized(rejection)]:
-        if problem.batch // (plain.dp * plain.microbatches) not in problem.traces:
+    whole, staged = _lacking(problem, hunt.rejected)
+    found = [one for plain in whole if _is_traced(plain, problem) for one in _within_budget(plain, problem, hunt)]
+    tried = 0
+    for least_s, _, split in staged:
+        best_s = min((one.objective_s for one in (*hunt.candidates, *found)), default=float("inf"))
+        if least_s >= best_s:
+            break
+        if not _is_traced(split, problem):
             continue
-        memory_bytes = min(room_bytes(problem, plain.devices))
-        strategy = dataclasses.replace(plain, memory_bytes=memory_bytes)
-        try:
-            found.append(assess_split(strategy, problem))
-        except InfeasibleError as error:
-            rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+        if tried == MOST_STAGED or hunt.is_over:
+            hunt.is_complete, hunt.lowest_s = False, min(hunt.lowest_s, least_s)
+            break
+        tried += 1
+        found += _within_budget(split, problem, hunt)
     return found
+
+
+def _is_traced(strategy: Strategy, problem: Problem) -> bool:
+    return problem.batch // (strategy.dp * strategy.microbatches) in problem.traces
+
+
+_Bounded = tuple[float, tuple[int, ...], Strategy]
+"""A pipeline that is split, by its lower bound without a memory plan, which takes time and never saves any [s]."""
+
+
+def _lacking(problem: Problem, rejected: Iterable[Rejection]) -> tuple[list[Strategy], list[_Bounded]]:
+    """Strategies that lack nothing but memory: whole networks, and pipelines in the order of their bounds."""
+    lacking = [one.strategy for one in rejected if may_be_virtualized(one)]
+    staged: dict[Strategy, _Bounded] = {}
+    for plain in lacking:
+        if plain.pp == 1:
+            continue
+        try:
+            for split in _splits(plain, problem):
+                staged[split] = (least(split, problem).objective_s, simplicity(split), split)
+        except (InfeasibleError, InputError):
+            continue  # it is rejected as it is
+    return [one for one in lacking if one.pp == 1], sorted(staged.values(), key=lambda one: one[:2])
+
+
+_HALVINGS = 6
+
+
+def _splits(plain: Strategy, problem: Problem) -> set[Strategy]:
+    """A pipeline split for equal times, and so that the fullest rank has the least memory without a plan."""
+    by_time = split_for(dataclasses.replace(plain, boundaries=()), problem)
+    low, high = 0, max(least(by_time, problem).peak_bytes)
+    by_memory = by_time
+    for _ in range(_HALVINGS):
+        middle = (low + high) // 2
+        roomier = dataclasses.replace(problem.cluster, memory_bytes=(middle,) * problem.cluster.size)
+        try:
+            by_memory = split_for(by_time, dataclasses.replace(problem, cluster=roomier), within_memory=True)
+            high = middle
+        except InfeasibleError:
+            low = middle
+    return {by_time, by_memory}
+
+
+def _within_budget(plain: Strategy, problem: Problem, hunt: "Hunt") -> list[Candidate]:
+    """A strategy with a memory plan that keeps the memory of its devices; nothing where none does."""
+    strategy = dataclasses.replace(plain, memory_bytes=min(room_bytes(problem, plain.devices)))
+    try:
+        return [assess_split(strategy, problem)]
+    except InfeasibleError as error:
+        hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+        return []
 
 
 def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidate]:
@@ -620,7 +688,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None, *, choice_on
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
     budget_bytes = problem.pins.budget_bytes
     if budget_bytes is None:
-        hunt.candidates += virtualized(problem, hunt.rejected)
+        hunt.candidates += virtualized(problem, hunt)
     else:
         hunt.candidates = budgeted(problem, hunt, budget_bytes)
     if not hunt.candidates:

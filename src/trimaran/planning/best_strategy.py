@@ -17,7 +17,7 @@ from trimaran.graph import Graph
 from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import execution_key
-from trimaran.planner.search import may_be_virtualized
+from trimaran.planner.search import lacking_memory, may_be_virtualized
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing import CostTable
@@ -119,20 +119,19 @@ def find_best(
 
 
 def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
-    """Search; where whole networks are rejected for memory, or named with a budget, trace them and search again."""
+    """Search; where strategies are rejected for memory, or named with a budget, trace steps and search again."""
     if problem.pins.budget_bytes is not None:
-        named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
-        whole = (problem.pins.pp or 1) == 1 and problem.batch % named == 0
-        return search(replace(problem, traces=trace({problem.batch // named})) if whole else problem)
+        named = budgeted_sizes(problem)
+        return search(replace(problem, traces=trace(named)) if named else problem)
     try:
         found = search(problem)
     except InfeasibleError:
-        sizes = microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, stages=1)
+        sizes = microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch)
         traces = trace(sizes) if "eager" in problem.executions else {}
         if not traces:
             raise
         return search(replace(problem, traces=traces))
-    lacking = [rejection.strategy for rejection in found.rejected if may_be_virtualized(rejection)]
+    lacking = lacking_memory(problem, found)
     if not lacking:
         return found
     try:
@@ -149,23 +148,25 @@ def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
     return search(replace(problem, traces=traces)) if traces else found
 
 
-def microbatch_sizes(
-    graph: Graph, *, devices: int, batch: int, stages: int | None = None, pins: Pins = NO_PINS
-) -> tuple[int, ...]:
+def budgeted_sizes(problem: Problem) -> set[int]:
+    """The microbatch of a strategy that was named with a memory budget [samples]; empty where it does not divide."""
+    named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
+    return set() if problem.batch % named else {problem.batch // named}
+
+
+def microbatch_sizes(graph: Graph, *, devices: int, batch: int, pins: Pins = NO_PINS) -> tuple[int, ...]:
     """Sizes of the microbatches of all strategies [samples].
 
     Args:
         graph: the job's
         devices: most ranks that may take part
         batch: samples of one update, over all ranks
-        stages: only of strategies with this number of pipeline stages; None: of all
         pins: decisions of the user; the search without each is priced too
     """
     strategies, _ = enumerate_strategies(graph, devices=devices, batch=batch)
     if pins != NO_PINS:
         strategies += enumerate_strategies(graph, devices=devices, batch=batch, pins=pins)[0]
-    of_interest = [strategy for strategy in strategies if stages in (None, strategy.pp)]
-    return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in of_interest}))
+    return tuple(sorted({batch // (strategy.dp * strategy.microbatches) for strategy in strategies}))
 
 
 def training_seconds(job: Job, data: EpochData, found: Search[Candidate]) -> float | None:

@@ -27,6 +27,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -37,12 +38,12 @@ from trimaran.planner.exchange_doubt import doubts_of_exchange
 from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
-from trimaran.planner.result import Search, said_of_compression, said_of_stages, simulated_search
-from trimaran.planner.search import may_be_virtualized, search
+from trimaran.planner.result import Search, said_of_compression, simulated_search
+from trimaran.planner.search import lacking_memory, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planner.trials import Trials
-from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.best_strategy import budgeted_sizes, microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
 from trimaran.planning.plan_files import costs_digest, is_device_here, plan_of, predict
@@ -61,7 +62,7 @@ from trimaran.program.strategy import IN_LINE, Strategy
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
-    """Search; where every strategy is rejected for memory, trace whole networks and search again.
+    """Search; where every strategy is rejected for memory, trace steps and search again with memory plans.
 
     Args:
         reference: of the job
@@ -77,10 +78,8 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
     if "memory" in problem.pins.forbid:
         return problem, search(problem)
     if problem.pins.budget_bytes is not None:
-        named = (problem.pins.dp or 1) * (problem.pins.microbatches or 1)
-        if (problem.pins.pp or 1) == 1 and problem.batch % named == 0:
-            traces = traces_of(reference, {problem.batch // named}, problem, request)
-            problem = replace(problem, traces=traces)
+        sizes = budgeted_sizes(problem)
+        problem = replace(problem, traces=traces_of(reference, sizes, problem, request)) if sizes else problem
         return problem, search(problem)
     trials = Trials(problem)
     try:
@@ -88,15 +87,15 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
     except InfeasibleError:
         if problem.pins.conflict(problem.devices):
             raise
-        sizes = set(
-            microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins, stages=1)
-        )
+        sizes = set(microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins))
         if not sizes:
             raise
     else:
-        lacking = [rejection.strategy for rejection in found.rejected if may_be_virtualized(rejection)]
+        if "memory" not in problem.pins.allow:
+            return problem, found
+        lacking = lacking_memory(problem, found)
         sizes = {problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking}
-        if "memory" not in problem.pins.allow or not sizes:
+        if not sizes:
             return problem, found
     traced = replace(problem, traces=traces_of(reference, sizes, problem, request))
     return traced, search(traced, trials)
@@ -107,7 +106,8 @@ def traces_of(
 ) -> Mapping[int, TracedStep]:
     """Steps of microbatches as they would run on the device, by samples.
 
-    Where the minimum memory of one is more than a device has, larger ones are left out: they need no less.
+    Where the minimum memory of one is more than a device has, though devices share its state, larger ones are left
+    out: they need no less.
 
     Args:
         reference: of the job
@@ -131,7 +131,10 @@ def traces_of(
     for size in sorted(sizes):
         trace = steps.tracer.trace(size)
         found[size] = TracedStep(trace=trace, costs=steps.costs(trace))
-        if minimum_memory(trace).nbytes > max(problem.cluster.memory_bytes):
+        state_bytes = sum(one.nbytes for one in trace.storages if one.role in WEIGHTS)
+        if minimum_memory(trace).nbytes - state_bytes + state_bytes // problem.devices > max(
+            problem.cluster.memory_bytes
+        ):
             break
     return found
 
@@ -293,7 +296,7 @@ class Estimated(CatalogBackend):
         problem = machine_problem(reference, request)
         self._progress("searching", 0, 0)
         problem, found = search_within_memory(reference, problem, request)
-        said = filter(None, [said_of_compression(found, request.pins), said_of_stages(found.chosen.strategy)])
+        said = filter(None, [said_of_compression(found, request.pins)])
         notes = (
             *problem.graph.notes,
             *placement_notes(problem, found.chosen.strategy),
@@ -514,7 +517,7 @@ def _score(
     else:
         strategy = fed_as_asked(strategy, problem.pins)
     traces: Mapping[int, TracedStep] = {}
-    if strategy.memory_bytes is not None and strategy.pp == 1:
+    if strategy.memory_bytes is not None:
         traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
         problem = replace(problem, traces=traces)
     try:

@@ -144,8 +144,7 @@ def load_plan(
         gathers=strategy.zero >= 2,
         compressions=() if strategy.compression is None else (strategy.compression,),
     )
-    whole = strategy.memory_bytes is not None and strategy.pp == 1
-    traces = trace_job(source, {size}, progress) if whole else {}
+    traces = {} if strategy.memory_bytes is None else trace_job(source, {size}, progress)
     table = try_strategy(source, job, graph, cluster, strategy, program, table, progress) or table
     if strategy.memory_bytes is None:
         costs = price(program, graph, strategy, table, cluster, batch=job.global_batch_size)

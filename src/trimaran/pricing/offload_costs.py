@@ -243,7 +243,7 @@ class HookCosts:
         return packs * self.tick_s + moved_bytes * (self.moving_s_per_byte + copying_s_per_byte)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class TracedStep:
     """Input of a memory plan.
 

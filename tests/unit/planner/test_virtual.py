@@ -9,10 +9,14 @@ from tests.raising import raises
 from tests.unit.planner.test_search import GRAPH, TABLE
 
 from trimaran.base.errors import InfeasibleError
+from trimaran.graph.trace.types import TraceOp
+from trimaran.graph.types import Graph, Phase
 from trimaran.memory import minimum_memory
 from trimaran.planner import Search, search
-from trimaran.planner.candidates import Candidate, squeeze
-from trimaran.planner.pins import pins_of_strategy
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.memory_plans import squeeze
+from trimaran.planner.pins import NO_PINS, pins_of_strategy
+from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
 from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program import Kind
@@ -78,8 +82,6 @@ def test_hooks_lengthen_a_step_that_moves_something() -> None:
 
 def test_devices_that_are_added_bring_a_core_each() -> None:
     """Copying takes 1 s a byte of the ranks where every core has one: two ranks on two cores, not two on four."""
-    from trimaran.planner.problem import effect_of_memory
-
     free = traced(repeatable=False)
     busy = dataclasses.replace(free, hooks=HookCosts(copying_s_per_byte=1.0, cores=2))
     strategy = builders.strategy(dp=2, memory_bytes=peak(free) - 2 * MIB)
@@ -88,7 +90,7 @@ def test_devices_that_are_added_bring_a_core_each() -> None:
         given = builders.problem(graph=GRAPH, table=TABLE, batch=16, traces={8: step})
         effect = effect_of_memory(strategy, changed(given, parse_change(f"devices={devices}")))
         assert effect is not None
-        return effect.factor
+        return effect[0].factor
 
     assert factor(busy, 2) > 1e6
     assert factor(busy, 4) == factor(free, 4)
@@ -136,16 +138,12 @@ def test_without_traces_nothing_is_virtualized() -> None:
 
 
 def test_a_budget_without_a_trace_is_refused() -> None:
-    from trimaran.planner.problem import assess
-
     problem = builders.problem(graph=GRAPH, table=TABLE, batch=16)
     with raises("plan.microbatch-not-traced", microbatch=16):
         assess(builders.strategy(memory_bytes=MIB), problem)
 
 
 def test_forwards_and_backwards_take_longer_by_the_factor() -> None:
-    from trimaran.planner.problem import assess, costs_of
-
     step = traced(bytes_per_s=MIB, repeatable=False)
     problem = builders.problem(graph=GRAPH, table=TABLE, batch=16, traces={16: step})
     plain = assess(builders.strategy(), problem)
@@ -158,12 +156,70 @@ def test_forwards_and_backwards_take_longer_by_the_factor() -> None:
         assert after == pytest.approx(before * factor if longer else before)
 
 
+def staged(samples: int, *, bytes_per_s: float = 1e12, nbytes: int = MIB) -> tuple[Graph, TracedStep]:
+    """The network of the search's other tests, and a trace of it whose operations make so many bytes each."""
+    units = [Unit(nbytes=nbytes, forward_s=1e-3 * samples, backward_s=2e-3 * samples, repeatable=False)] * len(
+        GRAPH.ops
+    )
+    trace = chain_trace(units, batch_bytes=nbytes)
+    names = [op.id for op in GRAPH.ops]
+    events = tuple(
+        dataclasses.replace(event, origin=names[int(event.name[1:]) if event.name[1:].isdigit() else -1])
+        if isinstance(event, TraceOp) and event.phase is not Phase.UPDATE
+        else event
+        for event in trace.events
+    )
+    trace = dataclasses.replace(trace, events=events)
+    costs = measured_costs(trace, to_host_bytes_per_s=bytes_per_s, to_device_bytes_per_s=bytes_per_s)
+    graph = dataclasses.replace(GRAPH, ops=tuple(dataclasses.replace(op, origins=(op.id,)) for op in GRAPH.ops))
+    return graph, TracedStep(trace=trace, costs=costs)
+
+
+def test_stages_under_a_budget_take_the_time_of_their_own_plans() -> None:
+    """Slow copies: the first stage, with two microbatches in flight, has to offload, and takes longer for it."""
+    graph, step = staged(4, bytes_per_s=100 * MIB)
+    problem = builders.problem(graph=graph, table=TABLE, batch=16, traces={4: step})
+    plain = assess(builders.strategy(pp=2, schedule="1f1b", microbatches=4), problem)
+    roomy, tight = (dataclasses.replace(plain.strategy, memory_bytes=room * MIB) for room in (64, 10))
+    effects = effect_of_memory(tight, problem)
+    assert effects is not None
+    assert list(effects) == [0, 1]
+    assert effects[0].factor > effects[1].factor
+    assert max(effect.peak_bytes for effect in effects.values()) <= 10 * MIB
+    assert assess_split(roomy, problem).step_time_s == pytest.approx(plain.step_time_s)
+    found = assess_split(tight, problem)
+    assert found.step_time_s > plain.step_time_s
+    assert max(found.peak_bytes) <= 10 * MIB
+    with raises("memory-plan.below-minimum", InfeasibleError, match="stage 0"):
+        assess_split(dataclasses.replace(tight, memory_bytes=MIB), problem)
+
+
+def test_a_pipeline_that_lacks_memory_alone_is_planned_with_offload() -> None:
+    """Pinned to two stages, whose activations by the network's own graph do not fit: each stage has a memory plan."""
+    pins = dataclasses.replace(NO_PINS, pp=2, tp=1, dp=1, schedule="1f1b", microbatches=4)
+    graph, step = staged(4, nbytes=2)
+    table = dataclasses.replace(TABLE, fingerprint=dataclasses.replace(TABLE.fingerprint, kind="cuda"))
+
+    def within(room: int, traces: dict[int, TracedStep]) -> Candidate | None:
+        problem = builders.problem(graph=graph, table=table, batch=16, pins=pins, memory_bytes=room, traces=traces)
+        try:
+            return search(problem).chosen
+        except InfeasibleError:
+            return None
+
+    room = next(room for room in range(1024, 0, -16) if within(room, {}) is None)
+    found = within(room, {4: step})
+    assert found is not None
+    assert (found.strategy.pp, found.strategy.memory_bytes) == (2, room)
+    assert max(found.peak_bytes) <= room
+
+
 def test_a_named_budget_is_that_of_the_plan_and_of_stages_too() -> None:
     """Named with a budget a pipeline has it; with a schedule whose stages have no memory plan it is refused."""
     room = 64 * MIB
-    found = search(
-        builders.problem(graph=GRAPH, table=TABLE, batch=16, pins=pins_of_strategy("pp2 1f1b m2 in 64.0 MiB"))
-    )
+    graph, step = staged(8)
+    pins = pins_of_strategy("pp2 1f1b m2 in 64.0 MiB")
+    found = search(builders.problem(graph=graph, table=TABLE, batch=16, pins=pins, traces={8: step}))
     assert {one.strategy.memory_bytes for one in found.candidates} == {room}
     assert (found.chosen.strategy.pp, found.chosen.strategy.schedule) == (2, "1f1b")
     assert "in 64.0 MiB" in found.chosen.name

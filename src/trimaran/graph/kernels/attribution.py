@@ -15,7 +15,7 @@ Every kernel of forward and backward is given out, once: what a step takes is th
 out: the update, which belongs to parameters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy
@@ -62,19 +62,15 @@ def attribute(graph: Graph, workload: Workload) -> Attribution:
         graph: of the model, its loss last
         workload: of the same model, at any batch
     """
-    known = _by_origin(graph)
     entries: list[tuple[int, int, float, bool]] = []
-    whole = known[ROOT] if is_whole(graph) else []
-    last = [0]
-    for place, work in enumerate(workload.works):
-        if work.phase is Phase.UPDATE:
-            continue
-        last = _find(known, work.origin) or whole or last
+    works = [(place, work) for place, work in enumerate(workload.works) if work.phase is not Phase.UPDATE]
+    owners = operations_of(graph, (work.origin for _, work in works))
+    for (place, work), numbers in zip(works, owners, strict=True):
         backward = work.phase is Phase.BACKWARD
-        moved = [_moved(graph.ops[number], workload.batch, backward=backward) for number in last]
+        moved = [_moved(graph.ops[number], workload.batch, backward=backward) for number in numbers]
         total = sum(moved)
-        for number, nbytes in zip(last, moved, strict=True):
-            entries.append((place, number, nbytes / total if total else 1.0 / len(last), backward))
+        for number, nbytes in zip(numbers, moved, strict=True):
+            entries.append((place, number, nbytes / total if total else 1.0 / len(numbers), backward))
     columns = list(zip(*entries, strict=True)) or [(), (), (), ()]
     return Attribution(
         work=numpy.array(columns[0], dtype=numpy.int64),
@@ -82,6 +78,21 @@ def attribute(graph: Graph, workload: Workload) -> Attribution:
         fraction=numpy.array(columns[2], dtype=numpy.float64),
         backward=numpy.array(columns[3], dtype=numpy.bool_),
     )
+
+
+def operations_of(graph: Graph, origins: Iterable[str]) -> Iterator[list[int]]:
+    """The operations that each kernel of a trace belongs to, as indices of `Graph.ops`; none is left out.
+
+    Args:
+        graph: of the model, its loss last
+        origins: of kernels of forward and backward, in the order of the trace (`TraceOp.origin`)
+    """
+    known = _by_origin(graph)
+    whole = known[ROOT] if is_whole(graph) else []
+    last = [0]
+    for origin in origins:
+        last = _find(known, origin) or whole or last
+        yield last
 
 
 def with_kept(graph: Graph, kept: Sequence[KeptBytes]) -> Graph:
@@ -102,15 +113,12 @@ def with_kept(graph: Graph, kept: Sequence[KeptBytes]) -> Graph:
     if not kept:
         return graph
     made = _made_storages(graph)
-    whole, known = (list(range(len(graph.ops))) if is_whole(graph) else []), _by_origin(graph)
     wanted = dict.fromkeys(range(len(graph.ops)), Affine())
-    last = [0]
-    for one in kept:
-        last = _find(known, one.origin) or whole or last
-        weights = [sum(graph.storages[name].at(1) for name in made.get(number, ())) for number in last]
+    for one, numbers in zip(kept, operations_of(graph, (one.origin for one in kept)), strict=True):
+        weights = [sum(graph.storages[name].at(1) for name in made.get(number, ())) for number in numbers]
         total = sum(weights)
-        for number, weight in zip(last, weights, strict=True):
-            share = weight / total if total else 1.0 / len(last)
+        for number, weight in zip(numbers, weights, strict=True):
+            share = weight / total if total else 1.0 / len(numbers)
             wanted[number] += Affine(one.fixed * share, one.per_sample * share)
     sizes = dict(graph.storages)
     for number, own in made.items():

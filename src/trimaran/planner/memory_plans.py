@@ -1,0 +1,210 @@
+"""Offload and recompute of a strategy: what its memory budget costs.
+
+The step of one microbatch of the whole network was traced. A memory plan is made for the budget, and the step is
+simulated with and without it. The plan lengthens forwards and backwards of the program by the same factor. The places
+of its stalls are not modelled, so communication that overlaps with a backward (the gradient exchange) still does.
+
+    a whole network a rank    one microbatch is planned; each has the same plan
+    stages of a pipeline      all microbatches of a rank are planned, in the order of its schedule (`memory.stages`)
+
+The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
+and the budget of a trace, whose gradients come and go, is smaller by that much. So it is by all state of a stage.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.units import format_bytes
+from trimaran.graph.trace.types import Role
+from trimaran.graph.types import Graph, Phase
+from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.search import plan_memory
+from trimaran.memory.stages import segmented, stage_step, turns_of
+from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.types import Cost, ProgramCosts
+from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.memory import KEEP_ALL
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program
+from trimaran.simulator.memory import simulate_memory
+
+_COMPUTES = frozenset({Kind.FORWARD, Kind.BACKWARD})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Squeeze:
+    """Effect of a memory budget on a rank.
+
+    Attributes:
+        factor: time of its forwards and backwards, relative to that without offload or recompute
+        peak_bytes: most that lives at once [bytes]
+    """
+
+    factor: float
+    peak_bytes: int
+
+
+Squeezes = Mapping[int, Squeeze]
+"""Of each rank of a replica, by the first segment that it has."""
+
+
+def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
+    """Cost of the memory budget of a strategy that has the whole network on each rank.
+
+    Args:
+        strategy: with a budget
+        traced: the step of its microbatch
+        host_bytes: most that a rank may offload to its host at once [bytes]; None: no limit
+
+    Raises:
+        InputError: the strategy has no budget
+        InfeasibleError: the budget is below the memory of the step's largest operation, or the host has too little room
+    """
+    gradients = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
+    return _planned(traced, strategy, resident_bytes=gradients, host_bytes=host_bytes)
+
+
+def squeeze_stages(
+    strategy: Strategy,
+    traced: TracedStep,
+    graph: Graph,
+    program: Program,
+    *,
+    resident_bytes: Sequence[int],
+    through_memory: bool = False,
+    host_bytes: int | None = None,
+) -> Squeezes:
+    """Cost of the memory budget of each stage of a pipeline.
+
+    Args:
+        strategy: with a budget and boundaries
+        traced: the step of its microbatch, of the whole network
+        graph: the network
+        program: one step
+        resident_bytes: parameters, gradients and optimizer state of each rank [bytes]
+        through_memory: messages between stages lie in rings of memory, with room for those of a step and one more
+        host_bytes: most that a rank may offload to its host at once [bytes]; None: no limit
+
+    Raises:
+        InputError: the strategy has no budget
+        InfeasibleError: the budget is below the minimum memory of a stage, or the host has too little room
+    """
+    # A plan is made once for a strategy on its devices: its costs are asked for again by whoever explains it.
+    known = _KNOWN.setdefault(traced, {})
+    rings = [ring_bytes(program, rank) if through_memory else 0 for rank in range(len(program.ranks))]
+    resident = tuple(map(sum, zip(resident_bytes, rings, strict=True)))
+    key = (strategy, resident, host_bytes)
+    if key not in known:
+        whole = segmented(traced, graph, [[op.id for op in ops] for ops in segment_ops(graph, strategy)])
+        found: dict[int, Squeeze] = {}
+        for rank, instructions in enumerate(program.ranks):
+            first = _first_segment(instructions)
+            if first in found:
+                continue
+            step = stage_step(whole, turns_of(instructions))
+            _check_room(strategy, step, first, resident[rank] + step.costs.workspace_bytes)
+            found[first] = _planned(step, strategy, resident_bytes=resident[rank], host_bytes=host_bytes)
+        known[key] = found
+    return known[key]
+
+
+_KNOWN: WeakKeyDictionary[TracedStep, dict[object, Squeezes]] = WeakKeyDictionary()
+
+
+def _check_room(strategy: Strategy, step: TracedStep, stage: int, staying: int) -> None:
+    """Refuse a budget below the minimum memory of a stage."""
+    least, budget_bytes = minimum_memory(step.trace), strategy.memory_bytes or 0
+    if staying + least.nbytes > budget_bytes:
+        raise InfeasibleError(
+            f"stage {stage} of {strategy.name} needs at least {format_bytes(staying + least.nbytes)}: parameters, "
+            f"gradients, optimizer state and buffers {format_bytes(staying)}, and {least.describe()}. What would help: "
+            "more microbatches, more stages, or a larger budget",
+            code="memory-plan.below-minimum",
+            stage=stage,
+            budget_bytes=budget_bytes,
+            minimum_memory_bytes=staying + least.nbytes,
+        )
+
+
+def ring_bytes(program: Program, rank: int) -> int:
+    """Rings of memory through which a rank sends to others of its machine and receives [bytes].
+
+    Each has room for all messages of a step between two ranks in one direction, and one more.
+
+    Args:
+        program: one step
+        rank: whose messages
+    """
+    sizes: dict[tuple[int, int | None], list[int]] = {}
+    for item in program:
+        if item.kind in SENDS and rank in (item.rank, item.peer):
+            sizes.setdefault((item.rank, item.peer), []).append(item.nbytes)
+    return sum(sum(found) + max(found) for found in sizes.values())
+
+
+def _first_segment(instructions: Sequence[Instruction]) -> int:
+    return min((item.segment or 0 for item in instructions if item.kind in _COMPUTES), default=0)
+
+
+def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, host_bytes: int | None) -> Squeeze:
+    """Plan the memory of a step.
+
+    Args:
+        traced: the step
+        strategy: with a budget
+        resident_bytes: that stay from step to step, besides what the trace has [bytes]
+        host_bytes: most that may be offloaded at once [bytes]; None: no limit
+    """
+    if strategy.memory_bytes is None:
+        raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
+    trace, costs = traced.trace, replace(traced.costs, host_bytes=host_bytes)
+    staying = resident_bytes + costs.workspace_bytes
+    outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
+    kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
+    update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
+    added_s = max(0.0, outcome.run.step_time_s - kept_s)
+    if outcome.plan.moved:
+        moved_bytes = outcome.run.to_host_bytes
+        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
+    return Squeeze(
+        factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
+        peak_bytes=outcome.live.peak + staying,
+    )
+
+
+def squeezed(costs: ProgramCosts, program: Program, effects: Squeezes) -> ProgramCosts:
+    """The costs of a program under a memory budget.
+
+    Args:
+        costs: without offload or recompute
+        program: that they price
+        effects: of the budget on each rank of a replica
+
+    Returns:
+        Forwards and backwards take longer; the first forward of a microbatch takes the rest up to the peak, and its
+        backward gives it back. Where several microbatches are in flight, the first of them takes it, and the last gives
+        it back. Messages between stages are in it.
+    """
+    compute: dict[str, Cost] = dict(costs.compute)
+    memory: dict[str, tuple[int, int]] = dict(costs.memory)
+    for rank, instructions in enumerate(program.ranks):
+        effect = effects[_first_segment(instructions)]
+        above = max(0, effect.peak_bytes - (costs.resident_bytes[rank] if rank < len(costs.resident_bytes) else 0))
+        in_flight = 0
+        for instruction in instructions:
+            if instruction.kind in SENDS or instruction.kind in RECEIVES:
+                memory[instruction.id] = (0, 0)
+            if instruction.kind not in _COMPUTES:
+                continue
+            forward = instruction.kind is Kind.FORWARD
+            compute[instruction.id] = compute[instruction.id].scaled(effect.factor)
+            alone = in_flight == 0 if forward else in_flight == 1
+            memory[instruction.id] = ((above, 0) if forward else (0, above)) if alone else (0, 0)
+            in_flight += 1 if forward else -1
+    return replace(costs, compute=compute, memory=memory)
+
+
+def _gradient_bytes(traced: TracedStep) -> int:
+    return sum(storage.nbytes for storage in traced.trace.storages if storage.role is Role.GRADIENT)
