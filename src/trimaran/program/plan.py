@@ -271,6 +271,9 @@ def plan_verdict(plan: Plan) -> str:
     if not others or min(others)[0] <= 0:
         return f"{verdict}."
     best_s, name = min(others)
+    if plan.strategy.is_plain_data_parallel and best_s >= found.step_time_s:
+        # A baseline that is chosen is not listed as one.
+        return f"{verdict}; it is the best baseline itself."
     return f"{verdict}; {best_s / found.step_time_s:.2f} times the speed of the best baseline, {name}."
 
 

@@ -407,6 +407,17 @@ class Strategy(Degrees):
         return self.schedule == "pipedream" and self.pp > 1 and not self.parts
 
     @property
+    def is_plain_data_parallel(self) -> bool:
+        """Whether it is what DDP does: whole replicas on all devices, with nothing sharded or compressed.
+
+        Example:
+            >>> Strategy(dp=4, microbatches=2).is_plain_data_parallel, Strategy(dp=4, zero=1).is_plain_data_parallel
+            (True, False)
+        """
+        kept = self.dp == self.devices and not self.zero and not self.shards and not self.parts
+        return kept and self.compression is None
+
+    @property
     def segments(self) -> int:
         """Segments of the network."""
         return len(self.parts) or len(self.boundaries) + 1
