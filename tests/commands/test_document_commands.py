@@ -28,6 +28,7 @@ from trimaran.base.system import allowed_cores
 NOT_RUN = {
     "pip ": "scripts/newcomer.py builds and installs the wheel",
     "torchtitan.train": "torchtitan is not among what tests need",
+    "--rehearse --to torchtitan": "the same",
     "nvidia-smi": "needs a GPU's driver",
     "--rdzv-endpoint": "needs two nodes; tests/engines starts this on emulated ones",
     "srun": "a script of Slurm; tests/engines runs it by emulated daemons",
@@ -169,11 +170,15 @@ def given(page: Path, folder: Path, names: set[str]) -> None:
         run("trimaran train job.py:make_job --devices 1 --epochs 1 --save-every 2", folder)
 
 
+OUTPUT = r"(?:-o|--output|>) (\S+)"
+"""A file that a command writes."""
+
+
 def named(text: list[str]) -> set[str]:
     """Files that commands read before they write them."""
     found, written = set(), set()
     for command in text:
-        outputs = set(re.findall(r"(?:-o|--output|>) (\S+)", command))
+        outputs = set(re.findall(OUTPUT, command))
         words = set(re.findall(r"[\w/]+\.(?:py|json|toml|csv|txt)\b", command)) | set(re.findall("runs/NAME", command))
         found |= words - outputs - written
         written |= outputs
@@ -211,10 +216,15 @@ def run(command: str, folder: Path) -> str:
 
 
 def chosen(page: Path, *, long: bool) -> Iterator[str]:
-    """Commands of a page that run here; without `long` those that are quick."""
+    """Commands of a page that run here; without `long` quick ones that read nothing that a long one writes."""
+    missing: set[str] = set()
     for command in commands(page):
-        if reason(command, NOT_RUN) is None and (long or reason(command, LONG) is None):
+        if reason(command, NOT_RUN) is not None:
+            continue
+        if long or (reason(command, LONG) is None and not missing & set(command.split())):
             yield command
+        else:
+            missing |= set(re.findall(OUTPUT, command)) - {"plan.json", "simple.json", "train.py"}  # `given` has them
 
 
 def check(page: Path, folder: Path, *, long: bool) -> None:
