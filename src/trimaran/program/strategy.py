@@ -407,17 +407,6 @@ class Strategy(Degrees):
         return self.schedule == "pipedream" and self.pp > 1 and not self.parts
 
     @property
-    def is_plain_data_parallel(self) -> bool:
-        """Whether it is what DDP does: whole replicas on all devices, with nothing sharded or compressed.
-
-        Example:
-            >>> Strategy(dp=4, microbatches=2).is_plain_data_parallel, Strategy(dp=4, zero=1).is_plain_data_parallel
-            (True, False)
-        """
-        kept = self.dp == self.devices and not self.zero and not self.shards and not self.parts
-        return kept and self.compression is None
-
-    @property
     def segments(self) -> int:
         """Segments of the network."""
         return len(self.parts) or len(self.boundaries) + 1
@@ -856,3 +845,17 @@ def needs_graph(strategy: Strategy) -> bool:
     """
     split = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
     return split or strategy.zero > 0 or strategy.sync == "p2p"
+
+
+def is_plain_data_parallel(strategy: Strategy) -> bool:
+    """Whether a strategy is what DDP does: whole replicas on all devices, with nothing sharded or compressed.
+
+    Args:
+        strategy: any
+
+    Example:
+        >>> is_plain_data_parallel(Strategy(dp=4, microbatches=2)), is_plain_data_parallel(Strategy(dp=4, zero=1))
+        (True, False)
+    """
+    kept = strategy.dp == strategy.devices and not strategy.zero and not strategy.shards and not strategy.parts
+    return kept and strategy.compression is None

@@ -12,7 +12,7 @@ from trimaran.base.html import DataTable
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.plan import CandidateRow, Plan
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, is_plain_data_parallel
 from trimaran.report.page.charts import (
     GROUND,
     INK,
@@ -576,7 +576,7 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
             continue
         found = batch / row.prediction.step_time_s, row.strategy.name
         count = row.strategy.devices
-        names = ["best plan"] + (["DDP"] if row.strategy.is_plain_data_parallel else [])
+        names = ["best plan"] + (["DDP"] if is_plain_data_parallel(row.strategy) else [])
         for name in names:
             best[name][count] = max(best[name].get(count, (0.0, "")), found)
     counts = sorted(best["best plan"])
