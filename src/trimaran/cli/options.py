@@ -70,7 +70,7 @@ Objective = Annotated[
     str | None,
     typer.Option(
         "--objective",
-        help='What to make best: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
+        help='What to optimise: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
         "(with --curve).",
         show_default="throughput, with --curve time, or that of the plan",
     ),

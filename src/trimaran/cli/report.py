@@ -40,6 +40,7 @@ def report(
 
         from trimaran.base.units import format_bytes
         from trimaran.features.report_page import report as write
+        from trimaran.report.page.layout import by_way
 
         with progress_shown() as progress:
             found = write(path, output, simulate=simulate, progress=progress)
@@ -50,6 +51,6 @@ def report(
         out.print(f"[bold]{escape(found.verdict)}[/]")
         out.print()
         out.print(f"{len(found.sections)} sections: {escape(', '.join(found.sections))}.")
-        for title, how in found.absent:
+        for title, how in by_way(found.absent):
             out.print(f"[dim]not in it: {escape(title)}; {escape(how)}[/]")
         out.print(f"{escape(str(found.path))} ({format_bytes(found.nbytes)}): open it in any browser", soft_wrap=True)

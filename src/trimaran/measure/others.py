@@ -154,7 +154,7 @@ def unsettled_note(share: float | None) -> str:
     if share is None or share <= BUSY:
         return ""
     return (
-        f"other programs take {100 * share:.0f} % of the cores while costs are measured: predictions will be too long; "
+        f"other programs take {100 * share:.0f} % of the cores while costs are measured: predictions may be wrong; "
         "`trimaran calibrate` measures again when the machine is idle"
     )
 

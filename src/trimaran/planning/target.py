@@ -396,7 +396,7 @@ def _no_curve(asked: Goal, known: Known) -> tuple[str, ...]:
     if known.says_length or asked == "throughput":
         return ()
     return (
-        f"the {asked} to the target is not known without a convergence curve, so throughput was made best: give "
+        f"the {asked} to the target is not known without a convergence curve, so the plan is for throughput: give "
         "--curve NAME|FILE (`trimaran curve --list`), or measure one with `trimaran converge`",
     )
 

@@ -25,7 +25,14 @@ from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
-from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Strategy, check_planned
+from trimaran.program.strategy import (
+    Degrees,
+    GradientType,
+    OptimizerState,
+    Strategy,
+    check_planned,
+    is_plain_data_parallel,
+)
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Program
 
@@ -271,6 +278,9 @@ def plan_verdict(plan: Plan) -> str:
     if not others or min(others)[0] <= 0:
         return f"{verdict}."
     best_s, name = min(others)
+    if is_plain_data_parallel(plan.strategy) and best_s >= found.step_time_s:
+        # A baseline that is chosen is not listed as one.
+        return f"{verdict}; it is the best baseline itself."
     return f"{verdict}; {best_s / found.step_time_s:.2f} times the speed of the best baseline, {name}."
 
 

@@ -845,3 +845,17 @@ def needs_graph(strategy: Strategy) -> bool:
     """
     split = strategy.pp * strategy.tp > 1 or bool(strategy.parts) or bool(strategy.shards)
     return split or strategy.zero > 0 or strategy.sync == "p2p"
+
+
+def is_plain_data_parallel(strategy: Strategy) -> bool:
+    """Whether a strategy is what DDP does: whole replicas on all devices, with nothing sharded or compressed.
+
+    Args:
+        strategy: any
+
+    Example:
+        >>> is_plain_data_parallel(Strategy(dp=4, microbatches=2)), is_plain_data_parallel(Strategy(dp=4, zero=1))
+        (True, False)
+    """
+    kept = strategy.dp == strategy.devices and not strategy.zero and not strategy.shards and not strategy.parts
+    return kept and strategy.compression is None

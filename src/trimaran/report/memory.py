@@ -491,7 +491,7 @@ def budget_line(estimate: MemoryEstimate) -> str:
     """Where the budget comes from."""
     budget = format_bytes(estimate.budget_bytes)
     workspace = format_bytes(estimate.workspace_bytes)
-    besides = f"; besides, {workspace} of workspace for products" if estimate.workspace_bytes else ""
+    besides = f"; besides, {workspace} of workspace for matrix products" if estimate.workspace_bytes else ""
     if estimate.card_bytes is None:
         peak_bytes = estimate.keep.peak_bytes
         share = estimate.budget_bytes / peak_bytes if peak_bytes else 0.0
@@ -516,10 +516,17 @@ def verdict_line(estimate: MemoryEstimate) -> str:
         return f"{what} fits {budget}: it needs {peak}."
     if plan.fits:
         return (
-            f"{what} fits {budget} with offload and recompute alone, {slower(plan.slowdown)} a step: without a plan it "
-            f"needs {peak}."
+            f"{what} fits {budget} only {_means(estimate)}, {slower(plan.slowdown)} a step: without a plan it needs "
+            f"{peak}."
         )
     return f"{what} does not fit {budget} by the plan shown: without one it needs {peak}."
+
+
+def _means(estimate: MemoryEstimate) -> str:
+    """What the plan does to fit."""
+    if estimate.split is None:
+        return "with offload and recompute"
+    return f"with {estimate.split.name}, offload and recompute"
 
 
 def parts_table(estimate: MemoryEstimate) -> Table:

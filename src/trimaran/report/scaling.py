@@ -531,14 +531,16 @@ def legend_lines(study: ScalingStudy) -> list[str]:
     """The legend of the columns."""
     in_ms = {_unit(rows) for rows in groups(study.rows, strong=study.mode == "strong")} == {"ms"}
     data = ", waits for data" if study.feeding else ""
+    made = [f"Times are {study.source}; {study.software}.", *study.notes]
+    if not study_tables(study):
+        return made
     return [
         f"{'ms' if in_ms else 'Parts'} of a step; FP+BP: forward and backward, during the exchange; overlap, exposed: "
         f"communication during it and not; optim: update; other: calls, copies into buffers, waits for the "
         f"slowest{data}; ±: half of the 90 % interval.",
         "memory: of the rank that needs the most, G: GiB, M: MiB; !: more than a device has, so that it cannot be run.",
         "speedup: by one device; eff.: that by the devices; limit: bottleneck.",
-        f"Times are {study.source}; {study.software}.",
-        *study.notes,
+        *made,
     ]
 
 
@@ -710,10 +712,15 @@ def _shortage_line(study: ScalingStudy, short: MemoryShortage) -> str:
 
 
 def next_words(study: ScalingStudy) -> list[str]:
-    """The command that finds the best plan for the devices and the batch of the fastest row that fits."""
-    fitting = [row.step for row in study.rows if row.fits] or [row.step for row in study.rows]
-    most = max(fitting, key=lambda step: step.devices)
-    asked = ["--devices", str(most.devices), "--batch", str(most.local_batch * most.devices)]
+    """The command that finds the best plan for the devices and the batch of the fastest row that fits.
+
+    Where none does, a plan may need all devices to shard the state, and takes its usual batch.
+    """
+    fitting = [row.step for row in study.rows if row.fits]
+    asked = []
+    if fitting:
+        most = max(fitting, key=lambda step: step.devices)
+        asked = ["--devices", str(most.devices), "--batch", str(most.local_batch * most.devices)]
     precision = ["--precision", study.precision] if study.precision_source == AS_ASKED else []
     return ["trimaran", "plan", study.job, "--cluster", study.cluster, *asked, *precision]
 

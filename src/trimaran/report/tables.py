@@ -258,7 +258,7 @@ def kind_table(comparison: Comparison) -> Table:
     for kind in comparison.kinds:
         measured_s = kind.each.measured_s
         table.add_row(
-            f"{kind.kind} {_KINDS[kind.kind]}",
+            f"{kind.kind} {KIND_NAMES[kind.kind]}",
             str(kind.count),
             str(kind.observed),
             format_seconds(kind.each.predicted_s),
@@ -268,7 +268,7 @@ def kind_table(comparison: Comparison) -> Table:
     return table
 
 
-_KINDS: Mapping[Kind, str] = {
+KIND_NAMES: Mapping[Kind, str] = {
     Kind.LOAD: "load a batch",
     Kind.FORWARD: "forward",
     Kind.BACKWARD: "backward",
@@ -291,6 +291,7 @@ _KINDS: Mapping[Kind, str] = {
     Kind.RECOMPUTE: "recompute",
     Kind.EVALUATE: "evaluate",
 }
+"""What a kind of instruction does, for people."""
 
 
 def utilization_table(devices: Sequence[Breakdown], *, peaks: Sequence[int] = ()) -> Table:

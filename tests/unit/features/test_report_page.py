@@ -23,7 +23,7 @@ from trimaran.features.report_page import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan_files import write_planned
-from trimaran.program.plan import write_plan
+from trimaran.program.plan import plan_verdict, write_plan
 from trimaran.report.page.studies import READERS
 from trimaran.report.run_report import write_report
 
@@ -52,6 +52,7 @@ def timeline(text: str) -> dict[str, object]:
 
 def test_a_run_has_all_that_its_folder_knows(tmp_path: Path) -> None:
     found, text = made(write_run(tmp_path / "run"), tmp_path / "report.html")
+    assert "F forward" in text
     assert found.sections == (
         "Predicted against measured",
         "Where a step goes, by rank",
@@ -162,6 +163,11 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
     found, text = made(path, tmp_path / "report.html")
     assert found.verdict.startswith("digits on 2 × one core: pp2 1f1b is predicted at 9.00 s a step")
     assert "1.11 times the speed of the best baseline, dp2" in found.verdict
+    # Plain data parallelism that is chosen is compared with no slower baseline.
+    row = small_plan().candidates[1]
+    assert row.prediction is not None
+    plain = replace(small_plan(), strategy=row.strategy, prediction=replace(row.prediction, step_time_s=8.0))
+    assert plan_verdict(plain).endswith("; it is the best baseline itself.")
     assert found.sections == (
         "Predicted step",
         "Scaling",
@@ -331,6 +337,8 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
         assert "trimaran export" in dict(of_file.absent)["Predicted against measured"]
         assert "--cluster dgx-h100:8 --tokens " in dict(of_file.absent)["Time to accuracy"]
         assert dict(of_file.absent)["Crossover with model parallelism"].endswith(" --cluster dgx-h100 --json")
+        assert dict(of_file.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
+        assert dict(found.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
 
 
 def test_a_plan_and_its_answer_agree_on_the_candidates(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from trimaran.report.page.layout import (
     Words,
     render_page,
 )
-from trimaran.report.page.steps import Considered, candidates_section
+from trimaran.report.page.steps import Considered, RankParts, candidates_section, parts_section
 
 AXIS = Axis(title="time [ms]")
 TABLE = DataTable(columns=("rank", "time [ms]"), rows=[("0", "1.5")])
@@ -389,3 +389,15 @@ def test_neighbouring_parts_of_a_step_differ_without_colour(theme: str) -> None:
     """Forward and backward, which stand next to each other everywhere, differ in luminance alone."""
     found = colours(theme)
     assert contrast(found["forward"], found["backward"]) >= 1.9
+
+
+def test_many_ranks_of_the_same_figures_are_one_row_of_the_table() -> None:
+    """Of 256 ranks the last 16 take longer to compute: two rows to print, not 256."""
+    ranks = [
+        RankParts(rank=rank, source="predicted", parts_s=(1.0 if rank < 240 else 2.0, *(0.0,) * 7), overlapped_s=0.0)
+        for rank in range(256)
+    ]
+    section = parts_section(ranks)
+    assert section is not None
+    tables = [part.table for part in section.content if isinstance(part, Chart) and part.table is not None]
+    assert [row[0] for row in tables[0].rows] == ["ranks 0–239", "ranks 240–255"]

@@ -102,7 +102,7 @@ _MEANINGS: Mapping[str, str] = {
     Part.UPDATE: "optimizer and clipping",
     Part.AFTER: "into buffers and out of them, and waiting for the slowest rank",
     Part.WAIT: "nothing runs",
-    PARTS["compute_s"]: "products, attention and the rest, on the slowest stage",
+    PARTS["compute_s"]: "matrix products, attention and the rest, on the slowest stage",
     PARTS["tensor_s"]: "in groups that share layers or sequences",
     PARTS["bubble_s"]: "the pipeline fills, drains and sends",
     PARTS["data_s"]: "of gradients and parameters, not overlapped",

@@ -588,7 +588,18 @@ def doubt(
             f"the machine is too busy: other programs took {others:.0%} of the cores, and {named} leads by "
             f"{max(lead, 0.0):.0%}. {_own_threads(findings) or 'Run it alone.'}"
         )
-    return None
+    return _unsure(widened(remedies, noise_of(findings, others)))
+
+
+def _unsure(remedies: Sequence[Remedy]) -> str | None:
+    """That the remedy which names the limiter may as well lengthen the step by what it should save to name it."""
+    if name_limiter(remedies) == COMPUTE or remedies[0].gain_interval[0] > -LIMIT_GAIN:
+        return None
+    low, high = remedies[0].gain_interval
+    return (
+        f"steps differ too much: the best remedy would save {remedies[0].predicted_gain:.0%}, with a 90 % interval of "
+        f"{low:.0%} to {high:.0%}. Run it alone, or longer."
+    )
 
 
 def _best(remedies: Sequence[Remedy], limiter: str) -> float:

@@ -94,7 +94,11 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     if machines > 1:
         yield f"machines of {each} ranks: write the first one's address for HOST, on each its number as machine_rank"
     if recipe.pp > 1:
-        yield f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out"
+        started = recipe.dp * recipe.tp * recipe.cp
+        yield (
+            f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out, and starts "
+            f"{started:,} {'process' if started == 1 else 'processes'} on as many devices, not on {recipe.devices:,}"
+        )
     if recipe.zero == 1:
         yield "ZeRO-1: in accelerate only through DeepSpeed; the file says replicas"
     if recipe.tp > 1 and recipe.zero < 2 and recipe.dp > 1:

@@ -27,6 +27,7 @@ from trimaran.report.page.steps import (
     RankParts,
     candidates_section,
     commands_section,
+    compared_devices,
     considered,
     memory_section,
     parts_section,
@@ -71,7 +72,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
             else "",
         ),
         "Where a step goes, by rank" if plan.has_program else "Where a step goes",
-        why_not if plan.has_program else f"the plan file does not hold it, its document does: {asked_again}",
+        why_not if plan.has_program else f"the plan file does not hold it, its JSON does: {asked_again}",
     )
     timelines = step_timelines(timeline, program=program)
     contents.add(
@@ -84,13 +85,12 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     contents.add(
         memory_section(timeline, None, plan.premises.memory_bytes, step_s=prediction.step_time_s),
         "Memory over time" if plan.has_program else "Memory by purpose",
-        why_not if plan.has_program else f"the plan file does not hold it, its document does: {asked_again}",
+        why_not if plan.has_program else f"the plan file does not hold it, its JSON does: {asked_again}",
     )
     contents.add(
         scaling_section(plan),
         "Scaling",
-        "the plan compares no numbers of devices: "
-        f"trimaran scale {job} --cluster {plan.premises.cluster or 'NAME'} --json > scale.json",
+        f"the plan compares no numbers of devices: {_scaled(plan)}",
     )
     modules = None
     if simulated is not None and plan.strategy.pp > 1:
@@ -119,7 +119,8 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     contents.add(
         None,
         "Crossover with model parallelism",
-        f"a study: trimaran crossover {job} --cluster {(plan.premises.cluster or 'NAME').partition(':')[0]} --json",
+        f"a study{'' if plan.has_program else ' of at most 5 billion parameters'}: trimaran crossover {job} "
+        f"--cluster {(plan.premises.cluster or 'NAME').partition(':')[0]} --json",
     )
     contents.sections.append(commands_section(_environment(plan), _commands(plan, str(path))))
     return Page(
@@ -152,6 +153,14 @@ def _simulated(path: Path, plan: Plan, asked: bool, progress: Progress) -> tuple
             raise
         reason = error.message.splitlines()[0]
         return None, f"the plan cannot be simulated here ({reason})"
+
+
+def _scaled(plan: Plan) -> str:
+    """The command that compares numbers of devices: large decoders do not fit one device, which `scale` begins with."""
+    job, cluster = shlex.quote(plan.job), plan.premises.cluster or "NAME"
+    if plan.has_program:
+        return f"trimaran scale {job} --cluster {cluster} --json > scale.json"
+    return f"trimaran plan {job} --cluster {cluster} --devices {compared_devices(len(plan.premises.devices))}"
 
 
 def _asked_again(plan: Plan) -> str:
@@ -209,7 +218,7 @@ def _environment(plan: Plan) -> dict[str, str]:
     found["global batch"] = f"{premises.global_batch_size:,} samples"
     if premises.sequence_length:
         found["sequence"] = f"{premises.sequence_length:,} tokens"
-    found["made best"] = plan.objective
+    found["objective"] = plan.objective
     return found
 
 

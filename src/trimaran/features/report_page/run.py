@@ -37,6 +37,7 @@ from trimaran.report.page.steps import (
 from trimaran.report.page.timeline import step_timelines
 from trimaran.report.plans import training_line
 from trimaran.report.run_report import run_verdict
+from trimaran.report.tables import KIND_NAMES
 from trimaran.report.timelines import read_timeline
 
 _Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
@@ -82,6 +83,12 @@ class _ByRank(msgspec.Struct):
     idle: _Figures
     unattributed: _Figures
     overlapped: _Figures
+
+
+def _named(token: str) -> str:
+    """A kind of instruction as a file has it, with what it does where that is known."""
+    does = {kind.value: name for kind, name in KIND_NAMES.items()}.get(token)
+    return f"{token} {does}" if does else token
 
 
 class _Kind(msgspec.Struct):
@@ -253,7 +260,9 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
             report.predicted.step_time_s,
             report.predicted.interval_s,
             measured,
-            kinds=[(one.kind, one.count, one.observed, one.predicted_s, one.measured_s) for one in report.by_kind],
+            kinds=[
+                (_named(one.kind), one.count, one.observed, one.predicted_s, one.measured_s) for one in report.by_kind
+            ],
         ),
         "Predicted against measured",
         f"the run wrote no report.json; one that ends does: {train}",

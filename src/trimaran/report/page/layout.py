@@ -277,7 +277,7 @@ _VIEWER = """<figure class="timeline">
 <div class="tools" data-off>
 <button type="button" data-do="in">Zoom in</button><button type="button" data-do="out">Zoom out</button>
 <button type="button" data-do="all">Whole step</button>
-<button type="button" data-do="taller">Taller rows</button><button type="button" data-do="lower">Lower rows</button>
+<button type="button" data-do="taller">Taller rows</button><button type="button" data-do="lower">Shorter rows</button>
 <label class="steps">step <select></select></label>
 </div>
 <ul class="legend"></ul>
@@ -299,9 +299,26 @@ def _timelines(part: Timelines) -> str:
     return f'<p>{escaped(part.note)}</p>\n{_VIEWER}\n<script type="application/json" id="timeline">{data}</script>'
 
 
+def by_way(absent: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What a page has not, those together that the same command gives.
+
+    Args:
+        absent: titles, and what gives each
+
+    Example:
+        >>> by_way([("Memory", "run"), ("Scaling", "scale"), ("Timeline", "run")])
+        [('Memory, Timeline', 'run'), ('Scaling', 'scale')]
+    """
+    titles: dict[str, list[str]] = {}
+    for title, how in absent:
+        titles.setdefault(how, []).append(title)
+    return [(", ".join(those), how) for how, those in titles.items()]
+
+
 def _absent(absent: Sequence[Absent]) -> Iterable[str]:
     if absent:
-        lines = "".join(f"<li><strong>{escaped(one.title)}</strong>: {_unbroken(one.how)}</li>" for one in absent)
+        found = by_way((one.title, one.how) for one in absent)
+        lines = "".join(f"<li><strong>{escaped(title)}</strong>: {_unbroken(how)}</li>" for title, how in found)
         yield '<section id="absent" class="full" aria-labelledby="absent-title">'
         yield f'<h2 id="absent-title">Not in this report</h2><ul>{lines}</ul></section>'
 

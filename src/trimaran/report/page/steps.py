@@ -12,7 +12,7 @@ from trimaran.base.html import DataTable
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.plan import CandidateRow, Plan
-from trimaran.program.strategy import Strategy
+from trimaran.program.strategy import Strategy, is_plain_data_parallel
 from trimaran.report.page.charts import (
     GROUND,
     INK,
@@ -219,6 +219,22 @@ def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, 
 # Where the time goes
 
 
+_FEW_RANKS = 20
+"""Rows that a chart shows by their names, and a table one by one."""
+
+
+def _rows_of_parts(ranks: Sequence[RankParts], size: float) -> list[tuple[str, ...]]:
+    """The rows of a table: where there are many, ranks of the same figures are one."""
+    rows: dict[tuple[str, ...], list[int]] = {}
+    for one in ranks:
+        figures = (*one.parts_s, sum(one.parts_s), one.overlapped_s)
+        alone = (str(one.rank),) if len(ranks) <= _FEW_RANKS else ()
+        rows.setdefault((*alone, one.source, *(f"{seconds / size:.4g}" for seconds in figures)), []).append(one.rank)
+    if len(ranks) <= _FEW_RANKS:
+        return list(rows)
+    return [(_ranks_words(held), *cells) for cells, held in rows.items()]
+
+
 def parts_section(ranks: Sequence[RankParts], *, note: str = "") -> Section | None:
     """Forward, backward, update, loading, communication and stalls of each rank, predicted and measured.
 
@@ -240,20 +256,11 @@ def parts_section(ranks: Sequence[RankParts], *, note: str = "") -> Section | No
             f"step [{unit}]",
             f"overlapped [{unit}]",
         ),
-        rows=[
-            (
-                str(one.rank),
-                one.source,
-                *(f"{seconds / size:.4g}" for seconds in one.parts_s),
-                f"{sum(one.parts_s) / size:.4g}",
-                f"{one.overlapped_s / size:.4g}",
-            )
-            for one in ranks
-        ],
+        rows=_rows_of_parts(ranks, size),
         words=frozenset({0, 1}),
     )
     caption = "Communication counts where the rank waits for it; what overlaps with work is no part of the step."
-    few = len(ranks) <= 20
+    few = len(ranks) <= _FEW_RANKS
     charts = [ranks] if few else [[one for one in ranks if one.source == source] for source in sources]
     content: list[Chart | Words] = []
     for n, shown in enumerate(charts):
@@ -542,9 +549,17 @@ def _candidate_cells(row: Considered) -> tuple[str, ...]:
     return (*head, format_seconds(row.step_s), ends, peak, row.says)
 
 
-def _is_plain_data_parallel(strategy: Strategy) -> bool:
-    kept = strategy.dp == strategy.devices and not strategy.zero and not strategy.shards and not strategy.parts
-    return kept and strategy.compression is None
+def compared_devices(most: int) -> str:
+    """Numbers of devices to compare, as `--devices` reads them: a quarter, half and all.
+
+    Args:
+        most: devices of a plan
+
+    Example:
+        >>> compared_devices(1024), compared_devices(2)
+        ('256,512,1024', '1,2')
+    """
+    return ",".join(str(count) for count in sorted({max(1, most // 4), max(1, most // 2), most}))
 
 
 def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) -> Section | None:
@@ -561,7 +576,7 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
             continue
         found = batch / row.prediction.step_time_s, row.strategy.name
         count = row.strategy.devices
-        names = ["best plan"] + (["DDP"] if _is_plain_data_parallel(row.strategy) else [])
+        names = ["best plan"] + (["DDP"] if is_plain_data_parallel(row.strategy) else [])
         for name in names:
             best[name][count] = max(best[name].get(count, (0.0, "")), found)
     counts = sorted(best["best plan"])

@@ -31,6 +31,7 @@ from trimaran.report.page.layout import Absent, Chart, Section, Words
 from trimaran.report.page.steps import (
     Considered,
     candidates_section,
+    compared_devices,
     drawn_placement,
     percent,
     prediction_section,
@@ -1677,8 +1678,12 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                 how="the analytical model chose degrees and has no program to simulate",
             )
         )
-    scale = f"trimaran scale {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster or 'NAME')} --json"
-    absent.append(Absent(title="Scaling", how=f"a study: {scale}"))
+    job, cluster = shlex.quote(found.job), shlex.quote(found.cluster or "NAME")
+    scale = f"a study: trimaran scale {job} --cluster {cluster} --json"
+    if chosen.parts_s:
+        several = compared_devices(found.devices)
+        scale = f"it compares no numbers of devices: trimaran plan {job} --cluster {cluster} --devices {several}"
+    absent.append(Absent(title="Scaling", how=scale))
     environment = {
         "cluster": found.cluster or "",
         "machine": found.machine,
@@ -1687,7 +1692,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         "precision": found.precision,
         "software": found.software,
         "sequence": f"{found.sequence:,} tokens" if found.sequence else "",
-        "made best": found.objective,
+        "objective": found.objective,
     }
     return StudyPage(
         kind="Plan",

@@ -97,6 +97,13 @@ def test_accelerate_reads_its_file(tmp_path: Path):
     assert config.mixed_precision == "bf16"
 
 
+def test_accelerate_says_how_many_processes_are_left_without_the_pipeline():
+    """Of 2 replicas, 4 tensor ranks and 2 stages there are 8 processes, and 16 devices."""
+    exported = to_accelerate(HYBRID)
+    assert exported.sections["cluster"]["num_processes"] == 8
+    assert any("starts 8 processes on as many devices, not on 16" in line for line in exported.lost)
+
+
 def test_accelerate_builds_its_plugins(monkeypatch):
     from accelerate import ParallelismConfig
     from accelerate.utils import FullyShardedDataParallelPlugin

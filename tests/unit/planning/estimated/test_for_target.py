@@ -110,7 +110,7 @@ def test_without_a_curve_it_is_the_plan_for_throughput() -> None:
     assert (document["objective"], document["asked"]) == ("throughput", "time")
     assert document["time_to_accuracy_s"] is None
     assert document["chosen"]["strategy"] == plan_document(plain)["chosen"]["strategy"]
-    assert any("throughput was made best" in note for note in document["notes"])
+    assert any("the plan is for throughput" in note for note in document["notes"])
     assert plain.outlook is None
     assert "asked" not in plan_document(plain)
 

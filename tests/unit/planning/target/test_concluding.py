@@ -98,7 +98,7 @@ def test_without_a_curve_throughput_is_made_best_and_said() -> None:
     assert (document["objective"], document["asked"]) == ("throughput", "time")
     assert document["time_to_accuracy_s"] is document["cost"] is document["epochs_to_converge"] is None
     assert document["curve"] is None
-    assert any("throughput was made best" in warning for warning in outlook.warnings)
+    assert any("the plan is for throughput" in warning for warning in outlook.warnings)
 
 
 def test_a_curve_of_another_task_is_refused(tmp_path: Path) -> None:
