@@ -17,7 +17,7 @@ from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.launch.world import World
 from trimaran.measure.tracing import trace_on_rank
 from trimaran.memory import minimum_memory
-from trimaran.memory.stages import segmented, stage_step, turns_of
+from trimaran.memory.stages import segmented, stage_step, passes_of
 from trimaran.memory_budget import planned_memory
 from trimaran.planner.memory_plans import ring_bytes
 from trimaran.pricing.memory import rank_states
@@ -73,7 +73,7 @@ def predicted(runs: list[Run], traced: TracedStep) -> list[list[tuple[int, int]]
         whole = segmented(traced, graph, [[op.id for op in ops] for ops in graph.parts(strategy.boundaries)])
         own = []
         for rank, state in enumerate(rank_states(program, graph, strategy)):
-            step = stage_step(whole, turns_of(program.ranks[rank])).trace
+            step = stage_step(whole, passes_of(program.ranks[rank])).trace
             stays = state.resident_bytes(state_bytes_per_byte=2.0) + ring_bytes(program, rank)
             own.append((stays + int(live_kept(step).max()), stays + minimum_memory(step).nbytes))
         found.append(own)

@@ -11,9 +11,9 @@ the first storage whose recipe reads it. Storages to offload are copied as soon 
   4. where that is not enough (lives that are not nested), storages go earlier or come back later, until it is, or
      nothing is left: then the decisions do not fit.
 
-In one pass forward and one back lives are nested: what is produced first is used last. With several microbatches in
-flight they are not (`MemoryProblem.is_nested`), and 2. would choose others than 1. does. Then 1. releases what is used
-last (Belady's rule), and what it released comes back in the order of use, as early as memory allows.
+In one pass forward and one back lives are nested: what is produced first is used last. Those of several microbatches
+are not (`MemoryProblem.is_nested`), and 2. would choose other storages than 1. does. Then 1. releases what is used last
+(Belady's rule), and what it released comes back in the order of use, as early as memory allows.
 
 From a schedule to the steps of a plan, and to its time without building it.
 

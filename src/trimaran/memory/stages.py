@@ -1,11 +1,11 @@
-"""The step of a pipeline's rank, as it would be recorded: cut out of the trace of one microbatch of the whole network.
+"""The step of a pipeline's rank, as it would be recorded: made from the trace of one microbatch of the whole network.
 
     whole network     F0 F1 F2 F3 | B3 B2 B1 B0                one microbatch; stage 1 has operations F1 and F2
-    turns of a rank   F(0) F(1) B(0) F(2) B(1) B(2)            1F1B on stage 1 of 2, three microbatches
+    passes of a rank   F(0) F(1) B(0) F(2) B(1) B(2)            1F1B on stage 1 of 2, three microbatches
     its step          F1 F2  F1 F2  B2 B1  F1 F2  B2 B1  B2 B1
 
-Each turn has the events of its segment in one direction, and storages of its own. Ranks hold what comes from another
-segment, and what goes to one, until the backward of its microbatch ends; they receive one turn ahead. Parameters,
+Each pass has the events of its segment in one direction, and storages for itself. Ranks hold what comes from another
+segment, and what goes to one, until the backward of its microbatch ends; they receive one pass ahead. Parameters,
 buffers, gradients and optimizer state are there all the time: they have no bytes here, and are counted apart. So is the
 update. What a microbatch adds to a gradient is there until it has been added. The data set is there once.
 """
@@ -91,7 +91,7 @@ def segmented(traced: TracedStep, graph: Graph, parts: Sequence[Sequence[str]]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Pass:
     """A forward or a backward of a microbatch through a segment.
 
     Attributes:
@@ -105,30 +105,30 @@ class Turn:
     forward: bool
 
 
-def turns_of(instructions: Sequence[Instruction]) -> tuple[Turn, ...]:
+def passes_of(instructions: Sequence[Instruction]) -> tuple[Pass, ...]:
     """Forwards and backwards of a rank, in its order.
 
     Args:
         instructions: of the rank, for one step
     """
     return tuple(
-        Turn(item.segment or 0, item.microbatch or 0, item.kind is Kind.FORWARD)
+        Pass(item.segment or 0, item.microbatch or 0, item.kind is Kind.FORWARD)
         for item in instructions
         if item.kind in (Kind.FORWARD, Kind.BACKWARD)
     )
 
 
-def stage_step(whole: SegmentedTrace, turns: Sequence[Turn]) -> TracedStep:
+def stage_step(whole: SegmentedTrace, passes: Sequence[Pass]) -> TracedStep:
     """The step of a rank that has some segments of a network.
 
     Args:
         whole: one microbatch of the network
-        turns: of the rank, in order; each backward comes after its forward
+        passes: of the rank, in order; each backward after its forward
 
     Returns:
         The step without its update and without state, with the costs of its operations.
     """
-    step = _Step(whole=whole, turns=turns)
+    step = _Step(whole=whole, passes=passes)
     trace = step.trace()
     costs = whole.traced.costs
     own = replace(costs, durations_s=costs.durations_s[step.moments], codec=None)
@@ -137,28 +137,28 @@ def stage_step(whole: SegmentedTrace, turns: Sequence[Turn]) -> TracedStep:
 
 @dataclass(kw_only=True)
 class _Step:
-    """Builds the trace: where each turn begins, and where the lives of its storages are."""
+    """Builds the trace: where each pass begins, and where the lives of its storages are."""
 
     whole: SegmentedTrace
-    turns: Sequence[Turn]
+    passes: Sequence[Pass]
     moments: list[int] = field(default_factory=list)
-    _begins: dict[Turn, int] = field(default_factory=dict)
+    _begins: dict[Pass, int] = field(default_factory=dict)
     _numbers: dict[tuple[int, int, int], int] = field(default_factory=dict)
     _packs: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for turn in self.turns:
-            self._begins[turn] = len(self.moments)
-            self.moments += self._own(turn)
+        for one in self.passes:
+            self._begins[one] = len(self.moments)
+            self.moments += self._own(one)
         for number in sorted(self._data):
-            self._number(self.turns[0], number)
+            self._number(self.passes[0], number)
 
-    def _own(self, turn: Turn) -> list[int]:
-        return self._events[turn.segment, turn.forward]
+    def _own(self, one: Pass) -> list[int]:
+        return self._events[one.segment, one.forward]
 
     @cached_property
     def _events(self) -> Mapping[tuple[int, bool], list[int]]:
-        kinds = {(turn.segment, turn.forward) for turn in self.turns}
+        kinds = {(one.segment, one.forward) for one in self.passes}
         return {(segment, forward): self.whole.events_of(segment, forward=forward) for segment, forward in kinds}
 
     def trace(self) -> StepTrace:
@@ -168,26 +168,26 @@ class _Step:
         packs = unpacks = 0
         storages: dict[int, TraceStorage] = {}
         ticks: dict[int, tuple[list[int], list[int]]] = {}
-        for turn in self.turns:
-            for moment in self._own(turn):
+        for one in self.passes:
+            for moment in self._own(one):
                 event, now = original.events[moment], len(events)
                 if isinstance(event, TraceOp):
                     events.append(
                         replace(
                             event,
                             moment=now,
-                            reads=self._values(turn, event.reads),
-                            writes=self._values(turn, event.writes),
+                            reads=self._values(one, event.reads),
+                            writes=self._values(one, event.writes),
                         )
                     )
                     continue
-                number = self._number(turn, event.storage)
+                number = self._number(one, event.storage)
                 index, packs, unpacks = (
                     (packs, packs + 1, unpacks) if event.kind == "pack" else (unpacks, packs, unpacks + 1)
                 )
-                key = (turn.segment, turn.microbatch, event.pack)
+                key = (one.segment, one.microbatch, event.pack)
                 pack = self._packs.setdefault(key, index) if event.kind == "pack" else self._packs[key]
-                end = self._end(turn, event.end)
+                end = self._end(one, event.end)
                 events.append(replace(event, moment=now, index=index, pack=pack, storage=number, end=end))
                 ticks.setdefault(number, ([], []))[event.kind == "unpack"].append(now)
         for (number, segment, microbatch), copy in self._numbers.items():
@@ -202,15 +202,15 @@ class _Step:
             device=original.device,
         )
 
-    def _values(self, turn: Turn, values: Sequence[Value]) -> tuple[Value, ...]:
-        return tuple((self._number(turn, number), version) for number, version in values)
+    def _values(self, one: Pass, values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple((self._number(one, number), version) for number, version in values)
 
-    def _number(self, turn: Turn, number: int) -> int:
+    def _number(self, one: Pass, number: int) -> int:
         """Of the copy of a storage that the microbatch has; state has one."""
-        one = self.whole.traced.trace.storages[number]
-        is_added = one.role is Role.GRADIENT and one.birth >= 0
-        is_shared = (one.role in _STATE and not is_added) or number in self._data
-        key = (number, -1, -1) if is_shared else (number, turn.segment, turn.microbatch)
+        storage = self.whole.traced.trace.storages[number]
+        is_added = storage.role is Role.GRADIENT and storage.birth >= 0
+        is_shared = (storage.role in _STATE and not is_added) or number in self._data
+        key = (number, -1, -1) if is_shared else (number, one.segment, one.microbatch)
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _storage(
@@ -227,7 +227,7 @@ class _Step:
                 packs=tuple(packs),
                 unpacks=tuple(unpacks),
             )
-        forward, backward = (Turn(segment, microbatch, is_forward) for is_forward in (True, False))
+        forward, backward = (Pass(segment, microbatch, is_forward) for is_forward in (True, False))
         made_here = one.birth >= 0 and self.whole.segments[one.birth] == segment
         crosses = one.role is not Role.INPUT and (
             not made_here or bool(self._readers.get(one.number, set()) - {segment})
@@ -271,10 +271,10 @@ class _Step:
         return place
 
     @cached_property
-    def _before(self) -> Mapping[Turn, int]:
-        """Where the turn before each one begins: ranks receive one turn ahead."""
-        begins = [0, *(self._begins[turn] for turn in self.turns)]
-        return dict(zip(self.turns, begins, strict=False))
+    def _before(self) -> Mapping[Pass, int]:
+        """Where the pass before each one begins: ranks receive one pass ahead."""
+        begins = [0, *(self._begins[one] for one in self.passes)]
+        return dict(zip(self.passes, begins, strict=False))
 
     @cached_property
     def _readers(self) -> Mapping[int, set[int]]:
@@ -286,17 +286,17 @@ class _Step:
                     found.setdefault(number, set()).add(int(self.whole.segments[op.moment]))
         return found
 
-    def _next_tick(self, turn: Turn, place: int) -> int:
-        """Of the first tick of a turn after a place; its end where there is none."""
+    def _next_tick(self, one: Pass, place: int) -> int:
+        """Of the first tick of a pass after a place; its end where there is none."""
         events = self.whole.traced.trace.events
-        end = self._begins[turn] + len(self._own(turn))
+        end = self._begins[one] + len(self._own(one))
         return next((at for at in range(place + 1, end) if isinstance(events[self.moments[at]], Tick)), end)
 
-    def _place(self, turn: Turn, moment: int) -> int:
-        """Of the first event of a turn at or after a moment; its end where there is none."""
-        return self._begins[turn] + bisect_left(self._own(turn), moment)
+    def _place(self, one: Pass, moment: int) -> int:
+        """Of the first event of a pass at or after a moment; its end where there is none."""
+        return self._begins[one] + bisect_left(self._own(one), moment)
 
-    def _end(self, turn: Turn, moment: int) -> int:
+    def _end(self, one: Pass, moment: int) -> int:
         """Where a life ends that ended at a moment: in the forward of its microbatch, or in its backward."""
         is_forward = moment <= self.whole.turnaround
-        return self._place(Turn(turn.segment, turn.microbatch, is_forward), moment)
+        return self._place(Pass(one.segment, one.microbatch, is_forward), moment)

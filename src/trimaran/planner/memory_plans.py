@@ -21,7 +21,7 @@ from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
-from trimaran.memory.stages import segmented, stage_step, turns_of
+from trimaran.memory.stages import segmented, stage_step, passes_of
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.types import Cost, ProgramCosts
 from trimaran.program.lowering.partition import segment_ops
@@ -103,7 +103,7 @@ def squeeze_stages(
             first = _first_segment(instructions)
             if first in found:
                 continue
-            step = stage_step(whole, turns_of(instructions))
+            step = stage_step(whole, passes_of(instructions))
             _check_room(strategy, step, first, resident[rank] + step.costs.workspace_bytes)
             found[first] = _planned(step, strategy, resident_bytes=resident[rank], host_bytes=host_bytes)
         known[key] = found

@@ -14,7 +14,7 @@ from trimaran.memory import minimum_memory, plan_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import schedule
 from trimaran.memory.search import everything
-from trimaran.memory.stages import Turn, segmented, stage_step, turns_of
+from trimaran.memory.stages import Pass, segmented, stage_step, passes_of
 from trimaran.pricing.offload_costs import TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Schedule, Strategy
@@ -50,7 +50,7 @@ def names(trace: StepTrace) -> list[str]:
 ONE = Unit(nbytes=KIB, forward_s=0.01, backward_s=0.02)
 
 
-def test_a_turn_has_the_events_of_its_segment_in_one_direction() -> None:
+def test_a_pass_has_the_events_of_its_segment_in_one_direction() -> None:
     """1F1B on the first of two stages, two operations there: F(0) F(1) B(0) B(1).
 
     Each forward has two operations with what they pack, each backward two with what they unpack. Its durations are
@@ -58,8 +58,8 @@ def test_a_turn_has_the_events_of_its_segment_in_one_direction() -> None:
     """
     step, graph = traced([ONE] * len(OPS))
     whole = segmented(step, graph, [OPS[:2], OPS[2:]])
-    turns = [Turn(0, 0, True), Turn(0, 1, True), Turn(0, 0, False), Turn(0, 1, False)]
-    found = stage_step(whole, turns)
+    passes = [Pass(0, 0, True), Pass(0, 1, True), Pass(0, 0, False), Pass(0, 1, False)]
+    found = stage_step(whole, passes)
     forward, backward = ["f0", "pack", "f1", "pack"], ["unpack", "b1", "unpack", "b0"]
     assert names(found.trace) == [*forward, *forward, *backward, *backward]
     assert [event.moment for event in found.trace.events] == list(range(16))
@@ -72,11 +72,11 @@ def test_what_crosses_is_held_until_the_backward_of_its_microbatch_ends() -> Non
     """One stage of the middle, one operation: it receives 1 KiB, sends 1 KiB, and receives and sends gradients."""
     step, graph = traced([ONE] * len(OPS))
     whole = segmented(step, graph, [OPS[:1], OPS[1:2], OPS[2:]])
-    found = stage_step(whole, [Turn(1, 0, True), Turn(1, 0, False)])
+    found = stage_step(whole, [Pass(1, 0, True), Pass(1, 0, False)])
     assert names(found.trace) == ["f1", "pack", "unpack", "b1"]
     received, sent, gradient, passed = (live_of(found.trace, number) for number in range(4))
     assert (received, sent) == ((0, 4), (0, 4))
-    # Received one turn ahead, at the beginning of the forward; what is passed on is made by the backward.
+    # Received one pass ahead, at the beginning of the forward; what is passed on is made by the backward.
     assert gradient == (0, 4)
     assert passed[0] == 3
     assert live_kept(found.trace).max() == 4 * KIB
@@ -93,7 +93,7 @@ def test_one_stage_and_one_microbatch_are_the_step_without_state_and_update() ->
     ]
     step, graph = traced(units)
     whole = segmented(step, graph, [OPS])
-    found = stage_step(whole, [Turn(0, 0, True), Turn(0, 0, False)]).trace
+    found = stage_step(whole, [Pass(0, 0, True), Pass(0, 0, False)]).trace
     plain = step.trace
     assert names(found) == names(plain)[:-1]
     np.testing.assert_array_equal(live_kept(found), live_kept(plain)[:-1])
@@ -118,7 +118,7 @@ def test_a_stage_has_a_plan_for_every_budget_from_its_minimum_on(order: Schedule
     program = lower(DEEP, strategy, batch=16)
     whole = segmented(step, graph, [[op.id for op in ops] for ops in DEEP.parts(boundaries)])
     for instructions in program.ranks:
-        stage = stage_step(whole, turns_of(instructions))
+        stage = stage_step(whole, passes_of(instructions))
         least, most = minimum_memory(stage.trace).nbytes, int(live_kept(stage.trace).max())
         budget = least + int(share * (most - least))
         problem = memory_problem(stage.trace, stage.costs)
