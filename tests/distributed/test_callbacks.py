@@ -160,6 +160,15 @@ def change_attribute(session: Session) -> None:
     session.model.factor = 2.0
 
 
+def rebind_weights(session: Session) -> None:
+    for weight in session.model.parameters():
+        weight.data = weight.data * 0.5
+
+
+def draw_attribute(session: Session) -> None:
+    session.model.factor = random.random()
+
+
 def call_model(session: Session) -> None:
     session.model(torch.zeros(2, 6, dtype=torch.float64))
 
@@ -195,6 +204,7 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (REPLICAS, tune_alone, "changed the options of the optimizer on some ranks only"),
     (REPLICAS, replace_layer, r"replaced last.bias, last.weight"),
     (REPLICAS, take_step, "cannot take a step"),
+    (REPLICAS, draw_attribute, "set factor of session.model, which ranks had alike, to another value on each"),
     (HOMES, free, "changed requires_grad of second.bias, second.weight, which cannot be followed under"),
     (ZERO1, free, "cannot be followed under"),
     (PIPELINE, change_weights, "has only its part of them"),
@@ -202,6 +212,7 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (PIPELINE, change_attribute, "factor of session.model changed, and under pp2"),
     (PIPELINE, copy_model, "copied session.model"),
     (ZERO3, change_weights, "has only its part of them"),
+    (ZERO3, rebind_weights, "assigned to .data of a parameter"),
     (ZERO3, call_model, "called session.model"),
     (ZERO3, copy_model, "copied session.model"),
     (PIPELINE, average_in_buffer, "changed scale, which ranks had alike, in another way on each: under pp2"),

@@ -89,7 +89,7 @@ def train_plainly(
     # One of its own: callbacks keep things.
     on_step, on_epoch = copy.deepcopy((job.on_step, job.on_epoch))
     job = replace(job, on_step=on_step, on_epoch=on_epoch)
-    torch.manual_seed(job.seed)
+    seed_generators(job.seed)
     model = entry.recomputed() if any(rows.values()) and entry.recomputed is not None else job.model()
     model = model.double() if job.precision == "fp64" else model
     entry.modes(model)
@@ -247,7 +247,7 @@ class _Loop:
     ) -> None:
         self.entry, self.job, self.model = entry, job, model
         self.replicas, self.microbatches = replicas, microbatches
-        self.dataset: Any = job.dataset()
+        self.dataset: Any = made_data(job)
         self.streams = []
         for replica in range(replicas):
             seed_generators(derive_seed(job.seed, "rank", replica, 0))
@@ -351,17 +351,23 @@ class _Loop:
         return type(value)(self._cast(part) for part in value) if isinstance(value, tuple | list) else value
 
 
+def made_data(job: Job) -> Any:
+    """The training data of a job; what they draw when they are made follows from its seed."""
+    with seeded(derive_seed(job.seed, "dataset")):
+        return job.dataset()
+
+
 def _batches(loop: _Loop, job: Job, steps: int) -> Iterator[tuple[int, list[int]]]:
     if is_stream(loop.dataset):
         yield from islice(_streamed(loop, job, loop.dataset), steps)
         return
-    dataset: Any = job.dataset()
     step = epoch = 0
     while True:
         if job.sampler is not None:
-            order = list(job.sampler(dataset, epoch))
+            with seeded(derive_seed(job.seed, "sampler", epoch)):
+                order = list(job.sampler(loop.dataset, epoch))
         else:
-            order = sample_order(len(dataset), seed=job.seed, epoch=epoch).tolist()
+            order = sample_order(len(loop.dataset), seed=job.seed, epoch=epoch).tolist()
         for start in range(0, len(order), job.global_batch_size):
             indices = order[start : start + job.global_batch_size]
             if job.drop_last and len(indices) < job.global_batch_size:

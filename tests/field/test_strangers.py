@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 from tests.field.cells import DEFECTS, Cell, cells_apart, run_entry
+from tests.field.changing import CHANGING
 from tests.field.practised import PRACTISED
 from tests.field.strangers import STRANGERS
 from tests.field.streams import STREAMS
 
 STEPS = 6
 LIMIT_S = 200.0
-ENTRIES = {entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED) for entry in family.entries}
+ENTRIES = {entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED, CHANGING) for entry in family.entries}
 
 KINDS = ("dp3", "zero1m2", "zero3m2", "pp2", "tp2")
 
@@ -48,6 +49,30 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "marked_in_step": ("zero3m2", "equal"),
     # Each replica drew the same from the generator of the model.
     "noise_generator": ("dp3", "refused"),
+    # A callback, or the calls of the loss, brought in a term over the batch after some steps.
+    "staged_by_callback": ("dp3", "refused"),
+    "staged_by_buffer": ("dp3", "refused"),
+    "staged_by_calls": ("dp3", "refused"),
+    # A callback set a number by what the forward had left of the samples of its rank.
+    "follows_spread": ("dp3", "refused"),
+    "follows_kept": ("m2", "refused"),
+    # Another tensor in the place of `.data` of a shard changed nothing.
+    "callback_rebinds": ("zero3m2", "refused"),
+    "step_rebinds": ("zero3m2", "equal"),
+    # A step that is left out by the norm of all was left out by that of a rank's.
+    "skips_by_norm": ("zero1m2", "refused"),
+    # A wrapper without what torch's class makes ended in an AttributeError.
+    "wrapper": ("zero3m2", "equal"),
+    # The capture left the adapter in the weight.
+    "merged_adapter": ("zero1m2", "equal"),
+    "merged_data": ("zero1m2", "equal"),
+    # Each part of a batch was read by itself.
+    "read_together": ("dp3", "refused"),
+    # Weights did not follow the seed, and the capture counted calls.
+    "drawn_by_numpy": ("dp3", "equal"),
+    "counting_collate": ("one", "equal"),
+    # What is kept in a default was not seen.
+    "kept_in_default": ("zero1m2", "refused"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

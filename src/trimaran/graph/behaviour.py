@@ -148,8 +148,8 @@ class Behaviour:
         stream: the training data is an `IterableDataset`
         data_draws: a sample that is read twice differs
         data_carries: it, or its batch, differs also under the same seeds: the data set or the collate keeps something
-        data_follows: what of the process that reads it a batch depends on: that it is a worker of a loader
-            (`get_worker_info`), or its number; empty: nothing
+        data_follows: what a batch depends on besides its samples: those that are read with them (`__getitems__`), or of
+            the process that reads it that it is a worker of a loader (`get_worker_info`), or its number; empty: nothing
         collate_draws: a batch that is made twice of the same samples differs
         sliceable: the first dim of every tensor of a batch counts its samples
         others: names of what a batch holds besides tensors
@@ -182,9 +182,12 @@ class Behaviour:
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
         carried_by_model: those of them that the model has, or hooks on it
-        results: what the forward leaves in Python for a loss that reads it, or with a gradient, as for one
+        results: what the forward leaves in Python for a loss or a callback that reads it, or with a gradient
+        feeds_back: what callbacks set, and read of what the forward or the loss leaves by the samples that it sees
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
+        later: number that later steps or callbacks may change, and what it is where parts no longer add up; empty: none
+        later_apart: then replicas with a part each do not either, not only microbatches one after the other
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
         changed_inputs: tensors of a batch that the forward or the loss writes to
@@ -213,7 +216,7 @@ class Behaviour:
     stream: bool = False
     data_draws: bool = False
     data_carries: bool = False
-    data_follows: Literal["", "worker", "process"] = ""
+    data_follows: Literal["", "others", "worker", "process"] = ""
     collate_draws: bool = False
     sliceable: bool = True
     others: tuple[str, ...] = ()
@@ -247,8 +250,11 @@ class Behaviour:
     carried: tuple[str, ...] = ()
     carried_by_model: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
+    feeds_back: str = ""
     in_loss: tuple[str, ...] = ()
     bent: str = ""
+    later: str = ""
+    later_apart: bool = False
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
     changed_inputs: tuple[str, ...] = ()

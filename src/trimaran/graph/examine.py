@@ -69,13 +69,17 @@ from trimaran.graph.gradient_hooks import gradient_hooks
 from trimaran.graph.held_state import (
     HeldState,
     HostGenerator,
+    Names,
+    Settable,
     Values,
     adds_groups,
     changed,
     changes_requires_grad,
     generator_state,
     is_users,
+    leaf_of,
     makes_averaged_model,
+    names_in_callbacks,
     only_appended,
 )
 from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
@@ -93,6 +97,7 @@ from trimaran.graph.user_model import (
     has_user_hooks,
     hooks_of_user,
     largest_look,
+    overrides_train,
     parts_in_evaluation,
     precision_context,
     quiet,
@@ -143,6 +148,9 @@ first batch, with what is loaded for it, does not count]."""
 
 FULL_SECONDS = 2.0
 """Most that a look at a whole global batch may take, by what those at a few samples took [s of this process]."""
+
+LATER_SECONDS = 2.0
+"""After this no further value that later steps may have is tried [s of this process]."""
 
 UNLIKELY = 1e-3
 """Chance in a training at which what may happen is not waited for."""
@@ -244,7 +252,7 @@ def _from_model(model: nn.Module) -> Behaviour:
         uneven_hooks=tuple(name for name, linear in hooks if not linear),
         returned_in_evaluation=was_in_evaluation(model),
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
-        own_train=tuple(path or "the model" for module, path in named.items() if _overrides_train(module)),
+        own_train=tuple(path or "the model" for module, path in named.items() if overrides_train(module)),
         batch_norms=tuple(path for module, path in named.items() if _follows_batches(module)),
         synced=tuple(path or "the model" for module, path in named.items() if isinstance(module, nn.SyncBatchNorm)),
         hooked=tuple(path or "the model" for module, path in named.items() if has_user_hooks(module)),
@@ -310,11 +318,6 @@ def _has_storage(tensor: Tensor) -> bool:
 def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
     named = {"Job.on_step": job.on_step, "Job.on_epoch": job.on_epoch}
     return tuple(name for name, one in named.items() if one is not None and do(one))
-
-
-def _overrides_train(module: nn.Module) -> bool:
-    own = type(module).train
-    return own is not nn.Module.train and not type(module).__module__.startswith(("torch.", "transformers."))
 
 
 def _follows_batches(module: nn.Module) -> bool:
@@ -471,6 +474,7 @@ class _Examination:
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
+        self.written |= set(self._written_by_train()) if found.own_train else set()
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
         first = list(range(min(most, SAMPLES)))
         while True:
@@ -515,14 +519,20 @@ class _Examination:
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
         handed = self._handed_to_loss(splits[0].whole)
+        read, feeds_back = self._read_by_callbacks(splits[0])
         found = replace(
             found,
             carried=tuple(carried),
             carried_by_model=tuple(path for path in carried if path not in of_loss),
             # What a module keeps is read by a loss that holds the module.
+            feeds_back=feeds_back,
             results=(
-                *handed,
-                *(path for path in self.results if path not in (*of_loss, *handed) and _is_held_by_function(path)),
+                *dict.fromkeys((*handed, *read)),
+                *(
+                    path
+                    for path in self.results
+                    if path not in (*of_loss, *handed, *read) and _is_held_by_function(path)
+                ),
             ),
             bent=self._bent(splits),
         )
@@ -531,6 +541,7 @@ class _Examination:
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
         self._failing += self._emptied(found.batches)
+        found = replace(found, **self._later(splits[0], reduction, weight, tolerance, apart, in_turn))
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
@@ -566,6 +577,105 @@ class _Examination:
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
+
+    def _later(
+        self, split: _Split, reduction: Reduction, weight: Weight | None, tolerance: float, apart: float, in_turn: float
+    ) -> dict[str, Any]:
+        """Whether parts add up also where numbers are others that later steps, or callbacks, may change.
+
+        A term of the loss may begin after a warm-up that the loss counts, or that a callback ends.
+        """
+        if reduction in ("batch", "gathers", "unknown") or apart > tolerance or len(split.parts) < 2:
+            return {}
+        splits = in_turn <= tolerance
+        found: dict[str, Any] = {}
+        started_s = time.process_time()
+        for one in self._settable():
+            for other in _others_than(one.value, counted=one.path in self._carried):
+                if time.process_time() - started_s > LATER_SECONDS:
+                    return found
+                apart, in_turn = self._difference_with(functools.partial(one.put, other), split, reduction, weight)
+                if apart > tolerance or (splits and in_turn > tolerance):
+                    found = {"later": f"{one.path} is {other!r}", "later_apart": apart > tolerance}
+                if apart > tolerance:
+                    return found
+        return found
+
+    def _settable(self) -> Iterator[Settable]:
+        """Numbers that a step takes over from the one before it, or whose names the code of callbacks sets."""
+        held, written = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks.written
+        yield from held.settable(lambda path, name: path in self._carried or name in written)
+        for name, one in self._work.named_buffers():
+            if one.numel() == 1 and not one.is_complex() and name.rpartition(".")[2] in self._callbacks.read:
+                yield Settable(path=f"the buffer {name}", value=one.item(), get=one.item, put=one.fill_)
+
+    @functools.cached_property
+    def _callbacks(self) -> Names:
+        """What the code of the callbacks refers to."""
+        callbacks = [one for one in (self._job.on_step, self._job.on_epoch) if one is not None]
+        holders = _holders(self._job, self._work).values()
+        classes = dict.fromkeys(made for one in holders for made in type(one).__mro__ if is_users(made))
+        return names_in_callbacks(callbacks, classes if callbacks else ())
+
+    def _read_by_callbacks(self, split: _Split) -> tuple[tuple[str, ...], str]:
+        """What the forward or the loss leaves behind and callbacks name; and such a value by which they set another."""
+        read, written = self._callbacks.read, self._callbacks.written
+        left = [path for path in self._differs(split.held, split.run.held) if leaf_of(path) in read]
+        parts = {path for one in (*split.apart, split.in_turn[-1]) for path in self._differs(one.held, split.run.held)}
+        by_part = [path for path in left if path in parts]
+        if not by_part:
+            return tuple(left), ""
+        held = HeldState(_holders(self._job, self._work), undoable=False)
+        options = {f"[{key!r}]" for key in ("lr", "weight_decay", "momentum", "betas", "eps")} & written
+        sets = (one.path for one in held.settable(lambda path, name: name in written and path not in by_part))
+        place = next(sets, f"{min(options)} of the optimizer" if options else "")
+        return tuple(left), f"sets {place} and reads {by_part[0]}" if place else ""
+
+    def _difference_with(
+        self, put: Callable[[], object], like: _Split, reduction: Reduction, weight: Weight | None
+    ) -> tuple[float, float]:
+        """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said."""
+        held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
+        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        try:
+            with torch.no_grad():
+                put()
+            self._held_state = HeldState(_holders(self._job, self._work))
+            self._held_before = self._held_state.values()
+            self._initial = [one.detach().clone() for one in self._buffers.values()]
+            split = self._run(like.whole, like.parts, like.sizes)
+            if not math.isfinite(split.run.value) or len(split.parts) < 2:
+                return 0.0, 0.0
+            _, apart, in_turn = self._differences([split], reduction, weight, None)
+        except Exception:  # noqa: BLE001 the user's, with a value that may never be there
+            return 0.0, 0.0
+        finally:
+            self._held_state, self._held_before, self._initial, self.part_failed = held, before, initial, failed
+            for name, one in noted.items():
+                setattr(self, name, one)
+            self._put_back()
+        return apart, in_turn
+
+    def _written_by_train(self) -> list[str]:
+        """The parameters that a `train()` of the user's writes to, on the way to an evaluation and back."""
+        named = {
+            f"{path}.{name}".lstrip("."): one
+            for path, part in self._work.named_modules()
+            if overrides_train(part)
+            for name, one in part.named_parameters()
+        }
+        if sum(one.numel() for one in named.values()) > MOST_FOLLOWED:
+            return []
+        modes = [(module, module.training) for module in self._work.modules()]
+        before = [one.detach().clone() for one in named.values()]
+        try:
+            self._work.eval()
+            return [name for (name, one), value in zip(named.items(), before, strict=True) if not _same(one, value)]
+        finally:
+            self._work.train()
+            self._put_back()
+            for module, training in modes:
+                module.training = training
 
     def _metric(self) -> Metric:
         """What the metric of the evaluation is of parts of a batch."""
@@ -1436,6 +1546,29 @@ class _Examination:
         self._put_back()
         sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
         return self._reduction([sliced], tolerance)[2] <= tolerance
+
+
+_NOTED = (
+    "reads", "selects", "own", "generates", "draws", "host_draws", "uncoupled", "inner", "mixed", "communicated",
+    "written", "changed", "results", "foreign", "_ends", "_parted", "_restarted", "_changed_for_loss",
+)  # fmt: skip
+"""What passes note of the job."""
+
+
+def _others_than(value: float, *, counted: bool) -> tuple[float, ...]:
+    """Values that a number may have in later steps: a switch is turned, a count goes on, a share grows or shrinks.
+
+    Example:
+        >>> _others_than(True, counted=False), _others_than(2, counted=True), _others_than(0.0, counted=False)
+        ((False,), (12, 1002, 1000002), (1.0,))
+    """
+    if isinstance(value, bool):
+        return (not value,)
+    if isinstance(value, int):
+        return tuple(value + more for more in ((10, 1000, 1_000_000) if counted else (1, 10, 1000)))
+    if counted:
+        return ()
+    return (1.0,) if not value else (0.5 * value, 2.0 * value)
 
 
 def _states(generators: Sequence[HostGenerator]) -> tuple[str, ...]:

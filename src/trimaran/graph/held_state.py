@@ -8,7 +8,7 @@ finds such values, so that a look at the job can put them back, and see which of
     objects         attributes, where their class is the user's, and of settings such as those of transformers
     classes         of the user's modules and objects, or that functions refer to: attributes
     containers      entries of lists, dicts, sets, deques
-    functions       of the user's: cells and globals that they refer to, the functions among these, caches
+    functions       of the user's: cells, defaults and globals that they refer to, the functions among these, caches
 
 Compared are numbers, texts, tensors and arrays. Of a container of many entries only their number counts. Generators of
 Python and NumPy are put back, and not compared. torch's, and objects of libraries, are left alone.
@@ -25,7 +25,8 @@ import random
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -48,6 +49,23 @@ Values = dict[str, Any]
 """Of each value its path, and the value, or a copy."""
 
 Undo = list[Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settable:
+    """A number that is held.
+
+    Attributes:
+        path: as of `HeldState.values`
+        value: now
+        get: gives it
+        put: sets another
+    """
+
+    path: str
+    value: bool | int | float
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
 
 
 class HeldState:
@@ -93,6 +111,20 @@ class HeldState:
     def generators(self) -> "list[HostGenerator]":
         """The generators of Python and NumPy that are held."""
         return [value for _, value in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
+
+    def settable(self, wanted: Callable[[str, str], bool]) -> "Iterator[Settable]":
+        """The numbers that are held, and can be set.
+
+        Args:
+            wanted: whether one is, by its path as of `values` and the name or the key that it has in its holder
+        """
+        met: set[int] = set()
+        for root_name, root in self._roots.items():
+            for path, holder in _holders_of(root, "", 0, met):
+                for name, value, get, put in _entries_of(holder):
+                    called = f"{_path_in(holder, path, name)} of {root_name}"
+                    if isinstance(value, bool | int | float) and wanted(called, name):
+                        yield Settable(path=called, value=value, get=get, put=put)
 
     def put_back(self) -> None:
         """Put back what was held when this was made."""
@@ -252,6 +284,63 @@ def makes_averaged_model(callback: Any) -> bool:
     return any("AveragedModel" in code.co_names for code in _codes_of(callback))
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the code of callbacks refers to: attributes and variables by name, entries as `['key']`.
+
+    Attributes:
+        written: what it may set
+        read: what it may read
+    """
+
+    written: frozenset[str]
+    read: frozenset[str]
+
+
+def names_in_callbacks(callbacks: Iterable[Any], classes: Iterable[type]) -> Names:
+    """The names and keys in the code of callbacks, as those of `HeldState.settable`.
+
+    Args:
+        callbacks: of a job
+        classes: of the user's whose methods they may call
+
+    Example:
+        >>> def raise_share(session, epoch, metrics):
+        ...     session.model.share = 0.5
+        >>> sorted(names_in_callbacks([raise_share], []).written)
+        ['share']
+    """
+    codes = [code for callback in callbacks for code in _codes_of(callback)]
+    called = {name for code in codes for name in code.co_names}
+    methods = (one for made_of in classes for name, one in _methods(made_of) if name in called)
+    codes += [one.__code__ for one in map(inspect.unwrap, methods) if isinstance(one, types.FunctionType)]
+    written, read = set[str](), set[str]()
+    for code in codes:
+        instructions = list(dis.get_instructions(code))
+        keys = {one for one in code.co_consts if isinstance(one, str)}
+        entries = {f"[{one!r}]" for one in code.co_consts if isinstance(one, str | int)}
+        written |= {one.argval for one in instructions if one.opname in _STORING}
+        if "setattr" in code.co_names or any(one.opname == "STORE_SUBSCR" for one in instructions):
+            written |= entries | keys
+        loaded = {one.argval for one in instructions if one.opname.startswith("LOAD_") and one.opname != "LOAD_CONST"}
+        read |= {*loaded, *(f"[{one!r}]" for one in keys)}
+    return Names(frozenset(written), frozenset(read))
+
+
+def leaf_of(path: str) -> str:
+    """The name, or the key, of the last entry of a path.
+
+    Example:
+        >>> leaf_of("kept['share'] of the loss"), leaf_of("layers.share of the model"), leaf_of("share of the loss")
+        ("['share']", 'share', 'share')
+    """
+    entry = path.partition(" of ")[0]
+    return entry[entry.rindex("[") :] if entry.endswith("]") else entry.rpartition(".")[2]
+
+
+_STORING = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"))
+
+
 def _codes_of(callback: Any) -> Iterator[types.CodeType]:
     todo, met = [callback], set[int]()
     while todo and len(met) < _MOST_HOLDERS:
@@ -310,6 +399,57 @@ def _values_of(value: Any, path: str, depth: int, met: set[int], undo: Undo | No
         yield path, value
     for name, content in _contents(value, path, undo):
         yield from _values_of(content, name, depth + 1, met, undo)
+
+
+def _holders_of(value: Any, path: str, depth: int, met: set[int]) -> Iterator[tuple[str, Any]]:
+    """What holds values, by path, as `_values_of` goes through it."""
+    if isinstance(value, _PLAIN) or depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
+        return
+    met.add(id(value))
+    if isinstance(value, Tensor | numpy.ndarray | HostGenerator):
+        return
+    yield path, value
+    for name, content in _contents(value, path, None):
+        yield from _holders_of(content, name, depth + 1, met)
+
+
+def _path_in(holder: Any, path: str, name: str) -> str:
+    """The path of an entry of a holder, as `_contents` calls it."""
+    if isinstance(holder, list | dict):
+        return f"{path}{name}"
+    if isinstance(holder, type):
+        return f"{holder.__name__}.{name}"
+    return name if isinstance(holder, types.FunctionType) or not path else f"{path}.{name}"
+
+
+def _entries_of(holder: Any) -> Iterator[tuple[str, Any, Callable[[], Any], Callable[[Any], object]]]:
+    """The entries of a holder: name or key, value, what gives it, and what sets it."""
+    if isinstance(holder, list):
+        for key, one in enumerate(holder):
+            yield f"[{key}]", one, functools.partial(_entry, holder, key), functools.partial(holder.__setitem__, key)
+    elif isinstance(holder, dict):
+        for key, one in list(holder.items()):
+            yield f"[{key!r}]", one, functools.partial(holder.get, key), functools.partial(holder.__setitem__, key)
+    elif isinstance(holder, nn.Module) or _is_open(type(holder)):
+        own = getattr(holder, "__dict__", {})
+        for name, one in [(name, one) for name, one in own.items() if name not in _OF_MODULES]:
+            yield name, one, functools.partial(own.get, name), functools.partial(own.__setitem__, name)
+        for name, slot, one in _slotted(holder):
+            yield name, one, functools.partial(getattr, holder, name), functools.partial(slot.__set__, holder)
+    elif isinstance(holder, type) and is_users(holder):
+        for name, one in [(name, one) for name, one in vars(holder).items() if not name.startswith("__")]:
+            yield name, one, functools.partial(getattr, holder, name), functools.partial(setattr, holder, name)
+    elif isinstance(holder, types.FunctionType) and is_users(holder):
+        for name, cell in zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True):
+            get = functools.partial(getattr, cell, "cell_contents", None)
+            yield name, get(), get, functools.partial(setattr, cell, "cell_contents")
+        known = holder.__globals__
+        for name in _names_of(holder.__code__):
+            yield name, known.get(name), functools.partial(known.get, name), functools.partial(known.__setitem__, name)
+
+
+def _entry(holder: list[Any], number: int) -> Any:
+    return holder[number] if number < len(holder) else None
 
 
 def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, Any]]:
@@ -441,6 +581,10 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tu
         if undo is not None:
             undo.append(functools.partial(setattr, cell, "cell_contents", content))
         yield name, content
+    # A dict may be kept there.
+    defaults = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
     for name in _names_of(code):
         if name in function.__globals__ and not hasattr(builtins, name):
             content = function.__globals__[name]

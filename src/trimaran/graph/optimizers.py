@@ -9,7 +9,7 @@ some on another, or parts of them, is not read off its name: it updates small te
 
 and what it makes of the options of each parameter is asked without any values, under the true shapes. The user's own
 parameters are never stepped, and hooks on the trial's optimizers never fire. What is left out: an optimizer that does
-another thing after thousands of steps than in its first four.
+another thing after thousands of steps than in its first eight.
 """
 
 import inspect
@@ -87,8 +87,10 @@ def parameter_names(loss: Any) -> dict[int, str]:
     return found
 
 
-# Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them.
+# Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them. Each tensor, and each
+# quarter of it, has its largest at another step, so that what is left out by a norm of all is not left out by its own.
 _SCALES = (1e-4, 1.0, 1e4, 1.0)
+_STEPS = 8
 # Large enough for optimizers that treat small tensors in another way than large ones, such as those of 8 bits.
 _ELEMENTS = 9216
 _TRIED = 10
@@ -288,7 +290,11 @@ def without_hooks(optimizer: Any) -> int:
     for register in ("register_step_pre_hook", "register_step_post_hook"):
         if not hasattr(optimizer, register):
             continue
-        hooks = getattr(optimizer, register)(_nothing).hooks_dict_ref()
+        try:
+            hooks = getattr(optimizer, register)(_nothing).hooks_dict_ref()
+        except AttributeError:
+            # A class of torch's whose `__init__` was not called, as wrappers of another optimizer do, takes none.
+            continue
         found += len(hooks) - 1
         hooks.clear()
     return found
@@ -446,14 +452,30 @@ def stand_ins(parameters: Trained, names: Iterable[str]) -> tuple[Named, list[li
     generator = torch.Generator().manual_seed(0)
     by_name = dict(parameters.named_parameters())
 
-    def draw(like: torch.Tensor, scale: float) -> torch.Tensor:
+    def draw(like: torch.Tensor, step: int | None) -> torch.Tensor:
         side = max(2, int(_ELEMENTS ** (1 / max(1, like.ndim))))
         shape = [min(size, side) for size in like.shape]
-        return marked((torch.randn(shape, generator=generator, dtype=torch.float64) * scale).to(like.device), like)
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return marked((drawn if step is None else drawn * _scales(shape, step)).to(like.device), like)
 
     chosen = [(name, by_name[name]) for name in names]
-    starts = [(name, draw(like, 1.0)) for name, like in chosen]
-    return starts, [[draw(like, scale) for _, like in chosen] for scale in _SCALES]
+    starts = [(name, draw(like, None)) for name, like in chosen]
+    return starts, [[draw(like, step + place) for place, (_, like) in enumerate(chosen)] for step in range(_STEPS)]
+
+
+def _scales(shape: Sequence[int], step: int) -> torch.Tensor:
+    """What the gradient of a tensor is multiplied by: another number in each half of the first dim and of the second.
+
+    Example:
+        >>> _scales([2, 2], 0).tolist(), float(_scales([], 1))
+        ([[0.0001, 10000.0], [1.0, 1.0]], 1.0)
+    """
+    quarter = torch.zeros((), dtype=torch.long)
+    for dim, size in enumerate(shape[:2]):
+        half = (torch.arange(size) >= size / 2).long() * (dim + 1)
+        quarter = quarter.unsqueeze(-1) + half
+    quarter = quarter.reshape([*shape[:2], *(1 for _ in shape[2:])])
+    return torch.tensor(_SCALES, dtype=torch.float64)[(quarter + step) % len(_SCALES)]
 
 
 def try_steps(

@@ -38,6 +38,7 @@ from typing import Any, Literal
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 from torch.utils.data._utils import worker as torch_worker
@@ -56,7 +57,18 @@ from trimaran.graph.datasets import (
     stream_length,
 )
 from trimaran.graph.held_state import HeldState
-from trimaran.graph.randomness import derive_seed, find_moved, host_states, preserved_randomness, seed_host, seeded
+from trimaran.graph.randomness import (
+    derive_seed,
+    find_moved,
+    host_states,
+    preserved_randomness,
+    seed_generators,
+    seed_host,
+    seeded,
+)
+
+MOST_PUT_BACK = 50_000_000
+"""Elements of the parameters of which copies are kept, where a `train()` of the user's may write to them."""
 
 AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 """To what the forward of a job is cast, by its precision; others run as they are."""
@@ -64,8 +76,15 @@ AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bflo
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Put back everything in the model but the values of its parameters, what it keeps elsewhere, and random states."""
+    """Put back everything in the model but the values of its parameters, what it keeps elsewhere, and random states.
+
+    Parameters are put back that a `train()` of the user's may write to, as one does that merges adapters.
+    """
     modules = list(model.modules())
+    own = {id(one): one for part in modules if overrides_train(part) for one in part.parameters()}
+    few = sum(one.numel() for one in own.values()) <= MOST_PUT_BACK
+    kept = [one for one in own.values() if few and not is_lazy(one) and not one.is_meta]
+    parameters = [(one, one.data, one.detach().clone()) for one in kept]
     # A table of positions may be kept in a dict of a module or of a closure, where a trace would leave its own.
     held = HeldState(dict(model.named_modules()))
     attributes = [dict(vars(module)) for module in modules]
@@ -84,6 +103,17 @@ def untouched(model: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for tensor, value in buffers:
                     tensor.copy_(value)
+                for parameter, data, value in parameters:
+                    # Under a trace another tensor may have come into its place, without content.
+                    parameter.data = data
+                    if not torch.equal(data, value):
+                        data.copy_(value)
+
+
+def overrides_train(module: nn.Module) -> bool:
+    """Whether the class of a module has a `train()` of the user's."""
+    own = type(module).train
+    return own is not nn.Module.train and not type(module).__module__.startswith(("torch.", "transformers."))
 
 
 def uncompiled() -> AbstractContextManager[Any]:
@@ -218,7 +248,7 @@ def make_model(job: Job) -> nn.Module:
         InputError: the factory failed, or made something else
     """
     with preserved_randomness():
-        torch.manual_seed(job.seed)
+        seed_generators(job.seed)
         model = _call(job, "model")
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -238,6 +268,10 @@ def make_model(job: Job) -> nn.Module:
 def cast_model(job: Job, model: nn.Module) -> nn.Module:
     """The model in the job's precision: fp64 converts it in place; bf16 is autocast, which keeps fp32 weights."""
     return model.double() if job.precision == "fp64" else model
+
+
+Follows = Literal["", "others", "worker", "process"]
+"""What a batch depends on besides its samples."""
 
 
 class Samples:
@@ -285,6 +319,8 @@ class Samples:
             else:
                 check_map_style(dataset)
                 self.total = len(dataset)
+        # A collate function may count its calls: those of a look are none of the training.
+        self._held = HeldState({} if job.collate is None else {"Job.collate": job.collate})
         self._dataset = dataset
         self.count = len(dataset)
         if self.count < least:
@@ -300,6 +336,8 @@ class Samples:
             return () if self.total is None else (self.total,)
         counts: dict[int, None] = {}
         started_s = time.process_time()
+        # It may tell the data set its epoch, by which that augments.
+        held = HeldState({"the data": self._dataset, "Job.sampler": self._job.sampler})
         for epoch in range(self._job.epochs):
             with seeded(derive_seed(self._job.seed, "sampler", epoch)):
                 try:
@@ -308,6 +346,7 @@ class Samples:
                     break
             if time.process_time() - started_s > DRAWN_SECONDS:
                 break
+        held.put_back()
         return tuple(counts)
 
     def batch(self, numbers: Sequence[int], *, keep: bool | None = None) -> Any:
@@ -323,7 +362,10 @@ class Samples:
         keep = self._keep if keep is None else keep
         with preserved_randomness():
             samples = [self._sample(number) if keep else self._drawn(number) for number in numbers]
-            batch = _collated(self._job, samples, numbers)
+            try:
+                batch = _collated(self._job, samples, numbers)
+            finally:
+                self._held.put_back()
         nested = [name for name, tensor in name_tensors(batch).items() if tensor.is_nested]
         if nested:
             raise InputError(
@@ -353,7 +395,9 @@ class Samples:
             drew = self._draws_reading(self.count - 1)
             kept = drew and not self._draws_reading(self.count - 1)
         self._first = {number: self._compared(number) for number in (0, self.count - 1)}
-        return kept or self.differs() or self._collate_carries()
+        carries = kept or self.differs() or self._collate_carries()
+        self._held.put_back()
+        return carries
 
     def _collate_carries(self) -> bool:
         """Whether two batches of the same samples differ, under the same seeds."""
@@ -389,13 +433,37 @@ class Samples:
         with preserved_randomness():
             return copy.deepcopy(_tensors_and_numbers(self._drawn(number)))
 
-    def follows(self) -> Literal["", "worker", "process"]:
-        """What of the process that reads it a batch depends on: that it is a worker of a loader, or its number."""
+    def follows(self) -> Follows:
+        """What a batch depends on besides its samples: those that are read with them, or the process that reads it."""
         if self.stream:
             return ""
-        if self._alike_elsewhere(worker=True, process=True):
-            return ""
-        return "worker" if self._alike_elsewhere(worker=False, process=True) else "process"
+        if self._differ_together():
+            return "others"
+        try:
+            if self._alike_elsewhere(worker=True, process=True):
+                return ""
+            return "worker" if self._alike_elsewhere(worker=False, process=True) else "process"
+        finally:
+            self._held.put_back()
+
+    def _differ_together(self) -> bool:
+        """Whether `__getitems__` gives other samples for several numbers than `__getitem__` for each."""
+        fetch = getattr(self._dataset, "__getitems__", None)
+        numbers = sorted({0, self.count // 2, self.count - 1})
+        if fetch is None:
+            return False
+        with preserved_randomness():
+            seed_host(self._job.seed)
+            before = host_states()
+            alone = copy.deepcopy([_tensors_and_numbers(_read(self._dataset, number)) for number in numbers])
+            if find_moved(before):
+                # What draws is read one by one.
+                return False
+            try:
+                together = [_tensors_and_numbers(one) for one in fetch(numbers)]
+            except Exception:  # noqa: BLE001 whoever trains on the samples says what is wrong with them
+                return False
+        return list(map(len, together)) != list(map(len, alone)) or not _alike(alone, together)
 
     def _alike_elsewhere(self, *, worker: bool, process: bool) -> bool:
         """Whether a batch of a few samples is the same in another process."""

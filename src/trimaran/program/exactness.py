@@ -243,9 +243,9 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
         yield (
-            f"the forward writes to the parameter {seen.written[0]}, and a rank that has a part of the parameters "
-            "would write to a copy: use replicas with zero=0 or 1, or keep it outside of the model, by name, and "
-            "update it in Job.on_step"
+            f"the forward, or train(), writes to the parameter {seen.written[0]}, and a rank that has a part of the "
+            "parameters would write to a copy: use replicas with zero=0 or 1, or keep it outside of the model, by "
+            "name, and update it in Job.on_step"
         )
     yield from _python_objections(seen, strategy)
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
@@ -276,6 +276,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
                 "backward, and keep the samples of the ranks in order"
             )
         return
+    if seen.later and (microbatches or (replicas and seen.later_apart)):
+        yield (
+            "a later step, or a callback, may change a number that the forward or the loss reads, and where "
+            f"{seen.later} the loss of a batch is not made of the losses of its parts: write that term for each "
+            "sample, or use one device without microbatches"
+        )
     if replicas and not seen.replicates:
         yield _why(seen, "on several ranks", seen.replicas)
     if microbatches and not seen.splits:
@@ -355,8 +361,14 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.results and partitioned:
         yield (
-            f"the forward leaves {seen.results[0]} behind for a loss that reads it, and a rank of a partitioned "
-            "network does not: return it from the forward, or use one device or replicas"
+            f"the forward leaves {seen.results[0]} behind for a loss, or a callback, that reads it, and a rank of a "
+            "partitioned network does not: return it from the forward, or use one device or replicas"
+        )
+    if seen.feeds_back and splits:
+        yield (
+            f"a callback {seen.feeds_back}, which the forward or the loss leaves of the samples that it saw last, and "
+            "here that is a part of the batch: go by metrics, which are the same on every rank, or use one device "
+            "without microbatches"
         )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (
@@ -371,6 +383,12 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "from the global generators of torch, random or numpy, which are seeded by sample, in place of a generator "
             "of the data set or of Job.collate, and keep nothing that was drawn in __getitem__; or use one device with "
             "workers=0"
+        )
+    if seen.data_follows == "others":
+        yield (
+            "__getitems__ of the data set gives other samples for several numbers than __getitem__ for each, so that a "
+            "sample depends on those that are read with it, and each part of a batch is read by itself: do in "
+            "Job.collate, or in the forward, what is done over samples"
         )
     if seen.data_follows == "worker" and feeding.workers:
         yield (

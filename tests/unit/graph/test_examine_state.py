@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import Dataset, Subset, TensorDataset, get_worker_info
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -701,7 +701,7 @@ def test_what_hooks_hand_to_the_loss_is_refused_in_parts_of_a_network(kept: str)
     assert bool(features) is False
     found = refused(job)
     assert found.keys() == GRAPHS
-    assert "behind for a loss that reads it" in found["pipeline"]
+    assert "behind for a loss, or a callback, that reads it" in found["pipeline"]
 
 
 class AsksWhere(Dataset[Any]):
@@ -937,3 +937,162 @@ def test_what_follows_the_number_of_ranks_is_refused_on_several(options: dict[st
 def test_a_state_of_as_many_samples_is_seen() -> None:
     found = refused(make_job(model=Recurrent, global_batch_size=8))
     assert found.keys() == EVERY - {"one device", "memory plan"}
+
+
+class Staged(nn.Module):
+    """Subtracts the mean of the batch from a stage on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.stage, self.heat, self.spread = layers(), 0, 1.0, 0.0
+        self.register_buffer("phase", torch.zeros((), dtype=torch.long))
+
+    def go_to(self, stage: int) -> None:
+        self.stage = stage
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layers(x) / self.heat
+        self.spread = float(out.detach().square().mean())
+        return out - out.mean(0) if self.stage > 2 or int(self.phase) > 2 else out
+
+
+def set_stage(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    session.model.stage = epoch
+
+
+def call_method(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    session.model.go_to(epoch)
+
+
+def fill_buffer(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    session.model.phase.fill_(epoch)
+
+
+def cool(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+    session.model.heat = max(0.5, 0.9 * session.model.heat)
+
+
+@pytest.mark.parametrize(
+    ("callback", "what"),
+    [(set_stage, "stage of the model is 10"), (call_method, "stage of the model"), (fill_buffer, "the buffer phase"),
+     (cool, "")],
+)  # fmt: skip
+def test_a_term_that_a_callback_brings_in_is_looked_at(callback: Callable[..., None], what: str) -> None:
+    seen = look(make_job(model=Staged, on_epoch=callback))
+    assert what in seen.later
+    assert (seen.later == "") == (what == "")
+    for strategy in (Strategy(dp=2), Strategy(microbatches=2)):
+        assert (objection(seen, strategy) is None) == (what == "")
+    assert objection(seen, Strategy()) is None
+
+
+def test_a_term_that_the_loss_brings_in_after_some_calls_is_looked_at() -> None:
+    calls = [0]
+
+    def loss(output: Tensor, target: Tensor, *, late: bool) -> Tensor:
+        calls[0] += 1
+        value = functional.cross_entropy(output, target)
+        return value + output.var(0).mean() if late and calls[0] > 5 else value
+
+    late, never = (look(make_job(loss=functools.partial(loss, late=one))) for one in (True, False))
+    assert calls == [0]
+    assert late.later == "calls[0] of the loss is 10"
+    assert objection(late, Strategy(dp=2)) is not None
+    assert objection(never, Strategy(dp=2)) is None
+
+
+def follow_spread(session: Any, step: int, metrics: dict[str, float]) -> None:
+    session.model.heat = 1.0 + session.model.spread
+
+
+def print_spread(session: Any, step: int, metrics: dict[str, float]) -> None:
+    print(session.model.spread)  # noqa: T201
+
+
+def test_what_a_callback_sets_by_what_a_forward_leaves_is_refused_in_parts() -> None:
+    """Only where it sets something: to print it is nobody's harm, but in a part of a network there is nothing."""
+    follows, prints = (look(make_job(model=Staged, on_step=one)) for one in (follow_spread, print_spread))
+    assert follows.feeds_back == "sets heat of the model and reads spread of the model"
+    for strategy in (Strategy(dp=2), Strategy(microbatches=2)):
+        assert objection(follows, strategy) is not None
+        assert objection(prints, strategy) is None
+    assert "a callback, that reads it" in (objection(prints, KINDS["placement"]) or "")
+
+
+class Together(Dataset[Any]):
+    """Takes the mean of those samples away that are read together."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return make_data()[index]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        found = [self[index] for index in indices]
+        mean = torch.stack([x for x, _ in found]).mean(0)
+        return [(x - mean, y) for x, y in found]
+
+
+def test_samples_that_depend_on_those_that_are_read_with_them_are_refused() -> None:
+    seen = look(make_job(dataset=Together))
+    assert seen.data_follows == "others"
+    assert "__getitems__" in (objection(seen, Strategy()) or "")
+    assert objection(look(make_job(dataset=lambda: Subset(make_data(), range(20)))), Strategy()) is None
+
+
+def test_a_look_leaves_the_calls_of_a_collate_function_uncounted() -> None:
+    calls = {"count": 0}
+
+    def collate(samples: list[Any]) -> Any:
+        calls["count"] += 1
+        x, y = default_collate(samples)
+        return x * min(1.0, calls["count"] / 5), y
+
+    seen = capture_and_look(make_job(collate=collate)).graph.behaviour
+    assert calls == {"count": 0}
+    assert seen is not None
+    assert seen.data_carries
+
+
+class Merging(nn.Module):
+    """Adds its adapter to a frozen weight for an evaluation, as adapters of low rank do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(6, 6).requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.ones(2, 6)), nn.Parameter(torch.ones(6, 2))
+        self.merged = False
+
+    def train(self, mode: bool = True) -> "Merging":
+        super().train(mode)
+        if self.merged == mode:
+            self.base.weight.data += (-1 if mode else 1) * (self.up @ self.down).detach()
+            self.merged = not mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x)
+        return out if self.merged else out + x @ self.down.T @ self.up.T
+
+
+def test_a_weight_that_train_writes_to_is_put_back_and_refused_in_parts() -> None:
+    job = make_job(model=lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh(), Merging(), nn.Linear(6, 3)))
+    captured = capture_and_look(job)
+    torch.testing.assert_close(captured.model[2].base.weight, make_model(job)[2].base.weight, rtol=0, atol=0)
+    seen = captured.graph.behaviour
+    assert seen is not None
+    assert seen.written == ("2.base.weight",)
+    assert {kind for kind, strategy in KINDS.items() if objection(seen, strategy)} >= PARTS | {"pipeline", "placement"}
+    assert objection(seen, Strategy(dp=2)) is None
+
+
+def test_weights_that_are_drawn_by_numpy_and_random_follow_the_seed() -> None:
+    def model() -> nn.Module:
+        made = layers()
+        with torch.no_grad():
+            made[0].weight.mul_(numpy.random.rand() + random.random())  # noqa: NPY002
+        return made  # type: ignore[no-any-return]
+
+    one, other = (make_model(make_job(model=model))[0].weight for _ in range(2))
+    assert torch.equal(one, other)

@@ -36,6 +36,28 @@ class OneNorm(torch.optim.SGD):
         super().step(closure)
 
 
+class Skipping(torch.optim.SGD):
+    """Leaves out a step whose norm, over all its parameters, is above the mean of those before."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        norm = sum(float(one.grad.norm()) for group in self.param_groups for one in group["params"])
+        seen = self.param_groups[0].setdefault("seen", norm)
+        self.param_groups[0]["seen"] = 0.9 * seen + 0.1 * norm
+        if norm <= 1.001 * seen:
+            super().step(closure)
+
+
+class Wrapped(torch.optim.Optimizer):
+    """Shares what another optimizer has, and does not call `__init__` of its class."""
+
+    def __init__(self, wrapped: torch.optim.Optimizer) -> None:
+        self.wrapped = wrapped
+        self.param_groups, self.state, self.defaults = wrapped.param_groups, wrapped.state, wrapped.defaults
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.wrapped.step()
+
+
 class Sharp(torch.optim.SGD):
     """Wants a closure, as its signature does not say."""
 
@@ -95,6 +117,21 @@ def test_what_looks_across_parameters_is_found() -> None:
     traits = optimizer_traits(gpt(lambda parameters: OneNorm(parameters, lr=0.1)), MODEL)
     assert (traits.separable, traits.elementwise) == (False, False)
     assert "differently alone" in traits.reason
+
+
+def test_a_step_that_is_left_out_by_a_norm_of_all_looks_across_parameters() -> None:
+    job = gpt(lambda parameters: Skipping(parameters, lr=0.1))
+    traits = optimizer_traits(job, job.model())
+    assert not traits.separable
+    assert "differently alone than with others" in traits.reason
+
+
+def test_a_wrapper_that_does_not_call_the_init_of_its_class_is_tried() -> None:
+    job = gpt(lambda parameters: Wrapped(torch.optim.SGD(parameters, lr=0.1)))
+    traits = optimizer_traits(job, job.model())
+    assert traits.separable
+    assert traits.elementwise
+    assert not traits.hooked
 
 
 def test_options_that_depend_on_what_else_is_given_are_found() -> None:

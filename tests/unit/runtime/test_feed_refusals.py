@@ -229,3 +229,22 @@ def test_what_cannot_be_loaded_ahead_is_told_when_it_is_asked_for(feeds: list[Fe
         assert len(share.microbatch(number)[0]) == 3
     with raises("feed.bad-samples"):
         second.microbatch(1)
+
+
+class Growing(Rows):
+    """Has a sample more than at first from then on that it is told."""
+
+    more = 0
+
+    def __len__(self) -> int:
+        return super().__len__() + self.more
+
+
+def test_data_that_grow_are_refused_when_the_next_epoch_begins(feeds: list[Feed]) -> None:
+    data = Growing()
+    feeds.append(feed(data, Feeding()))
+    assert len(list(feeds[0].shares())) > 0
+    assert len(list(feeds[0].shares())) > 0
+    data.more = 1
+    with raises("feed.length-changed", match="Job.sampler", before=SAMPLES, samples=SAMPLES + 1):
+        next(feeds[0].shares())

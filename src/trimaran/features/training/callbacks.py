@@ -25,7 +25,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
-from trimaran.graph.held_state import HeldState, Values, changed
+from trimaran.graph.held_state import HeldState, Settable, Values, changed, is_users, names_in_callbacks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program import Strategy
@@ -62,6 +62,7 @@ class _State:
         parameters: sums of their bits; none where this process is alone
         buffers: those of the buffers
         options: of the optimizer's groups; empty where this rank updates nothing
+        numbers: of the model and the loss, which callbacks set
     """
 
     identities: dict[str, tuple[int, torch.Size]]
@@ -69,6 +70,7 @@ class _State:
     parameters: tuple[int, ...]
     buffers: tuple[int, ...]
     options: str
+    numbers: tuple[str, ...] = ()
 
 
 class Callbacks:
@@ -97,6 +99,18 @@ class Callbacks:
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         self._held_before = self._values()
+        self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
+
+    def _set_by_callbacks(self) -> Iterator[Settable]:
+        """Numbers of the model and the loss whose names the code of the callbacks sets."""
+        roots = {f"session.model.{path}" if path else "session.model": one
+                 for path, one in self._executor.model.named_modules()}  # fmt: skip
+        callbacks = [one for one in (self._job.on_step, self._job.on_epoch) if one is not None]
+        classes = dict.fromkeys(made for one in roots.values() for made in type(one).__mro__ if is_users(made))
+        written = names_in_callbacks(callbacks, classes).written
+        if written:
+            held = HeldState({**roots, "Job.loss": self._job.loss}, undoable=False)
+            yield from held.settable(lambda path, name: name in written)
 
     def kept(self) -> tuple[str, ...]:
         """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
@@ -142,7 +156,7 @@ class Callbacks:
         self._running, self._stop = name, False
         self._before = self._look()
         try:
-            with ACTIVITY.during(f"Job.{name}"), self._forward_refused():
+            with ACTIVITY.during(f"Job.{name}"), self._forward_refused(), self._rebinding_refused():
                 callback(session, number, metrics)
             stop = self._agree(_END)
             self._accept()
@@ -206,6 +220,7 @@ class Callbacks:
                 parameters=weights,
                 buffers=after.buffers,
                 options=before.options,
+                numbers=before.numbers,
             )
 
     def check_trained(self) -> None:
@@ -264,8 +279,9 @@ class Callbacks:
             -1 if not after.options else int(retuned),
             _digest([before.options]),
             _digest([after.options]) if retuned and self._has_like_groups() else 0,
+            int(after.numbers != before.numbers),
         )
-        doing, stops, flips, moved, weights, buffers, tuned, options_before, options = zip(
+        doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers = zip(
             *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
         )
         first = _first_unlike(doing)
@@ -290,6 +306,8 @@ class Callbacks:
                 )
         if any(buffers):
             self._compare_buffers(before.buffers, after.buffers)
+        if any(set_numbers):
+            self._compare_numbers(before.numbers, after.numbers)
         if operation == _END and not self._whole and any(moved):
             raise InputError(
                 f"{name} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
@@ -328,6 +346,20 @@ class Callbacks:
                 names=tuple(unlike),
             )
 
+    def _compare_numbers(self, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+        """See that numbers that were the same on each rank still are."""
+        heard = self._executor.agreement.gather_objects((before, after), "what callbacks have set")
+        befores, afters = (list(zip(*one, strict=False)) for one in zip(*heard, strict=True))
+        for one, then, now in zip(self._settable, befores, afters, strict=False):
+            if len(set(then)) == 1 and len(set(now)) > 1:
+                raise InputError(
+                    f"Job.{self._running} set {one.path}, which ranks had alike, to another value on each: let it "
+                    "follow the step and the metrics alone, which are the same on every rank, not what is drawn, or "
+                    "what a forward leaves of the samples of a rank",
+                    code="callback.unlike-numbers",
+                    name=one.path,
+                )
+
     def _look(self, *, sums: bool = True) -> _State:
         model = self._executor.model
         sampled = None if self._running == "on_epoch" else _SAMPLED
@@ -339,6 +371,7 @@ class Callbacks:
             parameters=_sums(model.parameters(), sampled) if sums else (),
             buffers=_sums(model.buffers(), sampled) if sums else (),
             options="" if optimizer is None or not sums else written_options(optimizer),
+            numbers=tuple(repr(one.get()) for one in self._settable),
         )
 
     @contextmanager
@@ -375,6 +408,27 @@ class Callbacks:
         finally:
             handle.remove()
             del model.__dict__["__deepcopy__"]
+
+    @contextmanager
+    def _rebinding_refused(self) -> Iterator[None]:
+        """Where parameters are DTensors, another tensor in the place of `.data` is refused: nothing would change."""
+        kinds = {type(one) for one in self._parameters if hasattr(one, "to_local")}
+
+        def refuse(parameter: torch.Tensor, value: torch.Tensor) -> None:
+            raise InputError(
+                f"Job.{self._running} assigned to .data of a parameter, and under {self._strategy.name} session.model "
+                "has shares of them, in which that changes nothing: write to it in place (.data.copy_), or train by "
+                "replicas: --allow dp",
+                code="callback.rebinds-share",
+            )
+
+        for kind in kinds:
+            kind.data = property(torch.Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]
+        try:
+            yield
+        finally:
+            for kind in kinds:
+                del kind.data
 
 
 def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ...]:

@@ -230,7 +230,15 @@ class TrainingState:
                     code="checkpoint.optimizer-without-state",
                     optimizer=name,
                 )
-        packed = optimizer.state_dict()
+        try:
+            packed = optimizer.state_dict()
+        except Exception as error:  # it is the user's
+            raise InputError(
+                f"state_dict() of {name} raised {type(error).__name__}: {error}: where it is derived from "
+                "torch.optim.Optimizer, call its __init__ with the groups of parameters, or train without saving",
+                code="checkpoint.optimizer-fails",
+                optimizer=name,
+            ) from error
         if not isinstance(packed, dict) or not {"state", "param_groups"} <= packed.keys():
             raise InputError(
                 f"state_dict() of {name} is not of the form that optimizers of torch give, with state and "
@@ -1174,7 +1182,7 @@ def _put_back_after(job: Job) -> Iterator[None]:
         held.put_back()
 
 
-_BEFORE, _ROUNDS = 1, 4
+_BEFORE, _ROUNDS = 1, 2
 """Steps that are taken before a state is put back: one, so that a count that is lost is off in any period. And how
 often the gradients of a trial are gone through then."""
 

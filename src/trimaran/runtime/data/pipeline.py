@@ -242,6 +242,7 @@ class Feed:
         self._reading = Reading(dataset, job.collate, cache=cache) if reads and not streams else None
         self._feeding, self._device, self._rank = feeding, device, rank
         self._cache, self._notes, self._timeout_s = cache, notes, timeout_s
+        self._agreement = agreement
         self._arrivals: Arrivals | None = None
         # Workers have copies, and a cache keeps samples, of what a callback may change.
         copied = self._reading is not None and (feeding.workers or feeding.cached or feeding.copies_ahead)
@@ -372,7 +373,11 @@ class Feed:
         """Ask the sampler for the order of an epoch, if there is one."""
         if self._feeding.workers:
             self.follow()
-        if self._orders is None or not self._orders.sampled:
+        if self._orders is None:
+            return
+        with self._agreement.alike("the length of the data set"):
+            self._check_length(epoch)
+        if not self._orders.sampled:
             return
         saved = self._saved
         expected = saved.order or 0 if saved is not None and saved.epoch == epoch else 0
@@ -388,6 +393,18 @@ class Feed:
                 "give more, or leave the epoch out",
                 epoch=epoch,
                 samples=self.epoch_samples,
+            )
+
+    def _check_length(self, epoch: int) -> None:
+        """Refuse a data set that has grown, or shrunk: the places of its samples follow from how many it has."""
+        if self._reading is not None and (now := len(self._reading.dataset)) != self.samples:
+            raise InputError(
+                f"the data set has {now} samples at the beginning of epoch {epoch}, and had {self.samples} at the "
+                "start of the training: give it its length from the start, and choose among its samples in "
+                "Job.sampler, which is asked in each epoch; or train on a stream",
+                code="feed.length-changed",
+                samples=now,
+                before=self.samples,
             )
 
     def _streamed(self, stream: StreamReader, epoch: int) -> Iterator[Share]:

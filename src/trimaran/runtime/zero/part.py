@@ -78,6 +78,11 @@ class ShardUpdater(Updater):
             plain.grad = None if parameter.grad is None else local_part(parameter.grad)
             parameter.grad = None
         super().update()
+        for parameter, plain in self._plain:
+            own = local_part(parameter.detach())
+            if plain.data_ptr() != own.data_ptr():
+                # The optimizer has put another tensor in its place (p.data = ...).
+                plain.data = own.copy_(plain.detach())
 
 
 def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> None:
