@@ -620,8 +620,9 @@ class NearbyBatch:
 def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> tuple[NearbyBatch, ...]:
     """The nearest batches below and above that are faster per sample, one of each at most.
 
-    Tried are the nearest multiples of the devices, of a half, a quarter and so on of them. Of those that are worth
-    naming the nearest is taken with at least half the gain of the best.
+    Tried are the nearest multiples of the devices, of a half, a quarter and so on of them, and of those of a node fewer:
+    ranks of experts often divide no prime number of nodes. Of those that are worth naming the nearest is taken with at
+    least half the gain of the best.
 
     Args:
         problem: that was searched
@@ -638,13 +639,17 @@ def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> t
 
 def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
     """Batches on one side that divide, nearest first."""
-    batch, unit = problem.batch, problem.devices
+    batch, devices = problem.batch, problem.devices
+    fewer = devices - problem.machine.node.devices if problem.shape.experts is not None else 0
+    units = {devices, fewer}
+    while any(unit > 1 and unit % 2 == 0 and unit // 2 not in units for unit in units):
+        units |= {unit // 2 for unit in units if unit % 2 == 0}
     found: set[int] = set()
-    while unit > 1:
-        near = (batch + side) // unit * unit if side < 0 else -(-(batch + side) // unit) * unit
-        if near >= 1 and abs(near - batch) <= _NEAR * batch:
-            found.add(near)
-        unit = unit // 2 if unit % 2 == 0 else 0
+    for unit in sorted(units):
+        if unit > 1:
+            near = (batch + side) // unit * unit if side < 0 else -(-(batch + side) // unit) * unit
+            if near >= 1 and abs(near - batch) <= _NEAR * batch:
+                found.add(near)
     return sorted(found, key=lambda near: abs(near - batch))[:_MOST_ON_A_SIDE]
 
 
