@@ -57,6 +57,7 @@ from trimaran.pricing.analytical.step_time import (
     peak_of,
     prediction_forward,
     rank_traffic,
+    step_alone,
     step_constants,
     transformer_step,
 )
@@ -344,6 +345,18 @@ class AnalyticalModel:
             exchange=self._exchange,
             constants=step_constants(),
             host_update_s=self._host_update_s if strategy.offload else 0.0,
+        )
+
+    def step_alone(self, strategy: Strategy) -> float:
+        """A bound of a step: without exchanges between replicas and the update [s]."""
+        problem = self.problem
+        return step_alone(
+            problem.shape,
+            strategy,
+            problem.program,
+            device=problem.machine.node.device,
+            exchange=self._exchange,
+            constants=step_constants(),
         )
 
     def price(

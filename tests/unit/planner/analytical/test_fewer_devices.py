@@ -162,3 +162,12 @@ def test_a_search_may_end_when_it_is_as_near_to_its_bound_as_asked() -> None:
     assert near.gap is not None
     assert near.gap <= 0.5
     assert near.priced < whole.priced
+
+
+def test_a_step_is_not_shorter_than_without_exchanges_of_replicas() -> None:
+    experts = replace(SMALL, experts=builders.experts(count=8, active=2, ffn=2048))
+    asked = transformer_problem(experts, find_machine("dgx-h100:2"), batch=48)
+    model = AnalyticalModel(problem=asked)
+    for group in list(groups(asked, Counter()))[::23]:
+        for one in members(asked, group):
+            assert model.step_alone(one) <= model.step(one).seconds
