@@ -284,6 +284,7 @@ class _Hunt:
     _beyond: int = 0
     _slower: int = 0
     _hopeless: dict[Strategy, frozenset[ZeroStage]] = field(default_factory=dict)
+    _last: tuple[Strategy, frozenset[ZeroStage], float] | None = None
     _least: Least | None = None
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
 
@@ -341,8 +342,7 @@ class _Hunt:
             if later_s > bound_s:
                 return [(later_s, devices, what._replace(is_delayed=True))]
         hopeless = self._hopeless_levels(model, group)
-        possible = (one for one in plain_members(model.problem, group) if one.zero not in hopeless)
-        found = self._timed(possible, bound_s, devices)
+        found = self._timed(plain_members(model.problem, group, without=hopeless), bound_s, devices)
         if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:
             # So long nothing fitted: what takes longest needs least, and is better than no answer.
             found = [self.settled(node) or node for node in found]
@@ -440,6 +440,9 @@ class _Hunt:
         pins, limit = self.problem.pins, 1.1 * self.problem.memory_limit
         if pins.offload or "optimizer-offload" in pins.special:
             return frozenset()
+        if self._last is not None and self._last[0] is group:
+            self._spend(self._last[2])
+            return self._last[1]
         again = varied(group, recomputed=frozenset({"layers"}), recompute_layers=None)
         if again not in self._hopeless:
             tried = {zero for zero, _ in zero_levels(model.problem, group)}
@@ -453,15 +456,22 @@ class _Hunt:
             if levels == tried:  # of another group the strategies that are allowed tell
                 self.least_bytes = min([self.least_bytes, *peaks.values()])
             self._hopeless[again] = levels
-        levels = self._hopeless[again]
-        if "layers" in group.recomputed:
-            return levels
+        levels, spent_s = self._hopeless[again], 0.0
+        if "layers" not in group.recomputed:
+            levels, spent_s = self._hopeless_alone(model, group, levels, limit)
+        self._last = group, levels, spent_s
+        return levels
+
+    def _hopeless_alone(
+        self, model: AnalyticalModel, group: Strategy, levels: frozenset[ZeroStage], limit: float
+    ) -> tuple[frozenset[ZeroStage], float]:
+        """The same with those that recompute no layers and need more; and the work that this took [s]."""
         left = {zero for zero, _ in zero_levels(model.problem, group)} - levels
         whole = {zero for zero in left if only_whole(model.problem, group, zero)}
         own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
         self._spend(MEASURED_S * len(whole))
         self.least_bytes = min([self.least_bytes, *own.values()])
-        return levels | {zero for zero in whole if own[zero] > limit}
+        return levels | {zero for zero in whole if own[zero] > limit}, MEASURED_S * len(whole)
 
     def _spend(self, seconds: float) -> None:
         self.work.spend(seconds if self.problem.shape.experts is None else WITH_EXPERTS * seconds)
