@@ -34,8 +34,8 @@ def best_first(
     Args:
         space: bounds and scores them
         nodes: to start from
-        settled: the node with a better bound that took too long to compute before it was its turn, in whose place it
-            is looked at again; None: it has no better one
+        settled: of the node that would be expanded next, the same one with a better bound, which is computed for few;
+            it is then put in its order again; None: it has no better one
 
     Returns:
         The items that were not expanded, in their order.
@@ -52,7 +52,7 @@ def best_first(
         >>> best_first(space, [6, 2, 1]), space.seen
         ([5, 6], [1, 2, 3])
 
-        Bounds of tenths are made whole when it is their turn, among whole ones that are there.
+        Of bounds with tenths those that come next are made whole.
 
         >>> space = Halves()
         >>> space.seen = []
