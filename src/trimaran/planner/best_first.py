@@ -7,7 +7,7 @@ place, or scores its strategies and gives none. Simulated plans (`search.py`) an
 
 import heapq
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 Node = TypeVar("Node")
@@ -26,12 +26,16 @@ class Space(Protocol[Node]):
         """Whether nothing with this bound or a larger one is worth looking at, or the time of the search is over."""
 
 
-def best_first(space: Space[Node], nodes: Iterable[Node]) -> list[Node]:
+def best_first(
+    space: Space[Node], nodes: Iterable[Node], settled: Callable[[Node], Node | None] | None = None
+) -> list[Node]:
     """Expand nodes in the order of their bounds.
 
     Args:
         space: bounds and scores them
         nodes: to start from
+        settled: of the node that would be expanded next, the same one with a better bound, which is computed for few;
+            it is then put in its order again; None: it has no better one
 
     Returns:
         The items that were not expanded, in their order.
@@ -47,12 +51,26 @@ def best_first(space: Space[Node], nodes: Iterable[Node]) -> list[Node]:
         >>> space = Halves()
         >>> best_first(space, [6, 2, 1]), space.seen
         ([5, 6], [1, 2, 3])
+
+        Of bounds with tenths those that come next are made whole.
+
+        >>> space = Halves()
+        >>> space.seen = []
+        >>> best_first(space, [3.9, 2, 6], lambda node: None if node == int(node) else 5), space.seen
+        ([5, 6], [2])
     """
     numbers = itertools.count()
     waiting = [(space.order(node), next(numbers), node) for node in nodes]
     heapq.heapify(waiting)
-    while waiting and not space.is_done(waiting[0][0][0]):
-        _, _, node = heapq.heappop(waiting)
-        for better in space.expand(node):
-            heapq.heappush(waiting, (space.order(better), next(numbers), better))
+    while waiting:
+        order, number, node = waiting[0]
+        better = None if settled is None else settled(node)
+        if better is not None:
+            heapq.heapreplace(waiting, (space.order(better), number, better))
+            continue
+        if space.is_done(order[0]):
+            break
+        heapq.heappop(waiting)
+        for further in space.expand(node):
+            heapq.heappush(waiting, (space.order(further), next(numbers), further))
     return [node for *_, node in sorted(waiting, key=lambda entry: entry[:2])]

@@ -21,7 +21,7 @@ from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
-from trimaran.memory.stages import segmented, stage_step, passes_of
+from trimaran.memory.stages import passes_of, segmented, stage_step
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.types import Cost, ProgramCosts
 from trimaran.program.lowering.partition import segment_ops

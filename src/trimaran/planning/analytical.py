@@ -115,6 +115,7 @@ def reason_to_trace(reference: str, request: PlanRequest) -> str:
 def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str, str]]:
     """Options that the analytical model does not honour, and why."""
     yield from _unsupported(request.pins)
+    yield from _of_zero_bubble(request.pins)
     yield from _of_program(request)
     if request.loading.is_given:
         yield "--loader and its like", "the analytical model takes data as ready"
@@ -124,6 +125,15 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:
         yield f"--precision {chosen.name}", f"the analytical model has figures of {', '.join(ANALYTICAL_PRECISIONS)}"
+
+
+def _of_zero_bubble(pins: Pins) -> Iterator[tuple[str, str]]:
+    """Backwards in two halves, which a simulation plays; the analytical model has a formula of what stays idle."""
+    why = "where devices are few, each rank's order of forwards and backwards is simulated"
+    if pins.schedule == "zero-bubble":
+        yield "--schedule zero-bubble", why
+    elif "zero-bubble" in pins.allow:
+        yield f"--allow {','.join(pins.allow)}", why
 
 
 def _of_program(request: PlanRequest) -> Iterator[tuple[str, str]]:
@@ -526,7 +536,7 @@ def with_microbatch(pins: Pins, batch: int) -> Pins:
     return dataclasses.replace(pins, microbatch=batch // shares)
 
 
-_KINDS = frozenset({"dp", "pp", "tp", "zero", "cp", "ep", "1f1b", "interleaved", "memory"})
+_KINDS = frozenset({"dp", "pp", "tp", "zero", "cp", "ep", "1f1b", "interleaved", "zero-bubble", "memory"})
 """Kinds of parallelism that the analytical model has; layers that are computed again stand for "memory"."""
 
 
@@ -540,8 +550,8 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
             "--schedule pipedream" if pins.schedule else "--allow stale",
             f"{model}, whose pipelines are flushed after each step",
         )
-    if pins.schedule in ("gpipe", "zero-bubble"):
-        yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b or interleaved"
+    if pins.schedule == "gpipe":
+        yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b, interleaved or zero-bubble"
     if pins.microbatches is not None and pins.dp is None:
         yield f"--microbatches {pins.microbatches}", f"{model}, to which it says something only with --dp"
     if pins.nodes is not None and pins.nodes > 1:

@@ -14,7 +14,7 @@ from trimaran.memory import minimum_memory, plan_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import schedule
 from trimaran.memory.search import everything
-from trimaran.memory.stages import Pass, segmented, stage_step, passes_of
+from trimaran.memory.stages import Pass, passes_of, segmented, stage_step
 from trimaran.pricing.offload_costs import TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Schedule, Strategy

@@ -31,7 +31,7 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
@@ -57,6 +57,7 @@ from trimaran.pricing.analytical.step_time import (
     peak_of,
     prediction_forward,
     rank_traffic,
+    step_alone,
     step_constants,
     transformer_step,
 )
@@ -346,6 +347,18 @@ class AnalyticalModel:
             host_update_s=self._host_update_s if strategy.offload else 0.0,
         )
 
+    def step_alone(self, strategy: Strategy) -> float:
+        """A bound of a step: without exchanges between replicas and the update [s]."""
+        problem = self.problem
+        return step_alone(
+            problem.shape,
+            strategy,
+            problem.program,
+            device=problem.machine.node.device,
+            exchange=self._exchange,
+            constants=step_constants(),
+        )
+
     def price(
         self,
         strategy: Strategy,
@@ -570,11 +583,20 @@ def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
         yield from partly_recomputed(problem, one)
 
 
-def plain_members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
-    """The same without what is recomputed only where it fits no other way, which takes longer."""
-    for schedule, chunks in _orders(problem, group):
+def plain_members(
+    problem: AnalyticalProblem, group: Strategy, *, without: Collection[ZeroStage] = ()
+) -> Iterator[Strategy]:
+    """The same without what is recomputed only where it fits no other way, which takes longer.
+
+    Args:
+        problem: to plan
+        group: a strategy of it
+        without: levels of ZeRO that are left out
+    """
+    states = [state for state in zero_levels(problem, group) if state[0] not in without]
+    for schedule, chunks in _orders(problem, group) if states else ():
         for layers in _segment_layers(problem, group, chunks):
-            for (zero, share), offload in product(zero_levels(problem, group), _offloads(problem)):
+            for (zero, share), offload in product(states, _offloads(problem)):
                 one = varied(
                     group,
                     chunks=chunks,

@@ -224,13 +224,13 @@ class _Timed(NamedTuple):
 
     Attributes:
         strategy: on all devices of its node
-        step: its time, by part
+        step: its time, by part; None: only a bound of it is known yet
         bound_s: of its group [s]
         is_last: nothing else is tried in its place
     """
 
     strategy: Strategy
-    step: TransformerStep
+    step: TransformerStep | None
     bound_s: float
     is_last: bool
 
@@ -284,6 +284,7 @@ class _Hunt:
     _beyond: int = 0
     _slower: int = 0
     _hopeless: dict[Strategy, frozenset[ZeroStage]] = field(default_factory=dict)
+    _last: tuple[Strategy, frozenset[ZeroStage], float] | None = None
     _least: Least | None = None
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
 
@@ -341,10 +342,10 @@ class _Hunt:
             if later_s > bound_s:
                 return [(later_s, devices, what._replace(is_delayed=True))]
         hopeless = self._hopeless_levels(model, group)
-        possible = (one for one in plain_members(model.problem, group) if one.zero not in hopeless)
-        found = self._timed(possible, bound_s, devices)
+        found = self._timed(plain_members(model.problem, group, without=hopeless), bound_s, devices)
         if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:
             # So long nothing fitted: what takes longest needs least, and is better than no answer.
+            found = [self.settled(node) or node for node in found]
             found = [*self._some_fitting(found), *found]
         if hopeless and not found:
             self.rejected["does not fit the memory of a device"] += 1
@@ -354,15 +355,25 @@ class _Hunt:
         self, strategies: Iterable[Strategy], bound_s: float, devices: int, *, is_last: bool = False
     ) -> list[_Node]:
         """Strategies with their steps, as far as they may matter; memory is looked at later, of the fastest first."""
-        model, found = self.model(devices), list[_Node]()
+        model, found, most_s = self.model(devices), list[_Node](), self.ratio * self.best_s
         for strategy in strategies:
             self._spend(PRICED_S)
-            step = model.step(strategy)
-            if step.seconds <= self.ratio * self.best_s:
-                found.append((step.seconds, devices, _Timed(strategy, step, bound_s, is_last)))
+            least_s = model.step_alone(strategy)
+            step = None if math.isinf(most_s) or least_s > most_s else model.step(strategy)
+            seconds = least_s if step is None else step.seconds
+            if seconds <= most_s:
+                found.append((seconds, devices, _Timed(strategy, step, bound_s, is_last)))
             else:
                 self._slower += 1
         return found
+
+    def settled(self, node: _Node) -> _Node | None:
+        """A strategy with its step, where only a bound of it is known: until something fits, few are tried of many."""
+        _, devices, what = node
+        if not isinstance(what, _Timed) or what.step is not None:
+            return None
+        step = self.model(devices).step(what.strategy)
+        return step.seconds, devices, what._replace(step=step)
 
     def _some_fitting(self, nodes: Sequence[_Node]) -> Iterator[_Node]:
         """Try strategies of a group, the slowest first, until one fits; what is tried in their place."""
@@ -429,6 +440,9 @@ class _Hunt:
         pins, limit = self.problem.pins, 1.1 * self.problem.memory_limit
         if pins.offload or "optimizer-offload" in pins.special:
             return frozenset()
+        if self._last is not None and self._last[0] is group:
+            self._spend(self._last[2])
+            return self._last[1]
         again = varied(group, recomputed=frozenset({"layers"}), recompute_layers=None)
         if again not in self._hopeless:
             tried = {zero for zero, _ in zero_levels(model.problem, group)}
@@ -442,15 +456,22 @@ class _Hunt:
             if levels == tried:  # of another group the strategies that are allowed tell
                 self.least_bytes = min([self.least_bytes, *peaks.values()])
             self._hopeless[again] = levels
-        levels = self._hopeless[again]
-        if "layers" in group.recomputed:
-            return levels
+        levels, spent_s = self._hopeless[again], 0.0
+        if "layers" not in group.recomputed:
+            levels, spent_s = self._hopeless_alone(model, group, levels, limit)
+        self._last = group, levels, spent_s
+        return levels
+
+    def _hopeless_alone(
+        self, model: AnalyticalModel, group: Strategy, levels: frozenset[ZeroStage], limit: float
+    ) -> tuple[frozenset[ZeroStage], float]:
+        """The same with those that recompute no layers and need more; and the work that this took [s]."""
         left = {zero for zero, _ in zero_levels(model.problem, group)} - levels
         whole = {zero for zero in left if only_whole(model.problem, group, zero)}
         own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
         self._spend(MEASURED_S * len(whole))
         self.least_bytes = min([self.least_bytes, *own.values()])
-        return levels | {zero for zero in whole if own[zero] > limit}
+        return levels | {zero for zero in whole if own[zero] > limit}, MEASURED_S * len(whole)
 
     def _spend(self, seconds: float) -> None:
         self.work.spend(seconds if self.problem.shape.experts is None else WITH_EXPERTS * seconds)
@@ -475,7 +496,7 @@ class _Hunt:
     def search_all_devices(self) -> None:
         """Search on all devices, up to some times the best step."""
         self.ratio = self.problem.ratio
-        left = best_first(self, list(self.tiles(self.problem)))
+        left = best_first(self, list(self.tiles(self.problem)), self.settled)
         if self.is_complete and (not left or left[0][0] > self.ratio * self.best_s):
             beyond = self._beyond + sum(
                 sum(1 for _ in what.choices(self.problem)) if isinstance(what, Box) else not isinstance(what, _Timed)
@@ -504,11 +525,11 @@ class _Hunt:
         work, count = self.work, self.problem.machine.node.devices
         self.work = Work(limit_s=work.left_s / 2.0)
         while count <= most and self.fitting:
-            waiting[count] = best_first(self, waiting.get(count, []))
+            waiting[count] = best_first(self, waiting.get(count, []), self.settled)
             count *= 2
         work.spend(self.work.done_s)
         self.work, self.is_complete = work, True
-        left = best_first(self, [node for nodes in waiting.values() for node in nodes])
+        left = best_first(self, [node for nodes in waiting.values() for node in nodes], self.settled)
         self.is_complete = self.is_complete and is_complete
         if self.is_complete and not self.problem.gap:
             self.lowest_s = min([self.lowest_s, self.best_s, *(node[0] for node in left[:1])])
@@ -620,8 +641,9 @@ class NearbyBatch:
 def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> tuple[NearbyBatch, ...]:
     """The nearest batches below and above that are faster per sample, one of each at most.
 
-    Tried are the nearest multiples of the devices, of a half, a quarter and so on of them. Of those that are worth
-    naming the nearest is taken with at least half the gain of the best.
+    Tried are the nearest multiples of the devices, of a half, a quarter and so on of them; with experts, whose ranks
+    often divide no prime number of nodes, also of the devices of a node fewer. Of those that are worth naming the
+    nearest is taken with at least half the gain of the best.
 
     Args:
         problem: that was searched
@@ -638,13 +660,17 @@ def nearby_batches(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> t
 
 def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
     """Batches on one side that divide, nearest first."""
-    batch, unit = problem.batch, problem.devices
+    batch, devices = problem.batch, problem.devices
+    fewer = devices - problem.machine.node.devices if problem.shape.experts is not None else 0
+    units = {devices, fewer}
+    while any(unit > 1 and unit % 2 == 0 and unit // 2 not in units for unit in units):
+        units |= {unit // 2 for unit in units if unit % 2 == 0}
     found: set[int] = set()
-    while unit > 1:
-        near = (batch + side) // unit * unit if side < 0 else -(-(batch + side) // unit) * unit
-        if near >= 1 and abs(near - batch) <= _NEAR * batch:
-            found.add(near)
-        unit = unit // 2 if unit % 2 == 0 else 0
+    for unit in sorted(units):
+        if unit > 1:
+            near = (batch + side) // unit * unit if side < 0 else -(-(batch + side) // unit) * unit
+            if near >= 1 and abs(near - batch) <= _NEAR * batch:
+                found.add(near)
     return sorted(found, key=lambda near: abs(near - batch))[:_MOST_ON_A_SIDE]
 
 

@@ -1473,11 +1473,7 @@ def transformer_step(
     asked, documents = shape, program.documents
     shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
-    alone = _once(
-        ("replica", shape, program, degrees_without_state(degrees)),
-        (device, exchange, constants),
-        lambda: _replica_step(shape, degrees, program, device, exchange, constants),
-    )
+    alone = _known_replica_step(shape, degrees, program, device, exchange, constants)
     slowest, inner, slowest_at = alone.slowest_s, alone.inside_s, alone.slowest_at
     # Buffers of the device maker's frameworks are exchanged where they are.
     copy_s = 0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s
@@ -1496,15 +1492,55 @@ def transformer_step(
         without = _stage_seconds(shape, degrees, program, slowest_at, device, constants, attention=0.0)
         attention = max(0.0, slowest - inner - without)
         unequal = unequal_seconds(asked, degrees, documents, microbatch_s=slowest, attention_s=attention)
-    step = TransformerStep(
-        compute_s=degrees.microbatches * (slowest - inner),
-        tensor_s=degrees.microbatches * inner,
-        bubble_s=alone.bubble_s,
-        data_s=data_s,
-        update_s=0.0 if program.frozen else update_s,
-        unequal_s=unequal,
+    parts = {
+        "compute_s": degrees.microbatches * (slowest - inner),
+        "tensor_s": degrees.microbatches * inner,
+        "bubble_s": alone.bubble_s,
+        "data_s": data_s,
+        "update_s": 0.0 if program.frozen else update_s,
+        "unequal_s": unequal,
+    }
+    slowest_s = TransformerStep(**parts).seconds * (_slowest_factor(constants, degrees.devices) - 1.0)
+    return TransformerStep(**parts, slowest_s=slowest_s)
+
+
+def step_alone(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    *,
+    device: Device,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> float:
+    """A step without exchanges between replicas and without the update: no `transformer_step` is shorter [s].
+
+    Strategies that differ in what they shard of the state have it in common. Arguments as of `transformer_step`.
+    """
+    shape, program = as_packed(shape, degrees, program)
+    alone = _known_replica_step(shape, degrees, program, device, placed(exchange, degrees), constants)
+    seconds = degrees.microbatches * alone.slowest_s + alone.bubble_s
+    # Sums of floats in another order may be less.
+    return seconds * _slowest_factor(constants, degrees.devices) * (1.0 - 1e-9)
+
+
+def _known_replica_step(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    device: Device,
+    exchange: Exchange,
+    constants: StepConstants,
+) -> _ReplicaStep:
+    return _once(
+        ("replica", shape, program, degrees_without_state(degrees)),
+        (device, exchange, constants),
+        lambda: _replica_step(shape, degrees, program, device, exchange, constants),
     )
-    return replace(step, slowest_s=step.seconds * (constants.slowest_factor(degrees.devices) - 1.0))
+
+
+def _slowest_factor(constants: StepConstants, ranks: int) -> float:
+    return _once(("slowest", ranks), (constants,), lambda: constants.slowest_factor(ranks))
 
 
 def _updated(shape: TransformerShape, degrees: Degrees, stage: int) -> float:

@@ -113,6 +113,18 @@ def test_a_batch_that_does_not_divide_names_those_near_by_that_do() -> None:
         assert near.faster > 0.02
 
 
+def test_where_ranks_of_experts_do_not_divide_the_nodes_batches_of_a_node_fewer_are_named() -> None:
+    """On 17 nodes 32 experts have 8 ranks at most, on 16 nodes 32; 544 samples have no 128 or 16 · 3 equal shares."""
+    experts = builders.experts(count=32, active=8, ffn=5120)
+    shape = builders.transformer_shape(
+        layers=48, hidden=2560, heads=40, kv_heads=40, head_size=64, ffn=5120, sequence=2048, experts=experts
+    )
+    asked = transformer_problem(shape, find_machine("dgx-a100:17"), batch=544)
+    named = {near.batch: near for near in nearby_batches(asked, fastest(asked))}
+    assert set(named) == {528, 560}
+    assert all(near.faster > 0.1 for near in named.values())
+
+
 def test_of_a_batch_that_divides_nothing_is_named() -> None:
     asked = transformer_problem(SMALL, find_machine("dgx-h100"), batch=512)
     assert nearby_batches(asked, fastest(asked)) == ()
@@ -150,3 +162,12 @@ def test_a_search_may_end_when_it_is_as_near_to_its_bound_as_asked() -> None:
     assert near.gap is not None
     assert near.gap <= 0.5
     assert near.priced < whole.priced
+
+
+def test_a_step_is_not_shorter_than_without_exchanges_of_replicas() -> None:
+    experts = replace(SMALL, experts=builders.experts(count=8, active=2, ffn=2048))
+    asked = transformer_problem(experts, find_machine("dgx-h100:2"), batch=48)
+    model = AnalyticalModel(problem=asked)
+    for group in list(groups(asked, Counter()))[::23]:
+        for one in members(asked, group):
+            assert model.step_alone(one) <= model.step(one).seconds

@@ -81,6 +81,14 @@ def test_pins_reach_the_search_over_degrees() -> None:
     assert (degrees["tp"], degrees["pp"], degrees["zero"]) == (8, 1, 1)
 
 
+def test_a_schedule_that_price_knows_is_planned_on_many_devices_too() -> None:
+    pins = builders.pins(schedule="zero-bubble")
+    request = builders.cluster_request(cluster="dgx-a100:4", batch=128, pins=pins, precision="bf16")
+    degrees = plan_document(make_plan("llama3:8b", request))["chosen"]["degrees"]
+    assert degrees["schedule"] == "zero-bubble"
+    assert degrees["pp"] > 1
+
+
 @pytest.mark.parametrize(
     ("pins", "option"),
     [
