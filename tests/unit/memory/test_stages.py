@@ -1,4 +1,4 @@
-"""The step of a pipeline's rank, cut out of one microbatch of the whole network."""
+"""The step of a pipeline's rank, made from one microbatch of the whole network."""
 
 import dataclasses
 
