@@ -239,7 +239,7 @@ class _Step:
             outside_end = keep_end = self._next_tick(backward, birth)
         elif crosses:
             birth = birth if made_here else self._arrives(self._before[first])
-            held = self._begins[backward] + len(self._own(backward))
+            held = self._over(backward)
             outside_end, keep_end = max(outside_end, held), max(keep_end, held)
         return replace(
             one,
@@ -289,11 +289,18 @@ class _Step:
     def _next_tick(self, one: Pass, place: int) -> int:
         """Of the first tick of a pass after a place; its end where there is none."""
         events = self.whole.traced.trace.events
-        end = self._begins[one] + len(self._own(one))
+        end = self._over(one)
         return next((at for at in range(place + 1, end) if isinstance(events[self.moments[at]], Tick)), end)
+
+    def _over(self, one: Pass) -> int:
+        """Where a pass is over; of a backward that is not, as where all is frozen, where its forward is."""
+        one = one if one in self._begins else Pass(one.segment, one.microbatch, True)
+        return self._begins[one] + len(self._own(one))
 
     def _place(self, one: Pass, moment: int) -> int:
         """Of the first event of a pass at or after a moment; its end where there is none."""
+        if one not in self._begins:
+            return self._over(one)
         return self._begins[one] + bisect_left(self._own(one), moment)
 
     def _end(self, one: Pass, moment: int) -> int:

@@ -82,6 +82,15 @@ def test_what_crosses_is_held_until_the_backward_of_its_microbatch_ends() -> Non
     assert live_kept(found.trace).max() == 4 * KIB
 
 
+def test_a_stage_without_a_backward_lets_go_as_its_forward_ends() -> None:
+    """All of the first stage is frozen: its rank has forwards alone."""
+    step, graph = traced([ONE] * len(OPS))
+    found = stage_step(segmented(step, graph, [OPS[:2], OPS[2:]]), [Pass(0, 0, True), Pass(0, 1, True)])
+    assert names(found.trace) == ["f0", "pack", "f1", "pack"] * 2
+    assert not found.trace.unpacks
+    assert live_kept(found.trace).max() <= 2 * live_kept(found.trace)[1]
+
+
 def live_of(trace: StepTrace, number: int) -> tuple[int, int]:
     return trace.storages[number].birth, trace.storages[number].keep_end
 
