@@ -498,7 +498,10 @@ def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection
 
 
 MOST_STAGED = 4
-"""Pipelines for which memory plans are made, one for each stage: each takes seconds."""
+"""Pipelines for which memory plans are made, one for each stage: each takes seconds. Half as many where something fits
+without."""
+
+NOT_STAGED = "may be faster with offload and recompute: stages were planned of a few pipelines with lower bounds"
 
 
 def may_be_virtualized(rejection: Rejection) -> bool:
@@ -538,17 +541,18 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
         return []
     whole, staged = _lacking(problem, hunt.rejected)
     found = [one for plain in whole if _is_traced(plain, problem) for one in _within_budget(plain, problem, hunt)]
-    tried = 0
+    left = MOST_STAGED if not (hunt.candidates or found) else MOST_STAGED // 2
     for least_s, _, split in staged:
         best_s = min((one.objective_s for one in (*hunt.candidates, *found)), default=float("inf"))
         if least_s >= best_s:
             break
         if not _is_traced(split, problem):
             continue
-        if tried == MOST_STAGED or hunt.is_over:
-            hunt.is_complete, hunt.lowest_s = False, min(hunt.lowest_s, least_s)
-            break
-        tried += 1
+        if left == 0 or hunt.is_over:
+            hunt.lowest_s = min(hunt.lowest_s, least_s)
+            hunt.rejected.append(Rejection(strategy=split, cause="time", reason=NOT_STAGED))
+            continue
+        left -= 1
         found += _within_budget(split, problem, hunt)
     return found
 
