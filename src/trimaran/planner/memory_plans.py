@@ -121,7 +121,7 @@ def _check_room(strategy: Strategy, step: TracedStep, stage: int, staying: int) 
             f"stage {stage} of {strategy.name} needs at least {format_bytes(staying + least.nbytes)}: parameters, "
             f"gradients, optimizer state and buffers {format_bytes(staying)}, and {least.describe()}. What would help: "
             "more microbatches, more stages, or a larger budget",
-            code="memory-plan.below-minimum",
+            code="memory-plan.below-minimum-of-stage",
             stage=stage,
             budget_bytes=budget_bytes,
             minimum_memory_bytes=staying + least.nbytes,

@@ -190,7 +190,7 @@ def test_stages_under_a_budget_take_the_time_of_their_own_plans() -> None:
     found = assess_split(tight, problem)
     assert found.step_time_s > plain.step_time_s
     assert max(found.peak_bytes) <= 10 * MIB
-    with raises("memory-plan.below-minimum", InfeasibleError, match="stage 0"):
+    with raises("memory-plan.below-minimum-of-stage", InfeasibleError, match="stage 0"):
         assess_split(dataclasses.replace(tight, memory_bytes=MIB), problem)
 
 
