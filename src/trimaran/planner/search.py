@@ -583,7 +583,7 @@ def _lacking(problem: Problem, rejected: Iterable[Rejection]) -> tuple[list[Stra
 _HALVINGS = 6
 
 
-def _splits(plain: Strategy, problem: Problem) -> set[Strategy]:
+def _splits(plain: Strategy, problem: Problem) -> tuple[Strategy, ...]:
     """A pipeline split for equal times, and so that the fullest rank has the least memory without a plan."""
     by_time = split_for(dataclasses.replace(plain, boundaries=()), problem)
     low, high = 0, max(least(by_time, problem).peak_bytes)
@@ -596,7 +596,7 @@ def _splits(plain: Strategy, problem: Problem) -> set[Strategy]:
             high = middle
         except InfeasibleError:
             low = middle
-    return {by_time, by_memory}
+    return tuple(dict.fromkeys((by_time, by_memory)))
 
 
 def _within_budget(plain: Strategy, problem: Problem, hunt: "Hunt") -> list[Candidate]:
@@ -625,18 +625,32 @@ def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidat
         if obstacle:
             hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=obstacle))
             continue
+        found += _named(strategy, problem, hunt)
+    return found
+
+
+def _named(strategy: Strategy, problem: Problem, hunt: "Hunt") -> list[Candidate]:
+    """A strategy with its budget: a pipeline split for equal times, or for the least memory where that is faster."""
+    fitting, reasons = list[Candidate](), list[str]()
+    try:
+        splits = _splits(strategy, problem) if strategy.pp > 1 else (split_for(strategy, problem),)
+    except InfeasibleError as error:
+        splits, reasons = (), [error.message]
+    for split in splits:
         try:
-            split = strategy if strategy.boundaries else split_for(strategy, problem)
             candidate = assess_split(split, problem)
         except InfeasibleError as error:
-            hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+            reasons.append(error.message)
             continue
         lack = lack_of_memory(candidate.peak_bytes, problem)
         if lack:
-            hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=lack))
+            reasons.append(lack)
         else:
-            found.append(candidate)
-    return found
+            fitting.append(candidate)
+    if not fitting:
+        hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=reasons[0]))
+        return []
+    return [min(fitting, key=lambda one: (one.objective_s, simplicity(one.strategy)))]
 
 
 def search(problem: Problem, trials: Trials | None = None, *, choice_only: bool = False) -> Search[Candidate]:
