@@ -1,7 +1,7 @@
 """The step of a pipeline's rank, as it would be recorded: made from the trace of one microbatch of the whole network.
 
     whole network     F0 F1 F2 F3 | B3 B2 B1 B0                one microbatch; stage 1 has operations F1 and F2
-    passes of a rank   F(0) F(1) B(0) F(2) B(1) B(2)            1F1B on stage 1 of 2, three microbatches
+    passes of a rank  F(0) F(1) B(0) F(2) B(1) B(2)             1F1B on stage 1 of 2, three microbatches
     its step          F1 F2  F1 F2  B2 B1  F1 F2  B2 B1  B2 B1
 
 Each pass has the events of its segment in one direction, and storages for itself. Ranks hold what comes from another
@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.graph.kernels.attribution import operations_of
+from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value
 from trimaran.graph.types import OUTSIDE, Graph, Phase
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.types import Instruction, Kind
-
-_STATE = frozenset({Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +72,6 @@ def segmented(traced: TracedStep, graph: Graph, parts: Sequence[Sequence[str]]) 
     ops = [op for op in trace.ops if op.phase is not Phase.UPDATE]
     for op, owners in zip(ops, operations_of(graph, (op.origin for op in ops)), strict=True):
         found[op.moment] = places[owners[0]]
-    last = len(parts) - 1
     of_pack: dict[int, int] = {}
     reader = 0
     for event in reversed(trace.events):
@@ -86,7 +84,7 @@ def segmented(traced: TracedStep, graph: Graph, parts: Sequence[Sequence[str]]) 
         if isinstance(event, TraceOp):
             maker = found[event.moment] if event.phase is Phase.FORWARD else maker
         elif event.kind == "pack":
-            found[event.moment] = min(last, of_pack.get(event.index, int(maker)))
+            found[event.moment] = of_pack.get(event.index, int(maker))
     return SegmentedTrace(traced=traced, segments=found)
 
 
@@ -209,7 +207,7 @@ class _Step:
         """Of the copy of a storage that the microbatch has; state has one."""
         storage = self.whole.traced.trace.storages[number]
         is_added = storage.role is Role.GRADIENT and storage.birth >= 0
-        is_shared = (storage.role in _STATE and not is_added) or number in self._data
+        is_shared = (storage.role in WEIGHTS and not is_added) or number in self._data
         key = (number, -1, -1) if is_shared else (number, one.segment, one.microbatch)
         return self._numbers.setdefault(key, len(self._numbers))
 
@@ -220,7 +218,7 @@ class _Step:
             return replace(
                 one,
                 number=number,
-                nbytes=0 if one.role in _STATE else one.nbytes,
+                nbytes=0 if one.role in WEIGHTS else one.nbytes,
                 birth=-1,
                 outside_end=len(self.moments),
                 keep_end=len(self.moments),

@@ -540,7 +540,11 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
     if "memory" in problem.pins.forbid or not problem.traces:
         return []
     whole, staged = _lacking(problem, hunt.rejected)
-    found = [one for plain in whole if _is_traced(plain, problem) for one in _within_budget(plain, problem, hunt)]
+    found: list[Candidate] = []
+    for plain in whole:
+        if _is_traced(plain, problem):
+            strategy = _in_room(plain, problem)
+            found += _under_budget(strategy, (strategy,), problem, hunt)
     left = MOST_STAGED if not (hunt.candidates or found) else MOST_STAGED // 2
     for least_s, _, split in staged:
         best_s = min((one.objective_s for one in (*hunt.candidates, *found)), default=float("inf"))
@@ -553,7 +557,8 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
             hunt.rejected.append(Rejection(strategy=split, cause="time", reason=NOT_STAGED))
             continue
         left -= 1
-        found += _within_budget(split, problem, hunt)
+        strategy = _in_room(split, problem)
+        found += _under_budget(strategy, _splits(strategy, problem), problem, hunt)
     return found
 
 
@@ -573,8 +578,8 @@ def _lacking(problem: Problem, rejected: Iterable[Rejection]) -> tuple[list[Stra
         if plain.pp == 1:
             continue
         try:
-            for split in _splits(plain, problem):
-                staged[split] = (least(split, problem).objective_s, simplicity(split), split)
+            split = split_for(dataclasses.replace(plain, boundaries=()), problem)
+            staged[split] = (least(split, problem).objective_s, simplicity(split), split)
         except (InfeasibleError, InputError):
             continue  # it is rejected as it is
     return [one for one in lacking if one.pp == 1], sorted(staged.values(), key=lambda one: one[:2])
@@ -599,14 +604,29 @@ def _splits(plain: Strategy, problem: Problem) -> tuple[Strategy, ...]:
     return tuple(dict.fromkeys((by_time, by_memory)))
 
 
-def _within_budget(plain: Strategy, problem: Problem, hunt: "Hunt") -> list[Candidate]:
-    """A strategy with a memory plan that keeps the memory of its devices; nothing where none does."""
-    strategy = dataclasses.replace(plain, memory_bytes=min(room_bytes(problem, plain.devices)))
-    try:
-        return [assess_split(strategy, problem)]
-    except InfeasibleError as error:
-        hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
+def _in_room(plain: Strategy, problem: Problem) -> Strategy:
+    """A strategy with the memory of its devices as its budget."""
+    return dataclasses.replace(plain, memory_bytes=min(room_bytes(problem, plain.devices)))
+
+
+def _under_budget(strategy: Strategy, splits: Iterable[Strategy], problem: Problem, hunt: "Hunt") -> list[Candidate]:
+    """The fastest of the splits of a strategy that keeps its budget; where none does, it is rejected."""
+    fitting, reasons = list[Candidate](), list[str]()
+    for split in splits:
+        try:
+            candidate = assess_split(split, problem)
+        except InfeasibleError as error:
+            reasons.append(error.message)
+            continue
+        lack = lack_of_memory(candidate.peak_bytes, problem)
+        if lack:
+            reasons.append(lack)
+        else:
+            fitting.append(candidate)
+    if not fitting:
+        hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=reasons[0]))
         return []
+    return [min(fitting, key=lambda one: (one.objective_s, simplicity(one.strategy)))]
 
 
 def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidate]:
@@ -625,32 +645,13 @@ def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidat
         if obstacle:
             hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=obstacle))
             continue
-        found += _named(strategy, problem, hunt)
-    return found
-
-
-def _named(strategy: Strategy, problem: Problem, hunt: "Hunt") -> list[Candidate]:
-    """A strategy with its budget: a pipeline split for equal times, or for the least memory where that is faster."""
-    fitting, reasons = list[Candidate](), list[str]()
-    try:
-        splits = _splits(strategy, problem) if strategy.pp > 1 else (split_for(strategy, problem),)
-    except InfeasibleError as error:
-        splits, reasons = (), [error.message]
-    for split in splits:
         try:
-            candidate = assess_split(split, problem)
+            splits = _splits(strategy, problem) if strategy.pp > 1 else (split_for(strategy, problem),)
         except InfeasibleError as error:
-            reasons.append(error.message)
+            hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=error.message))
             continue
-        lack = lack_of_memory(candidate.peak_bytes, problem)
-        if lack:
-            reasons.append(lack)
-        else:
-            fitting.append(candidate)
-    if not fitting:
-        hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=reasons[0]))
-        return []
-    return [min(fitting, key=lambda one: (one.objective_s, simplicity(one.strategy)))]
+        found += _under_budget(strategy, splits, problem, hunt)
+    return found
 
 
 def search(problem: Problem, trials: Trials | None = None, *, choice_only: bool = False) -> Search[Candidate]:
