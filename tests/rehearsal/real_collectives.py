@@ -3,7 +3,8 @@
 Each rank is a process, forked from one that has imported torch; the lists are written as FOLDER/SCRIPT-RANK.json.
 A dispatch mode sees each operator of a process group as torch runs it, those that DDP asks for below Python too. The
 reduction is not read from what was asked for but found from what came back: the members' inputs are exchanged through
-the job's store, and the reductions that give the result are noted. It shares no code with the rehearsal.
+a file, as the job's store ends with its first rank, and the reductions that give the result are noted. It shares no
+code with the rehearsal.
 """
 
 import io
@@ -57,9 +58,10 @@ REDUCTIONS = {
 
 
 class Observer(TorchDispatchMode):
-    def __init__(self) -> None:
+    def __init__(self, store: dist.Store) -> None:
         super().__init__()
         self.calls: list[dict[str, object]] = []
+        self.store = store
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -130,14 +132,13 @@ class Observer(TorchDispatchMode):
 
     def reductions_of(self, operation, ranks, given, got) -> list[str]:
         """Reductions that give what came back."""
-        store = dist.distributed_c10d._get_default_store()
         mine = dist.get_rank()
         key = f"observed/{'-'.join(map(str, ranks))}/{sum(call['ranks'] == ranks for call in self.calls)}"
         flat = torch.cat([tensor.double().flatten() for tensor in given])
         buffer = io.BytesIO()
         torch.save(flat, buffer)
-        store.set(f"{key}/{mine}", buffer.getvalue())
-        all_given = torch.stack([torch.load(io.BytesIO(store.get(f"{key}/{rank}"))) for rank in ranks])
+        self.store.set(f"{key}/{mine}", buffer.getvalue())
+        all_given = torch.stack([torch.load(io.BytesIO(self.store.get(f"{key}/{rank}"))) for rank in ranks])
         found = torch.cat([tensor.double().flatten() for tensor in got])
         near = 1e-5 if all(tensor.dtype == torch.float32 for tensor in got) else 1e-2
         matching = []
@@ -156,7 +157,7 @@ def run(script: Path, out: Path, rank: int, world: int, port: int) -> None:
     os.environ.update({name: str(value) for name, value in place.items()} | {"MASTER_ADDR": "127.0.0.1"})
     sys.argv = [str(script)]
     sys.path.insert(0, str(script.parent))
-    observer = Observer()
+    observer = Observer(dist.FileStore(str(out.with_name(f"{script.stem}-inputs")), -1))
     with observer:
         runpy.run_path(str(script), run_name="__main__")
     out.write_text(json.dumps(observer.calls))
