@@ -13,8 +13,10 @@ after character; the other one works on all characters of a window at once, and 
 """
 
 import functools
+import importlib.util
 import math
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy
 import torch
@@ -68,6 +70,11 @@ def rate(update: int, *, warm_up: int, updates: int) -> float:
 
 
 DIGITS_BATCH = 64
+_ORDER = Path(__file__).with_name("digits_order.txt")
+"""Numbers of the images: those to train on, then those kept; `train_test_split` of scikit-learn with
+`test_size=0.2, stratify=classes, random_state=0`."""
+_KEPT = 360
+"""Images kept for evaluation."""
 SMALL = 16
 LARGE = 32
 _UPDATES_PER_EPOCH = -(-1437 // DIGITS_BATCH)
@@ -143,15 +150,28 @@ def load_images(*, train: bool, size: int = LARGE) -> Dataset[tuple[torch.Tensor
     Returns:
         Samples of an image [1, size, size], values 0 to 1, and its class.
     """
+    pixels, classes = _digits()
+    order = numpy.array(_ORDER.read_text().split(), dtype=int)
+    indices = order[:-_KEPT] if train else order[-_KEPT:]
+    small = torch.from_numpy(pixels[indices]).float().view(-1, 1, 8, 8) / 16
+    images = functional.interpolate(small, size=size, mode="bilinear", align_corners=False)
+    return TensorDataset(images, torch.from_numpy(classes[indices]).long())
+
+
+def _digits() -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Pixels [1797, 64], 0 to 16, and classes [1797], from scikit-learn's file.
+
+    Each rank and each command would import scikit-learn, which takes seconds, to read one file of it.
+    """
+    found = importlib.util.find_spec("sklearn")
+    for folder in (found and found.submodule_search_locations) or ():
+        if (file := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
+            table = numpy.loadtxt(file, delimiter=",")
+            return table[:, :-1], table[:, -1]
     from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
 
     data = load_digits()
-    chosen, kept = train_test_split(numpy.arange(len(data.target)), test_size=0.2, stratify=data.target, random_state=0)
-    indices = chosen if train else kept
-    small = torch.from_numpy(data.images[indices]).float().unsqueeze(1) / 16
-    images = functional.interpolate(small, size=size, mode="bilinear", align_corners=False)
-    return TensorDataset(images, torch.from_numpy(data.target[indices]).long())
+    return data.data, data.target
 
 
 def accuracy(scores: torch.Tensor, classes: torch.Tensor) -> float:

@@ -17,6 +17,20 @@ from trimaran.jobs.resolve import BUILT_IN, resolve
 TEXT_JOBS = ("text-lstm", "text-gpt")
 
 
+def test_digits_are_those_of_scikit_learn_with_and_without_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, classes = load_digits(return_X_y=True)
+    sides = train_test_split(images, classes, test_size=0.2, stratify=classes, random_state=0)
+    for read in range(2):
+        for train, pixels, labels in ((True, sides[0], sides[2]), (False, sides[1], sides[3])):
+            ours, of_class = load_images(train=train, size=8).tensors
+            assert torch.equal(ours, torch.from_numpy(pixels).float().view(-1, 1, 8, 8) / 16), read
+            assert torch.equal(of_class, torch.from_numpy(labels)), read
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
 @functools.cache
 def captured(name: str) -> Capture:
     return capture(resolve(name))
