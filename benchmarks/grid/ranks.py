@@ -73,7 +73,7 @@ def time_apart(world: World, source: JobSource, entry: Entry, blocks: int) -> li
     Returns:
         The mean step time of each block, as rank 0 saw it [s].
     """
-    with planned_memory(entry[0]):
+    with planned_memory(entry[0], local_ranks=world.local_size):
         run = make_runner(world, source, entry)
         # The first steps are those in which a memory plan is made.
         run(PLANNING_STEPS if entry[0].memory_bytes is not None else 1)
