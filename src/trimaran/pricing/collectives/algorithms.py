@@ -42,6 +42,7 @@ from trimaran.pricing.collectives.prediction import (
     tree_latency,
     uses_nvls,
 )
+from trimaran.pricing.exchange.unknowns import COPY_S, HOST_SUM_BYTES_PER_S
 from trimaran.pricing.types import Cost
 
 TIMINGS: dict[str, Timing] = {
@@ -148,12 +149,6 @@ def _check_bytes(op: str, nbytes: float, devices: int) -> None:
             f"{op}: a buffer has at least 0 bytes, got {nbytes}", code="collective.negative-bytes", nbytes=nbytes
         )
 
-
-COPY_CALL_S = 1e-5
-"""Launch of a copy between devices, back to back (uuudown/Tartan@e3166ab: 9 to 10 us)."""
-
-HOST_SUM_BYTES_PER_S = 2e10
-"""Rate of a sum on a few cores, read and write: assumed, four cores of 5e9 B/s each as MXNet's KVStore "local" uses."""
 
 CHUNKS = 16
 """Chunks of the buffer in a chain."""
@@ -268,13 +263,13 @@ def _hierarchical(nbytes: float, group: Group, known: Mapping[str, float]) -> Co
 def _by_copies(nbytes: float, machine: Machine, group: Group, known: Mapping[str, float]) -> list[CollectiveAlgorithm]:
     parts = [nbytes / group.devices] * group.devices
     rate = group.exchange_bytes_per_s * min(1.0, known[f"reached_{group.kind}"])
-    calls = 2 * (group.devices - 1) * COPY_CALL_S
+    calls = 2 * (group.devices - 1) * COPY_S.value
     memory = machine.node.device.sustained_bytes_per_s
     sums = 3 * (group.devices - 1) / group.devices * nbytes / memory  # two read and one written, for each that arrives
-    star = star_time(parts, devices=group.devices, bytes_per_s=rate, call_s=COPY_CALL_S) + sums
+    star = star_time(parts, devices=group.devices, bytes_per_s=rate, call_s=COPY_S.value) + sums
     up = min(host_bandwidth(machine.node, range(group.devices)).values())
-    summed = (group.devices + 1) * nbytes / HOST_SUM_BYTES_PER_S
-    server_calls = 2 * group.devices * COPY_CALL_S
+    summed = (group.devices + 1) * nbytes / HOST_SUM_BYTES_PER_S.value
+    server_calls = 2 * group.devices * COPY_S.value
     server = 2 * nbytes / up + summed + server_calls
     return [
         CollectiveAlgorithm(
