@@ -28,6 +28,7 @@ from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
+from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
 from trimaran.pricing.input_pipeline import FedStep, InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
@@ -270,10 +271,6 @@ def _below(place: float) -> float:
     return math.erfc(-place / math.sqrt(2)) / 2
 
 
-_UNSURE = 0.3
-"""Half the width of the 90 % interval of what is neither forward, backward nor update, as a share of it."""
-
-
 def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
     """The step of a rank in a data-parallel group, taken apart.
 
@@ -364,8 +361,8 @@ def _overhead_s(setup: DataParallelSetup, gradients: Sequence[Ready], *, compute
 def _interval(setup: DataParallelSetup, step_s: float, *, unsure_s: float) -> Cost:
     estimate, repeats = setup.estimate, setup.options.accumulation
     parts = (estimate.forward.scaled(repeats), estimate.backward.scaled(repeats), estimate.update)
-    less = sum(part.seconds - part.low for part in parts) + _UNSURE * unsure_s
-    more = sum(part.high - part.seconds for part in parts) + _UNSURE * unsure_s
+    less = sum(part.seconds - part.low for part in parts) + EXCHANGE_UNSURE * unsure_s
+    more = sum(part.high - part.seconds for part in parts) + EXCHANGE_UNSURE * unsure_s
     return Cost(step_s, max(0.0, step_s - less), step_s + more, f"{estimate.source}; exchange simulated")
 
 

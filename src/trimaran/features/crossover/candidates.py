@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
+from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
 from trimaran.report.crossover import Row, Way, Worker
 
 if TYPE_CHECKING:
@@ -303,11 +304,8 @@ def _halvings(batch: int, base: int) -> float:
     return max(0.0, math.log2(base / batch))
 
 
-EXCHANGE_UNSURE = 1.3
-"""The 90 % interval of what an exchange adds, as a factor and its inverse."""
-
 SMALL_UNSURE = 1.03
-"""The same of a step for each halving of the local batch, assumed."""
+"""The 90 % interval of a step for each halving of the local batch, as a factor and its inverse: assumed."""
 
 _SEED = 7
 _NEVER = np.inf
@@ -446,7 +444,7 @@ def _drawn(option: Option, needs: Mapping[int, Draws], normals: Mapping[str, Dra
     if option.worker is not None and option.speedup > 1.0:
         low, high = option.worker.interval
         factor = np.exp(spread(option.speedup, low, max(high, option.speedup), normals["worker"]))
-    exchange = np.exp(spread(1.0, 1 / EXCHANGE_UNSURE, EXCHANGE_UNSURE, normals["exchange"]))
+    exchange = np.exp(spread(1.0, 1 / (1 + EXCHANGE_UNSURE), 1 + EXCHANGE_UNSURE, normals["exchange"]))
     small = np.exp(option.small * spread(1.0, 1 / SMALL_UNSURE, SMALL_UNSURE, normals["small"]))
     step_s = option.alone_s * small / (option.speedup * factor)
     step_s = step_s + option.exchanges[1.0].added_s(option.speedup) * exchange

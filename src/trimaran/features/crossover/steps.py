@@ -4,8 +4,9 @@ The planner searches stages, placements and sharded operations once for each wid
 simulated again at other batches and on other links, so a search is not repeated for each of them. Several such workers
 are one strategy with one replica a worker: their step is simulated as that of any plan.
 
-The speedup's interval: compute and links err apart, so the lower end is that on links `_LINKS_UNSURE` times as slow
-against compute, the upper end on links as much faster, and both are widened by `_UNSURE` for what is in no estimate.
+The speedup's interval: compute and links err apart, so the lower end is that on links slower against compute, by as
+much as exchanges are unsure, the upper end on links as much faster, and both are widened by `_UNSURE` for what is in no
+estimate.
 
 Steps of data-parallel replicas, of one device each or of several, at any local batch.
 
@@ -36,12 +37,12 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.exchange.costs import straggling
+from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
 from trimaran.report.crossover import Worker
 
 ALONE = "one device"
 """A worker whose other devices have nothing to do."""
 
-_LINKS_UNSURE = 1.3
 _UNSURE = 0.08
 """Half-width of the interval of a speedup, as a share: the three of the study (docs/planning.md) lie within it."""
 
@@ -172,8 +173,8 @@ def _unsure(problem: Problem, best: Candidate, alone_s: float) -> Worker:
         strategy=best.strategy.name,
         speedup=speedup,
         interval=(
-            max(1.0, min(speedup, on_links(1 / _LINKS_UNSURE)) * (1 - _UNSURE)),
-            max(speedup, on_links(_LINKS_UNSURE)) * (1 + _UNSURE),
+            max(1.0, min(speedup, on_links(1 / (1 + EXCHANGE_UNSURE))) * (1 - _UNSURE)),
+            max(speedup, on_links(1 + EXCHANGE_UNSURE)) * (1 + _UNSURE),
         ),
         slow_links=on_links(0.5),
         fast_links=on_links(2.0),
