@@ -379,9 +379,7 @@ def plan_memory(
     least = minimum_memory(trace)
     if budget_bytes < least.nbytes:
         raise below_minimum(budget_bytes, least)
-    # Where all of it fits the host, how much room there is has no part in the plan.
-    most = sum(storage.copy_bytes for storage in trace.movable)
-    host_bytes = None if costs.host_bytes is None or costs.host_bytes >= most else costs.host_bytes
+    host_bytes = _host_bytes(trace, costs)
     deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     for smallest in dict.fromkeys((smallest_bytes, 0)):
         problem = memory_problem(trace, costs, smallest_bytes=smallest, banned=banned)
@@ -403,13 +401,46 @@ def plan_memory(
     raise none_found(budget_bytes, host_bytes, least)
 
 
-def _choose(problem: MemoryProblem, scores: Scores, effort: float) -> Choice | None:
-    """The best choice that was found; None where none fits."""
+def step_within(trace: StepTrace, costs: MemoryCosts, *, budget_bytes: int, enough_s: float) -> float:
+    """Step time of the first plan that takes no longer than it may; where none is found, that of the best, or a bound.
+
+    Whether some plan is as fast is known long before the best is: from a bound, or from the first plans that fit.
+
+    Args:
+        trace: the step
+        costs: as of `plan_memory`
+        budget_bytes: peak to keep at every moment [bytes]
+        enough_s: that a step may take [s]
+
+    Raises:
+        InfeasibleError: no plan fits
+    """
+    problem = memory_problem(trace, costs, smallest_bytes=DEFAULT_SMALLEST_BYTES)
+    scores = Scores(problem, budget_bytes, _host_bytes(trace, costs), float("inf"))
+    if budget_bytes >= minimum_memory(trace).nbytes:
+        least_s = relax(problem, budget_bytes, host_bytes=scores.host_bytes).step_time_s
+        if least_s > enough_s:
+            return least_s
+        choice = _choose(problem, scores, 1.0, enough_s=enough_s)
+        if choice is not None:
+            plan = build_plan(problem, choice, scores.look(choice)[1], policy=POLICY, budget_bytes=budget_bytes)
+            return simulate_memory(trace, plan, costs).step_time_s
+    return plan_memory(trace, costs, budget_bytes=budget_bytes).run.step_time_s
+
+
+def _host_bytes(trace: StepTrace, costs: MemoryCosts) -> int | None:
+    """Room of the host; None: where all fits, how much there is has no part in a plan [bytes]."""
+    most = sum(storage.copy_bytes for storage in trace.movable)
+    return None if costs.host_bytes is None or costs.host_bytes >= most else costs.host_bytes
+
+
+def _choose(problem: MemoryProblem, scores: Scores, effort: float, *, enough_s: float = 0.0) -> Choice | None:
+    """The best choice that was found, or the first that takes no longer than it may; None where none fits."""
     nothing = (KEEP,) * len(problem.units)
     if scores.score(nothing).excess == 0:
         return nothing
     relaxation = relax(problem, scores.budget_bytes, host_bytes=scores.host_bytes)
-    enough_s = relaxation.step_time_s * _ENOUGH
+    enough_s = max(enough_s, relaxation.step_time_s * _ENOUGH)
     sparing = relax(problem, scores.budget_bytes, host_bytes=scores.host_bytes, sparing=True)
     tried = [*starts(problem, relaxation), *starts(problem, sparing)]
     tried += [everything(problem, recompute=False), everything(problem, recompute=True)]

@@ -14,7 +14,7 @@ from trimaran.graph.trace.types import StepTrace
 from trimaran.memory import MemoryOutcome, lower_bound, minimum_memory, plan_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import Scores
-from trimaran.memory.search import POLICY
+from trimaran.memory.search import POLICY, step_within
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision
 from trimaran.simulator.memory import live_bytes
@@ -128,6 +128,19 @@ def test_the_plan_is_nearly_the_best_of_all_choices(seed: int) -> None:
     assert best.excess == 0
     assert best.step_time_s * (1 - 1e-9) <= outcome.run.step_time_s <= best.step_time_s * 1.02
     assert outcome.bound.step_time_s <= best.step_time_s * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.02, 1.1, 1.5, 2.0])
+def test_whether_some_plan_is_as_fast_as_asked_is_what_the_best_plan_says(share: float) -> None:
+    """The first that is as fast will do; where none is, no plan is faster than what is given."""
+    trace = chain([size << 20 for size in (30, 20, 50, 10, 40, 20)], (1.0, 2.0, 1.0, 3.0, 1.0))
+    given = costs(trace, rate=20.0 * 2**20)
+    budget = (minimum_memory(trace).nbytes + live_bytes(trace, KEEP_ALL).peak) // 2
+    best_s = plan_memory(trace, given, budget_bytes=budget).run.step_time_s
+    enough_s = share * lower_bound(trace, given, budget_bytes=budget).compute_s
+    found_s = step_within(trace, given, budget_bytes=budget, enough_s=enough_s)
+    assert (found_s <= enough_s) == (best_s <= enough_s)
+    assert found_s > enough_s or found_s >= best_s
 
 
 def test_the_same_question_has_the_same_answer() -> None:

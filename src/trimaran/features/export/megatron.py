@@ -57,6 +57,8 @@ def _model(recipe: Recipe) -> dict[str, object]:
     if recipe.pp > 1:
         if recipe.chunks > 1:
             section["virtual_pipeline_model_parallel_size"] = recipe.chunks
+        if recipe.microbatch_group:
+            section["microbatch_group_size_per_vp_stage"] = recipe.microbatch_group
         layout = _layout(recipe)
         if layout:
             section["pipeline_model_parallel_layout"] = layout
@@ -140,7 +142,10 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield f"ZeRO-{recipe.zero} inside a pipeline: gradients are reduced at each microbatch, which costs time"
 
 
-_NEGATED = {"bucket_size": "ddp-bucket-size"}
+_OPTIONS = {
+    "bucket_size": "ddp-bucket-size",
+    "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
+}
 
 
 def _text(recipe: Recipe) -> str:
@@ -148,7 +153,7 @@ def _text(recipe: Recipe) -> str:
     lines += [f"# Not said here: {line}" for line in _lost(recipe)]
     values = _model(recipe) | _data_parallel(recipe) | _batch(recipe)
     for name, value in values.items():
-        option = f"--{_NEGATED.get(name, name.replace('_', '-'))}"
+        option = f"--{_OPTIONS.get(name, name.replace('_', '-'))}"
         if name == "virtual_pipeline_model_parallel_size":
             # Follows from the layout; where there is none, the argument counts virtual stages.
             if "pipeline_model_parallel_layout" in values:

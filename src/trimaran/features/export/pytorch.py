@@ -24,7 +24,15 @@ from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, Source, lost_account, torchrun_ranks
+from trimaran.features.export.recipe import (
+    SETTINGS,
+    Exported,
+    Recipe,
+    Source,
+    lost_account,
+    torch_rounds,
+    torchrun_ranks,
+)
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 RELEASE = "2.13"
@@ -182,12 +190,7 @@ def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.schedule not in _SCHEDULES:
         yield f"schedule {recipe.schedule} is not one of torch's for one segment a stage (--schedule)"
-    if recipe.schedule == "interleaved":
-        rounds = max(1, recipe.microbatches // recipe.pp)
-        if recipe.microbatches % rounds:
-            yield f"torch interleaves microbatches in {rounds} equal rounds, and {recipe.microbatches} do not divide"
-        if recipe.microbatch_group not in (0, recipe.pp):
-            yield f"torch interleaves by the number of stages, not by groups of {recipe.microbatch_group}"
+    yield from torch_rounds(recipe)
 
 
 def _lost(recipe: Recipe) -> Iterator[str]:

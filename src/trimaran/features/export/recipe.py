@@ -152,6 +152,23 @@ def lost_order(recipe: Recipe) -> Iterator[str]:
         yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
 
 
+def torch_rounds(recipe: Recipe) -> Iterator[str]:
+    """Why torch's interleaved schedule does not alternate between chunks as the plan does: its rounds are equal.
+
+    Args:
+        recipe: of a plan
+
+    Source:
+        pytorch/pytorch, torch/distributed/pipelining/schedules.py, `ScheduleInterleaved1F1B`.
+    """
+    if recipe.schedule == "interleaved" and recipe.pp > 1:
+        rounds, group = max(1, recipe.microbatches // recipe.pp), recipe.microbatch_group or recipe.pp
+        if recipe.microbatches % rounds:
+            yield f"torch interleaves microbatches in {rounds} equal rounds, and {recipe.microbatches} do not divide"
+        elif group != recipe.microbatches // rounds:
+            yield f"torch interleaves by groups of {recipe.microbatches // rounds} here, not of {group}"
+
+
 def lost_account(recipe: Recipe, framework: str) -> Iterator[str]:
     """What is said to a runtime of PyTorch's modules of a plan whose memory and time are those of other software.
 

@@ -15,7 +15,15 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_account, lost_order, torchrun_ranks
+from trimaran.features.export.recipe import (
+    SETTINGS,
+    Exported,
+    Recipe,
+    lost_account,
+    lost_order,
+    torch_rounds,
+    torchrun_ranks,
+)
 from trimaran.networks.names import parse_network
 
 RELEASE = "0.3"
@@ -144,6 +152,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     yield from lost_account(recipe, "torchtitan")
+    yield from torch_rounds(recipe)
     if recipe.precision in ("fp16", "fp64"):
         yield f"precision {recipe.precision}: torchtitan trains in float32 and bfloat16; the file says float32"
     if recipe.zero == 1:

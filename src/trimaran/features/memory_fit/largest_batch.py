@@ -17,7 +17,7 @@ from dataclasses import replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import Shape, StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.memory.minimum import minimum_memory
-from trimaran.memory.search import plan_memory
+from trimaran.memory.search import step_within
 from trimaran.planning.meta_trace import PricedSteps
 from trimaran.program.memory import KEEP_ALL
 from trimaran.report.memory import LargestBatch
@@ -279,11 +279,13 @@ def find_largest_batch(
         trace = planned = whole_of(samples)
         if parts_of is not None and minimum_memory(trace).nbytes > budget_bytes:
             planned = parts_of(samples)
+        alone_s = whole.costs(trace).compute_s
+        enough_s = (1.0 + slowdown_limit) * alone_s
         try:
-            outcome = plan_memory(planned, whole.costs(planned), budget_bytes=budget_bytes)
+            step_s = step_within(planned, whole.costs(planned), budget_bytes=budget_bytes, enough_s=enough_s)
         except InfeasibleError:
             return None
-        return outcome.run.step_time_s / whole.costs(trace).compute_s - 1.0
+        return step_s / alone_s - 1.0
 
     def most_at_minimum(trace_of: Callable[[int], StepTrace]) -> int:
         return most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=near)

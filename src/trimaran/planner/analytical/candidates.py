@@ -5,8 +5,8 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
     t p c d = n         ranks of a layer, stages, ranks of a sequence, replicas
     t | heads           and t within a node, unless pinned otherwise
     b | B / d           b sequences a microbatch, m = B / (d b) microbatches
-    p v <= L            v chunks a stage, all numbers that divide; more than one only where p | m, so that they
-                        alternate evenly
+    p v <= L            v chunks a stage, all numbers that divide; more than one only where p | m, or where the
+                        framework alternates between chunks in larger groups of microbatches
     e x | t c d         e ranks with different experts, x ranks that share each; x | t unless pinned otherwise
     zero                state that replicas shard: none, the optimizer, gradients too, parameters too
     hsdp                its copies: one of all replicas, or with all state sharded one of each node
@@ -38,7 +38,7 @@ from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from trimaran.machine.types import Machine
-from trimaran.planner.analytical.given import schedule_obstacles, tensor_obstacle
+from trimaran.planner.analytical.given import microbatch_group, schedule_obstacles, tensor_obstacle
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
@@ -595,12 +595,14 @@ def plain_members(
     """
     states = [state for state in zero_levels(problem, group) if state[0] not in without]
     for schedule, chunks in _orders(problem, group) if states else ():
+        together = _group(problem, group.pp, group.microbatches) if chunks > 1 else 0
         for layers in _segment_layers(problem, group, chunks):
             for (zero, share), offload in product(states, _offloads(problem)):
                 one = varied(
                     group,
                     chunks=chunks,
                     segment_layers=layers,
+                    microbatch_group=together if together > group.pp else 0,
                     zero=zero,
                     shard_ranks=share,
                     schedule=schedule,
@@ -743,8 +745,8 @@ def passes(problem: AnalyticalProblem, stages: int, microbatches: int) -> float:
     if pins.schedule not in (None, "1f1b", "interleaved") or "zero-bubble" in pins.allow or "dualpipe" in pins.special:
         # Some schedules have almost no bubble.
         return microbatches
-    whole = microbatches % stages or pins.schedule == "1f1b" or pins.rules_out("interleaved")
-    chunks = 1 if whole else pins.chunks or problem.shape.layers // stages
+    group = 0 if pins.schedule == "1f1b" or pins.rules_out("interleaved") else _group(problem, stages, microbatches)
+    chunks = (pins.chunks or problem.shape.layers // stages) if group else 1
     return microbatches + (stages - 1) / max(1, chunks)
 
 
@@ -1056,12 +1058,31 @@ def _orders(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[tuple[Sc
         asked = (pins.schedule,)
     for schedule in asked:
         if schedule == "interleaved":
-            if strategy.microbatches % strategy.pp or pins.rules_out("interleaved"):
+            if pins.rules_out("interleaved") or not _group(problem, strategy.pp, strategy.microbatches):
                 continue
             chunks = range(2, problem.shape.layers // strategy.pp + 1) if pins.chunks is None else (pins.chunks,)
             yield from (("interleaved", count) for count in chunks if count > 1)
         elif pins.chunks in (None, 1) and not next(schedule_obstacles(replace(strategy, schedule=schedule)), ""):
             yield schedule, 1
+
+
+_ANY_GROUP_SINCE = 2024.83
+"""Megatron takes groups of more microbatches than stages since November 2024 (NVIDIA/Megatron-LM@4295be1a6c)."""
+
+
+def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
+    """Microbatches that a chunk of an interleaved pipeline computes before the next one; 0: it cannot be interleaved.
+
+    Source:
+        NVIDIA/Megatron-LM, `microbatch_group_size_per_vp_stage`; pytorch/pytorch, distributed/pipelining/schedules.py,
+        `ScheduleInterleaved1F1B`, whose rounds are equal.
+    """
+    program, rounds = problem.program, microbatches // stages
+    if not microbatches % stages or not rounds:
+        return stages if rounds else 0
+    if program.eager is not None:
+        return 0 if microbatches % rounds else microbatches // rounds
+    return microbatch_group(stages, microbatches) if program.tuned and program.year >= _ANY_GROUP_SINCE else 0
 
 
 def zero_levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[ZeroStage, int | None], ...]:

@@ -13,6 +13,7 @@ Source:
     check that the global batch divides over micro-batch times replicas.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -207,7 +208,7 @@ def obstacle(shape: TransformerShape, strategy: Strategy) -> str:
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> shape = gpt_shape(layers=8, hidden=1024, heads=16)
         >>> obstacle(shape, Strategy(pp=4, chunks=2, microbatches=6, schedule="interleaved"))
-        '6 microbatches do not divide over 4 stages, whose chunks alternate'
+        '6 microbatches in groups of 4 do not fill 4 stages of several chunks: say group6'
         >>> obstacle(shape, Strategy(tp=4, pp=2))
         ''
     """
@@ -277,9 +278,35 @@ def schedule_obstacles(strategy: Strategy) -> Iterator[str]:
         yield "dualpipe has an even number of stages, and of microbatches"
     if strategy.schedule in ("dualpipe", "dualpipev") and strategy.microbatches < 2 * strategy.pp:
         yield f"{strategy.schedule} of {strategy.pp} stages takes {2 * strategy.pp} microbatches or more"
-    group = strategy.microbatch_group or strategy.pp
-    if strategy.chunks > 1 and strategy.microbatches % group:
-        yield f"{strategy.microbatches} microbatches do not divide over {group} stages, whose chunks alternate"
+    group, most = strategy.microbatch_group or strategy.pp, strategy.microbatches
+    if strategy.chunks > 1 and not (strategy.pp <= group <= most and _is_filled(strategy.pp, most, group)):
+        least = microbatch_group(strategy.pp, most)
+        instead = f"say group{least}" if least else "take fewer stages, or more microbatches"
+        yield f"{most} microbatches in groups of {group} do not fill {strategy.pp} stages of several chunks: {instead}"
+
+
+@functools.cache
+def microbatch_group(stages: int, microbatches: int) -> int:
+    """The fewest microbatches that a chunk of an interleaved pipeline computes before the next; 0: there are too few.
+
+    Each group fills the pipeline, the last one too, or stages would wait for each other more than once a step: it has
+    as many microbatches as there are stages, or more. Passes in flight grow with it, the idle share does not.
+
+    Source:
+        NVIDIA/Megatron-LM, core/pipeline_parallel/schedules.py, `forward_backward_pipelining_with_interleaving`, on the
+        remainder of microbatches by `microbatch_group_size_per_vp_stage`.
+
+    Example:
+        25 on three stages: of groups of three and of four one is left over, of five none.
+
+        >>> [microbatch_group(3, count) for count in (24, 25, 5, 2)]
+        [3, 5, 5, 0]
+    """
+    return next((size for size in range(stages, microbatches + 1) if _is_filled(stages, microbatches, size)), 0)
+
+
+def _is_filled(stages: int, microbatches: int, group: int) -> bool:
+    return microbatches % group == 0 or microbatches % group >= stages
 
 
 def _of_experts(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:

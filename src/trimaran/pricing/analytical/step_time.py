@@ -1,7 +1,8 @@
 """Time of a training step of a sharded transformer.
 
     microbatch   (device^p + host^p)^(1/p)     kernels back to back against a host that has to ask for them
-    device       products / (peak · share) + attention / (peak · share) + bytes / bandwidth + exchanges inside a layer
+    device       products / (peak · share) + attention / (peak · share) + bytes / bandwidth + exchanges inside a layer;
+                 products of experts take at least as long as reading and writing their matrices
     pipeline     (m - 1) · slowest stage + one pass through all stages, of which interleaved chunks leave 1 / V;
                  sends between stages are waited for (1F1B), or V times as many overlap (interleaved)
     data         gradients reduced and parameters gathered, as far as the backward does not overlap them
@@ -120,6 +121,7 @@ class Product:
         count: how often
         groups: that one kernel computes at once, one for each expert
         cast: its left matrix is not there in eight bits yet
+        summed: each result is added to one in 32 bits, which is read and written, as a gradient of weights is
     """
 
     m: float
@@ -128,10 +130,11 @@ class Product:
     count: float = 1.0
     groups: float = 1.0
     cast: bool = True
+    summed: bool = False
 
     def again(self, count: float) -> "Product":
         """The same, another number of times."""
-        return Product(self.m, self.n, self.k, self.count * count, self.groups, self.cast)
+        return Product(self.m, self.n, self.k, self.count * count, self.groups, self.cast, self.summed)
 
     @property
     def cast_bytes(self) -> float:
@@ -148,7 +151,24 @@ class Product:
         """Products of the backward: of the gradient of the input, and of the weights."""
         m, n, k = self.m, self.n, self.k
         inputs = Product(m, k, n, self.count, self.groups, self.cast)
-        return inputs, Product(k, n, m, self.count, self.groups, cast=False)
+        return inputs, Product(k, n, m, self.count, self.groups, cast=False, summed=True)
+
+    def moved(self, operand_bytes: float, result_bytes: float) -> float:
+        """Read and written by all of them [bytes].
+
+        Args:
+            operand_bytes: of an element of the matrices that are multiplied [bytes]
+            result_bytes: of an element of the result, unless it is summed [bytes]
+
+        Example:
+            Ten tokens of an expert of 100 by 1,000: its weights are nearly all that is read.
+
+            >>> Product(10, 1000, 100).moved(2.0, 2.0)
+            222000.0
+        """
+        operands, results = self.k * (self.m + self.n), self.m * self.n
+        each = operands * operand_bytes + results * (2.0 * GRADIENT_BYTES["fp32"] if self.summed else result_bytes)
+        return self.count * self.groups * each
 
     def overhead(self, tile: float, start: float) -> float:
         """FLOP that the units could have done in the time that is lost to the last wave of tiles and to their starts.
@@ -474,7 +494,7 @@ class StepConstants:
         large_products: share of peak that infinitely large products in 16 bits reach, by architecture [0..1]
         tile: elements of a product's result for each multiprocessor that half of the last wave of tiles leaves out
         start: elements of a product's sums that would be added up while a tile starts
-        expert_share: rate of products of experts, as a share of that of one large product [0..1]
+        expert_share: rate of products of experts where it does not wait for memory, as a share of that of others [0..1]
         product_share: rate of the products of training, as a share of `large_products` [0..1]
         eight_bit_share: the same in 8 bits, quantization included [0..1]
         attention_share: share of peak in 16 bits that fused attention reaches [0..1]
@@ -672,18 +692,20 @@ class StepConstants:
             # Fused norms and activations write eight bits in place of sixteen.
             moved += sum(product.cast_bytes for product in work.shapes)
         # The maker of a device has its own framework ready with it.
-        ripe = 1.0 if tuned else self.ripeness(device, year)
+        rate = peak * self.share(precision, device) * (1.0 if tuned else self.ripeness(device, year))
         # Units that multiply eight bits in the time of sixteen wait as long for the start of a tile.
         start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
         tile = self.tile * device.multiprocessors
         lost = sum(product.overhead(tile, start) for product in work.shapes)
-        # Products of experts leave units idle so often that power does not limit them.
-        slower = (1.0 if precision == "fp8" else _of_power(device)) / self.expert_share - 1.0
-        lost += slower * sum(product.flops for product in work.shapes if product.groups > 1)
+        # Where an expert has few tokens, its product takes as long as reading its weights and writing their gradients.
+        operand_bytes, result_bytes = 1.0 if precision == "fp8" else element_bytes(precision), element_bytes(precision)
+        for product in work.shapes:
+            if product.groups > 1:
+                alone = product.flops + product.overhead(tile, start)
+                moving = product.moved(operand_bytes, result_bytes) * rate / device.sustained_bytes_per_s
+                lost += max(alone / self.expert_share, moving) - alone
         return (
-            (work.products + lost) / (peak * self.share(precision, device) * ripe)
-            + work.attention / (peak * attention)
-            + moved / device.sustained_bytes_per_s
+            (work.products + lost) / rate + work.attention / (peak * attention) + moved / device.sustained_bytes_per_s
         )
 
 

@@ -50,6 +50,17 @@ def megatron():
     return TransformerConfig, DistributedDataParallelConfig, PipelineParallelLayerLayout
 
 
+def test_groups_of_microbatches_are_said_to_megatron_and_are_not_those_of_torch():
+    """Megatron's option; torch makes 12 rounds for two stages, over which 25 microbatches do not divide."""
+    grouped = dataclasses.replace(HYBRID, microbatches=25, microbatch_group=5, global_batch_size=100)
+    exported = to_megatron(grouped)
+    assert "--microbatch-group-size-per-virtual-pipeline-stage 5" in exported.text
+    assert exported.sections["model"]["microbatch_group_size_per_vp_stage"] == 5
+    assert any("12 equal rounds" in line for line in to_torchtitan(grouped).lost)
+    three = dataclasses.replace(grouped, microbatches=3, microbatch_group=3, global_batch_size=12)
+    assert not any("torch interleaves" in line for line in to_torchtitan(three).lost)
+
+
 @pytest.mark.filterwarnings("ignore:full scope is deprecated")  # of its own default
 def test_megatron_builds_the_model_configuration(megatron):
     build = megatron[0]

@@ -9,6 +9,8 @@ from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Bandwidth, Peak
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
 from trimaran.pricing.analytical.step_time import (
+    PassWork,
+    Product,
     Program,
     backward,
     head_forward,
@@ -249,6 +251,25 @@ def test_experts_split_tokens_into_products_of_few_rows() -> None:
     grouped = [product for product in work.shapes if product.groups > 1]
     assert [(product.m, product.n, product.k) for product in grouped] == [(512, 2048, 1024), (512, 1024, 2048)]
     assert [product.overhead(0, 0) / product.flops for product in grouped] == pytest.approx([64 / 512] * 2)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "summed", "nbytes"),
+    [
+        (4, False, 2 * (4 * 1024 + 1024 * 2048 + 4 * 2048)),
+        (4, True, 2 * (4 * 1024 + 1024 * 2048) + 8 * 4 * 2048),
+        (4096, False, 0),
+    ],
+)
+def test_experts_of_few_tokens_take_as_long_as_reading_their_weights(tokens: int, summed: bool, nbytes: int) -> None:
+    """Eight experts at 1 TB/s: matrices of 16 bits, sums read and written in 32; of many tokens 0.8 of the FLOP/s."""
+    constants = replace(CONSTANTS, expert_share=0.8)
+    product = Product(tokens, 2048, 1024, 1.0, 8.0, summed=summed)
+    work = PassWork(products=product.flops, shapes=(product,))
+    found = constants.device_seconds(work, "bf16", kernel="fused", fused=True, device=DEVICE, year=2025.0)
+    rate = constants.share("bf16", DEVICE) * 1e14
+    computing = (product.flops + product.overhead(0.0, 0.0)) / 0.8 / rate
+    assert found == pytest.approx(8 * nbytes / 1e12 if nbytes else computing, rel=1e-9)
 
 
 def test_ranks_wait_for_the_slowest_of_them_the_more_there_are() -> None:
