@@ -21,7 +21,7 @@ from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import read_text, write_whole
 from trimaran.base.html import DataTable, fragment
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
@@ -265,10 +265,10 @@ def plan_verdict(plan: Plan) -> str:
     what = f"{plan.job} on {plan.strategy.devices}{device}: {plan.strategy.name}"
     if found.step_time_s <= 0:
         return f"{what}; the plan predicts no time."
-    low, high = (format_seconds(end) for end in found.interval_s)
+    interval = format_span(*map(format_seconds, found.interval_s))
     samples_per_s = premises.global_batch_size / found.step_time_s
     shown = f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
-    step = f"{format_seconds(found.step_time_s)} a step (90 %: {low} to {high})"
+    step = f"{format_seconds(found.step_time_s)} a step (90 %: {interval})"
     verdict = f"{what} is predicted at {step}, {shown} samples/s"
     others = [
         (row.prediction.step_time_s, row.strategy.name)
