@@ -281,7 +281,24 @@ def plan_verdict(plan: Plan) -> str:
     if is_plain_data_parallel(plan.strategy) and best_s >= found.step_time_s:
         # A baseline that is chosen is not listed as one.
         return f"{verdict}; it is the best baseline itself."
-    return f"{verdict}; {best_s / found.step_time_s:.2f} times the speed of the best baseline, {name}."
+    return f"{verdict}; {against_baseline(found.step_time_s, best_s, name)}."
+
+
+def against_baseline(step_s: float, baseline_s: float, name: str) -> str:
+    """How a plan compares with the best baseline, which may be faster: on more devices, or against a decision.
+
+    Args:
+        step_s: of the plan [s]
+        baseline_s: of the baseline [s]
+        name: of its strategy
+
+    Example:
+        >>> against_baseline(1.0, 1.5, "dp8"), against_baseline(1.0, 0.9, "dp8")
+        ('1.50 times the speed of the best baseline, dp8', 'the best baseline, dp8, is predicted to take 10 % less')
+    """
+    if baseline_s >= step_s:
+        return f"{baseline_s / step_s:.2f} times the speed of the best baseline, {name}"
+    return f"the best baseline, {name}, is predicted to take {100 * (1 - baseline_s / step_s):.2g} % less"
 
 
 def plan_table(plan: Plan, *, most: int = 8) -> DataTable:

@@ -93,7 +93,7 @@ def test_a_plan_to_a_target_begins_with_the_target_and_says_idle_devices(objecti
     planned = make_plan("lenet", request)
     lines = page(planned)
     whole = " ".join(lines[:8])
-    figure = r"[\d.]+ (min|h|s) to the target" if objective == "time" else r"[\d.]+ device-hours"
+    figure = r"[\d.]+ (min|h|s|ms) to the target" if objective == "time" else r"[\d.]+ device-hours"
     assert re.match(figure, lines[0])
     assert f"the least {objective}: batch {planned.global_batch_size} by {planned.chosen.name} on " in whole
     taken = planned.chosen.strategy.devices

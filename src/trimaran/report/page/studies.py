@@ -13,7 +13,8 @@ import msgspec
 
 from trimaran.base.html import DataTable
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
-from trimaran.program.plan import Plan
+from trimaran.machine.catalog import catalog
+from trimaran.program.plan import Plan, against_baseline
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -941,8 +942,10 @@ def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         )
     else:
         verdict = f"{head} does not fit in {budget}; the minimum memory is {format_bytes(found.minimum_memory_bytes)}."
-    command = f"trimaran memory {shlex.quote(found.job)} --device NAME --local-batch {found.local_batch_size}"
     live = _live_section(found)
+    device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
+    command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
+    command += "" if live is None else " --chart"
     return StudyPage(
         kind="Memory of a step",
         title=f"{found.job} on {found.device}",
@@ -1644,7 +1647,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         known = [(found.baseline.step_time_s, found.baseline.strategy)]
     best_s, other = min(known, default=(0.0, chosen.strategy))
     if other != chosen.strategy and chosen.step_time_s > 0:
-        verdict += f"; {best_s / chosen.step_time_s:.2f} times the speed of the best baseline, {other}"
+        verdict += f"; {against_baseline(chosen.step_time_s, best_s, other)}"
     facts = [
         ("strategy", chosen.strategy),
         ("devices", f"{chosen.ranks:,} of {found.devices:,}" if chosen.ranks else f"{found.devices:,}"),
