@@ -78,6 +78,7 @@ def test_rows_of_a_plan_for_a_target_are_whole_in_a_file_and_sentences_are_folde
     chosen = next(line for line in rows if line.startswith("*") and "chosen" not in line)
     assert title.split()[-1] == "cost"
     assert len(chosen) == len(title)
-    for begin in ("For the least time: ", "Hybrid or not: ", "Curve lenet.csv: "):
+    assert " to the target (90 %: " in lines[0]
+    for begin in (lines[0], "Hybrid or not: ", "Curve lenet.csv: "):
         sentence = next(number for number, line in enumerate(lines) if line.startswith(begin))
         assert max(map(len, lines[sentence : sentence + 2])) <= 80

@@ -360,6 +360,21 @@ def format_some(names: Sequence[object], most: int = 3) -> str:
     return ", ".join(map(str, names[:most])) + more
 
 
+def format_span(low: str, high: str, *, to: str = " to ") -> str:
+    """An interval for people by its ends as they are shown: one figure where both look alike.
+
+    Args:
+        low: lower end
+        high: upper end
+        to: between them
+
+    Example:
+        >>> format_span("2.70 s", "3.90 s"), format_span("+19", "+19"), format_span("1.0", "1.2", to="–")
+        ('2.70 s to 3.90 s', '+19', '1.0–1.2')
+    """
+    return low if low == high else f"{low}{to}{high}"
+
+
 _DURATIONS = (
     ("days", 86400.0, 4.0),
     ("h", 3600.0, 2.0),

@@ -19,14 +19,21 @@ import torch
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import is_file, read_bytes
+from trimaran.base.units import format_count, format_some
 from trimaran.checkpoint_files.archives import open_pickled
 from trimaran.checkpoint_files.container import TensorFile
 from trimaran.checkpoint_files.content import Content, Form, closing_on_error
 from trimaran.checkpoint_files.dcp import METADATA, open_dcp
+from trimaran.checkpoint_files.store import FOLDER, FORMAT, MARKER, has_checkpoints
 
 CONFIG = "config.json"
 _WHOLE, _PICKLED = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
+_ENDINGS = (".safetensors", ".pt", ".pth", ".bin")
+_READ = (
+    "What is read: a run, a folder of checkpoints or a checkpoint; a .safetensors or .pt file; a Hugging Face folder; "
+    "a directory of torch.distributed.checkpoint"
+)
 
 
 def open_content(path: Path, *, trust_pickle: bool = False) -> Content:
@@ -43,24 +50,32 @@ def open_content(path: Path, *, trust_pickle: bool = False) -> Content:
     if path.is_dir():
         return _open_folder(path, trust_pickle)
     if not path.exists():
-        raise InputError(f"no file of weights {path}", code="weights.missing-file", path=str(path))
+        raise InputError(f"there is no {path}. {_READ}", code="weights.missing-file", path=str(path))
     if _is_pickle(path):
         _check_trust(path, "a pickle of torch.save", trust_pickle)
         return open_pickled(path)
+    # A cache of downloads keeps files without their endings.
+    if not path.name.endswith(_ENDINGS) and _head(path)[8:] != b"{":
+        raise InputError(f"{path} is no file of weights. {_READ}", code="weights.unknown-file", path=str(path))
     return _open_tensors(path)
 
 
 def _is_pickle(path: Path) -> bool:
     """By its first bytes, else by its name: a safetensors file begins with the length of its header."""
-    if not is_file(path):
-        return False
-    try:
-        with path.open("rb") as file:
-            head = file.read(9)
-    except OSError:
-        return False
+    head = _head(path)
     zipped, old = head[:2] == b"PK", head[:1] == b"\x80" and head[8:9] != b"{"
     return zipped or old or (path.suffix in (".pt", ".pth", ".bin") and head[8:9] != b"{")
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file; none of what is no file or cannot be read."""
+    if not is_file(path):
+        return b""
+    try:
+        with path.open("rb") as file:
+            return file.read(9)
+    except OSError:
+        return b""
 
 
 def _check_trust(path: Path, what: str, trusted: bool) -> None:
@@ -85,12 +100,30 @@ def _open_folder(path: Path, trust_pickle: bool) -> Content:
             return _open_shards(path, index, trust_pickle)
         if (path / name).exists():
             return _of_folder(path, open_content(path / name, trust_pickle=trust_pickle))
-    raise InputError(
-        f"{path} has no weights that are known: neither {_WHOLE} nor {_PICKLED}, nor an index of several, nor "
-        f"{METADATA} of torch.distributed.checkpoint, nor checkpoints of Trimaran",
-        code="weights.unknown-folder",
-        path=str(path),
-    )
+    raise _unknown_folder(path)
+
+
+def _unknown_folder(path: Path) -> InputError:
+    """A refusal that says what is there in the place of weights, and what to give instead."""
+    try:
+        names = sorted(one.name for one in path.iterdir())
+    except OSError as error:
+        return InputError(f"{path} cannot be read: {error.strerror}", code="weights.unreadable-folder", path=str(path))
+    files = [name for name in names if name.endswith(_ENDINGS)]
+    begun = [path, *(path / name for name in names), *(path / FOLDER).glob("step-*")]
+    runs = [name for name in names if has_checkpoints(path / name) or has_checkpoints(path / name / FOLDER)]
+    if files:
+        several = f"{format_count(len(files), 'file')} of weights"
+        what = f"has {several} and no index of them: name the file, such as {path / files[0]}"
+    elif runs:
+        what = f"has runs with checkpoints: name one, such as {path / runs[0]}"
+    elif any(is_file(one / FORMAT) for one in begun):
+        what = f"has no checkpoint whose save has ended (such a one has a file {MARKER})"
+    elif "run.json" in names:
+        what = "is a run without a checkpoint: trimaran train --save-every 10min saves some"
+    else:
+        what = f"has no checkpoint and no weights, but {format_some(names)}" if names else "is empty"
+    return InputError(f"{path} {what}. {_READ}", code="weights.unknown-folder", path=str(path))
 
 
 def _of_folder(path: Path, content: Content) -> Content:

@@ -49,6 +49,8 @@ from trimaran.checkpoint_files.disk import Bytes, Disk, LocalDisk, Reading, Writ
 BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""
 
+FOLDER = "checkpoints"
+"""Of a run: the folder of its checkpoints."""
 MANIFEST, MARKER, FORMAT = "manifest.json", "COMMITTED", "FORMAT"
 BLANK = "it is blank: the save was cut off before its last write, or the file was emptied"
 _FORMAT_TEXT = b"A checkpoint of Trimaran, format 1. It is complete only with the file COMMITTED.\n"
@@ -64,6 +66,18 @@ _PIECE_BYTES = 16 * 2**20
 """Bytes of one call of write."""
 _SMALL_BYTES = 2 * 2**20
 """For fewer no threads are started."""
+
+
+def has_checkpoints(path: Path) -> bool:
+    """Whether a folder has committed checkpoints; one that cannot be read has none.
+
+    Args:
+        path: any
+    """
+    try:
+        return path.is_dir() and any((one / MARKER).exists() for one in path.iterdir())
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The command line: one thin file a command. Importing it does not import torch.
+"""The command line: thin files, one a command or a few of one subject. Importing it does not import torch.
 
 Packages add commands by entry points of the group "trimaran.commands"; `trimaran_studies` does.
 """
@@ -9,24 +9,18 @@ from importlib.metadata import entry_points
 import typer
 
 from trimaran.cli import (
-    calibrate,
+    catalog,
     check,
     checkpoint,
-    clusters,
-    converge,
-    crossover,
-    curve,
-    doctor,
-    emulate,
+    convergence,
+    diagnose,
     explain,
     export,
-    jobs,
+    machine,
     memory,
-    observe,
     place,
     plan,
     price,
-    profile,
     rehearse,
     report,
     scale,
@@ -46,10 +40,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    *(check.check, train.train, plan.plan, price.price, place.place, simulate.simulate, emulate.emulate),
-    *(explain.explain, export.export, memory.memory, scale.scale, curve.curve, converge.converge),
-    *(crossover.crossover, profile.profile, calibrate.calibrate, observe.observe, jobs.jobs, clusters.clusters),
-    *(report.report, doctor.doctor),
+    *(check.check, train.train, plan.plan, price.price, place.place, simulate.simulate, simulate.emulate),
+    *(explain.explain, export.export, memory.memory, scale.scale, convergence.curve, convergence.converge),
+    *(convergence.crossover, diagnose.profile, machine.calibrate, diagnose.observe, catalog.jobs, catalog.clusters),
+    *(report.report, machine.doctor),
 )
 for command in _COMMANDS:
     app.command(cls=HelpedCommand)(with_verbosity(command))

@@ -70,15 +70,16 @@ def explain(
 
             out = console()
             print_explanation(out, explained)
-            print_next(out, _next(subject, explained.planned, path))
+            print_next(out, *_next(subject, explained.planned, path))
 
 
-def _next(subject: str, planned: "Planned", path: Path | None) -> list[str]:
-    """What one does with a plan that is understood: train it here, or take it to the cluster."""
+def _next(subject: str, planned: "Planned", path: Path | None) -> tuple[list[str], str]:
+    """What one does with a plan that is understood, and where: train it, or take it to another runtime."""
     from trimaran.cli.following import following
+    from trimaran.planning.plan_files import use_of_plan
 
-    if planned.request.is_here and path is not None:
-        return following("train", planned.evidence.plan.job, plan=subject)
     if path is None:
-        return following("plan", subject, output="plan.json")
-    return ["trimaran", "export", subject, "--to", "pytorch", "--output", "train.py"]
+        return following("plan", subject, output="plan.json"), ""
+    if planned.request.is_here:
+        return following("train", planned.evidence.plan.job, plan=subject), ""
+    return use_of_plan(planned.evidence.plan, subject)

@@ -179,7 +179,7 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
 def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     from rich.markup import escape
 
-    from trimaran.base.units import format_seconds
+    from trimaran.base.units import format_seconds, format_span
     from trimaran.planning.documents import like_document, outlook_document
     from trimaran.report.plans import load_lines, run_lines
     from trimaran.report.tables import add_figures, add_words, frame_table
@@ -188,12 +188,12 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     if one.training is not None:
         for line in run_lines(outlook_document(one.training)):
             out.print(line, markup=False)
-    low, high = priced.interval_s
+    interval = format_span(*map(format_seconds, priced.interval_s))
     out.print(
         f"[bold]{escape(priced.name)}[/] of {escape(pricing.backend.source.reference)} on {priced.devices} devices, "
         f"batch {one.problem.batch}: [bold]{format_seconds(priced.step_time_s)}[/] a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {one.tokens_per_s_per_device:,.0f} tokens/s a "
-        f"device, {100 * priced.utilization:.1f} % of its peak; {_verdict(one)}"
+        f"(90 %: {interval}), {one.tokens_per_s_per_device:,.0f} tokens/s a device, "
+        f"{100 * priced.utilization:.1f} % of its peak; {_verdict(one)}"
     )
     table = frame_table("What the step is made of", "exchanges inside layers: of tensor-parallel ranks")
     add_words(table, "part of the step")
@@ -326,10 +326,11 @@ def _step(step_s: float) -> str:
 
 def _interval(step_s: float, low_s: float, high_s: float) -> str:
     """The ends in the unit of the step."""
+    from trimaran.base.units import format_span
     from trimaran.report.tables import number_in, unit_of
 
     _, size = unit_of(step_s)
-    return f"{number_in(low_s, size)}–{number_in(high_s, size)}"
+    return format_span(number_in(low_s, size), number_in(high_s, size), to="–")
 
 
 def _days(one: "PricedStrategy") -> str:

@@ -1,6 +1,10 @@
-"""`trimaran simulate`: one step of a plan or of a job's best plan, on the simulator."""
+"""A step without a training: `trimaran simulate` on the simulator, `trimaran emulate` with real messages."""
 
-from trimaran.cli.options import Json, PinOptions, SearchOptions, Subject, Trace, grouped
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import Batch, Json, PinOptions, SearchOptions, Subject, Trace, grouped
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -39,3 +43,61 @@ def simulate(
             out = console()
             print_simulation(out, planned)
             print_next(out, following("explain", subject))
+
+
+Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)]
+Link = Annotated[
+    str | None,
+    typer.Option("--link", help='Rate limit of the links between them, such as "1Gb/s".', show_default=False),
+]
+NodeCount = Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)]
+UplinkRate = Annotated[
+    str | None,
+    typer.Option(
+        "--uplink", help='With --nodes: what joins each node to the others, such as "200Mb/s".', show_default=False
+    ),
+]
+Steps = Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)]
+
+
+def emulate(
+    subject: Subject,
+    devices: Devices = None,
+    link: Link = None,
+    nodes: NodeCount = 1,
+    uplink: UplinkRate = None,
+    batch: Batch = None,
+    steps: Steps = 20,
+    trace: Trace = None,
+    as_json: Json = False,
+) -> None:
+    """Run a plan with simulated compute and real messages, and compare it with its simulation."""
+    with errors_reported(as_json=as_json):
+        from trimaran.cli.views.plans import emulation_document, print_emulation
+        from trimaran.features.emulation import emulate_subject
+        from trimaran.program.plan import plan_path
+        from trimaran.report.trace import write_trace
+
+        with progress_shown() as progress:
+            found = emulate_subject(
+                subject,
+                devices=devices,
+                link=link,
+                nodes=nodes,
+                uplink=uplink,
+                batch=batch,
+                steps=steps,
+                progress=progress,
+            )
+        if trace is not None:
+            write_trace(trace, found.program, found.predicted, found.measured, comparison=found.comparison)
+        if as_json:
+            print_json(emulation_document(found))
+        else:
+            from trimaran.cli.following import following
+            from trimaran.report.tables import print_next
+
+            out = console()
+            print_emulation(out, found)
+            words = ["trimaran", "explain", subject] if plan_path(subject) is not None else following("plan")
+            print_next(out, words)

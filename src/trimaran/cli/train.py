@@ -165,6 +165,7 @@ def train(
         )
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.plan import obtain_plan
+        from trimaran.planning.plan_files import check_runs_here
         from trimaran.planning.requests import parse_target
         from trimaran.program.strategy import Strategy
         from trimaran.report.run_report import report_document
@@ -189,6 +190,8 @@ def train(
             if plan is None and choosing == RequestOptions() and pins == PinOptions() and curve is None:
                 plan = before
         request = asked.read(pins, target=parse_target(curve=curve), accept_inexact=accept_inexact)
+        if plan is not None:
+            check_runs_here(plan)
         # Before the plan, which may take long to make, and before the model, which may too.
         check_runs(runs)
         check_runs(runs, room_of(source, saves=saving is not None))

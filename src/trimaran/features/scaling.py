@@ -347,6 +347,8 @@ def predict_scaling(
     _check_servers(syncs, servers, price, server_price)
     cluster = grown_cluster(cluster, max(devices, default=1))
     machine = find_machine(cluster)
+    # Before the job is traced: it says which cluster has that many.
+    machine.allocate(max(devices, default=1))
     framework = default_software(syncs) if software is None else parse_software(software)
     chosen = choose_precision(job, precision, machine.node.device)
     estimates = Estimates(machine.node.device, framework, measured=measured, kineto=kineto, largest_batch=max(batches))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_count
+from trimaran.base.units import format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +194,8 @@ class Device:
         budget = min(self.checked_bytes(card_bytes) - self.memory.context_bytes, self.usable_bytes)
         if budget <= 0:
             raise InputError(
-                f"of {card_bytes / 2**30:.2f} GiB nothing is left to a job: "
-                f"the context takes {self.memory.context_bytes / 2**30:.2f} GiB",
+                f"of {format_bytes(card_bytes)} nothing is left to a job: the driver's context takes "
+                f"{format_bytes(self.memory.context_bytes)}",
                 code="device.budget-below-context",
                 budget_bytes=card_bytes,
                 context_bytes=self.memory.context_bytes,

@@ -11,7 +11,7 @@ of the other one are at their high ones: a time of a call of one kind says nothi
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_seconds, format_span
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, fastest
 from trimaran.planner.problem import Problem, costs_of
@@ -75,4 +75,4 @@ def _at(costs: ProgramCosts, end: End) -> ProgramCosts:
 
 
 def _interval(ends: tuple[float, float]) -> str:
-    return f"{format_seconds(ends[0])} to {format_seconds(ends[1])}"
+    return format_span(*map(format_seconds, ends))

@@ -13,7 +13,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -404,8 +404,8 @@ def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str
         free = f"{format_bytes(problem.device_bytes - problem.memory_limit)} stay free"
     said = (
         f"memory assumes {keeping.weight_bytes} bytes a parameter, {keeping.gradient_bytes} of its gradient and "
-        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: {format_bytes(need.least)} to {format_bytes(need.most)}"
-        f" of {format_bytes(problem.memory_limit)}"
+        f"{keeping.optimizer_bytes:g} of the optimizer; {free}: "
+        f"{format_span(format_bytes(need.least), format_bytes(need.most))} of {format_bytes(problem.memory_limit)}"
     )
     asked = problem.pins.types
     taken = [
@@ -497,12 +497,27 @@ def check_pins(pins: Pins) -> None:
     Raises:
         InputError: with the reason
     """
+    _check_schedule(pins)
     _refuse(_unsupported(pins))
 
 
 def _refuse(options: Iterator[tuple[str, str]]) -> None:
     for option, why in options:
         raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
+
+
+def _check_schedule(pins: Pins) -> None:
+    """Refuse the schedule of a strategy's words that the analytical model does not have.
+
+    Raises:
+        InputError: it is GPipe, which they mean where they name none
+    """
+    if pins.strategy and pins.schedule == "gpipe":
+        raise InputError(
+            f"--strategy {pins.strategy}: at this size a pipeline has 1f1b, interleaved or zero-bubble, and words "
+            f'without a schedule mean gpipe: write "{pins.strategy.replace("gpipe", "1f1b")}"',
+            code="analytical.option-unsupported",
+        )
 
 
 def with_microbatch(pins: Pins, batch: int) -> Pins:
@@ -550,7 +565,7 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
             "--schedule pipedream" if pins.schedule else "--allow stale",
             f"{model}, whose pipelines are flushed after each step",
         )
-    if pins.schedule == "gpipe":
+    if pins.schedule == "gpipe" and not pins.strategy:
         yield f"--schedule {pins.schedule}", "at this size a plan has 1f1b, interleaved or zero-bubble"
     if pins.microbatches is not None and pins.dp is None:
         yield f"--microbatches {pins.microbatches}", f"{model}, to which it says something only with --dp"

@@ -458,6 +458,7 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
             problem=problem,
             plan=replace(plan, strategy=chosen.strategy, prediction=predict(chosen)),
             chosen=chosen,
+            alone=one_device(problem),
         ),
         notes=(
             *problem.graph.notes,

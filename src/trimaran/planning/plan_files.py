@@ -176,6 +176,38 @@ def is_device_here(plan: Plan) -> bool:
     return _missing_device(plan, local_cluster(EVERYTHING)) is None
 
 
+def use_of_plan(plan: Plan, shown: str) -> tuple[list[str], str]:
+    """What runs a plan: a training here or on its cluster, or another runtime where the plan has no program.
+
+    Args:
+        plan: of any kind
+        shown: how its file is named
+
+    Returns:
+        Words of a command that is not refused, and where it is to be run: "" for this machine.
+    """
+    if not plan.has_program:
+        # This target takes every plan of degrees; a script of plain PyTorch is not written for all of them.
+        return ["trimaran", "export", shown, "--to", "torchtitan", "--output", "trimaran_torchtitan.py"], ""
+    cluster = plan.premises.cluster
+    return ["trimaran", "train", plan.job, "--plan", shown], f"on {cluster}" if cluster else ""
+
+
+def check_runs_here(path: Path) -> None:
+    """Refuse a plan that can never be run on this machine, before the model is made.
+
+    Args:
+        path: of the plan
+
+    Raises:
+        InputError: it has no program, or is for GPUs and there is none; with where it can be used
+        CorruptDataError: it was damaged or edited
+    """
+    plan = read_plan(path)
+    check_has_program(plan, source=str(path))
+    _check_kind(plan, local_cluster(EVERYTHING))
+
+
 def _missing_device(plan: Plan, cluster: Allocation) -> str | None:
     titles = {catalog()[name].title for name in catalog()}
     wanted = next((name for name in plan.premises.devices if name in titles), None)

@@ -152,8 +152,8 @@ def _unpriced(reference: str, chosen: ChosenPrecision, known: Sequence[Precision
             f"{', '.join(known)}, not in {chosen.name}: ask for one of these, or for up to 64 devices and 5 billion "
             f"parameters, where every operation is priced, in {', '.join(KERNEL_PRECISIONS)}"
         )
-    told = "asked for" if chosen.source == AS_ASKED else "the job's"
+    told = "as asked for" if chosen.source == AS_ASKED else "as the job computes"
     return (
-        f"{chosen.name}, {told}, is not priced operation by operation: ask for --precision {', '.join(known)}; fp8 is "
-        "known of decoders on more than 64 devices"
+        f"{chosen.name}, {told}, is not known of {reference}, whose operations are priced one by one in "
+        f"{', '.join(known)}: ask for one of these (--precision); fp8 is known of decoders on more than 64 devices"
     )

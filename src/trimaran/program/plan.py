@@ -21,7 +21,7 @@ from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import read_text, write_whole
 from trimaran.base.html import DataTable, fragment
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
@@ -265,10 +265,10 @@ def plan_verdict(plan: Plan) -> str:
     what = f"{plan.job} on {plan.strategy.devices}{device}: {plan.strategy.name}"
     if found.step_time_s <= 0:
         return f"{what}; the plan predicts no time."
-    low, high = (format_seconds(end) for end in found.interval_s)
+    interval = format_span(*map(format_seconds, found.interval_s))
     samples_per_s = premises.global_batch_size / found.step_time_s
     shown = f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
-    step = f"{format_seconds(found.step_time_s)} a step (90 %: {low} to {high})"
+    step = f"{format_seconds(found.step_time_s)} a step (90 %: {interval})"
     verdict = f"{what} is predicted at {step}, {shown} samples/s"
     others = [
         (row.prediction.step_time_s, row.strategy.name)
@@ -281,7 +281,24 @@ def plan_verdict(plan: Plan) -> str:
     if is_plain_data_parallel(plan.strategy) and best_s >= found.step_time_s:
         # A baseline that is chosen is not listed as one.
         return f"{verdict}; it is the best baseline itself."
-    return f"{verdict}; {best_s / found.step_time_s:.2f} times the speed of the best baseline, {name}."
+    return f"{verdict}; {against_baseline(found.step_time_s, best_s, name)}."
+
+
+def against_baseline(step_s: float, baseline_s: float, name: str) -> str:
+    """How a plan compares with the best baseline, which may be faster: on more devices, or against a decision.
+
+    Args:
+        step_s: of the plan [s]
+        baseline_s: of the baseline [s]
+        name: of its strategy
+
+    Example:
+        >>> against_baseline(1.0, 1.5, "dp8"), against_baseline(1.0, 0.9, "dp8")
+        ('1.50 times the speed of the best baseline, dp8', 'the best baseline, dp8, is predicted to take 10 % less')
+    """
+    if baseline_s >= step_s:
+        return f"{baseline_s / step_s:.2f} times the speed of the best baseline, {name}"
+    return f"the best baseline, {name}, is predicted to take {100 * (1 - baseline_s / step_s):.2g} % less"
 
 
 def plan_table(plan: Plan, *, most: int = 8) -> DataTable:

@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.remedies import Method
-from trimaran.base.units import format_bytes
+from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
@@ -337,7 +337,7 @@ def _fit(
     parts += f" less {format_bytes(outside.context)} for the driver's context" if outside.context else ""
     if outside.communicators:
         parts += (
-            f" and {format_bytes(outside.least)} to {format_bytes(outside.most)} for NCCL's buffers "
+            f" and {format_span(format_bytes(outside.least), format_bytes(outside.most))} for NCCL's buffers "
             f"of {outside.communicators} {'group' if outside.communicators == 1 else 'groups'} of ranks"
         )
     doubts = []

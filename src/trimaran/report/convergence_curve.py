@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_span
 from trimaran.convergence.curve import Curve, LeftOut, Quality
 from trimaran.convergence.files import DoublingRatio
 from trimaran.convergence.fit import noise_of_single_runs
@@ -250,7 +251,10 @@ def asked_table(study: CurveStudy) -> Table:
     for asked in study.asked:
         need = asked.need
         table.add_row(
-            str(asked.global_batch), figure(need.amount), f"{figure(need.low)}–{figure(need.high)}", need.source
+            str(asked.global_batch),
+            figure(need.amount),
+            format_span(figure(need.low), figure(need.high), to="–"),
+            need.source,
         )
     return table
 
@@ -258,8 +262,8 @@ def asked_table(study: CurveStudy) -> Table:
 def fit_lines(study: CurveStudy) -> list[str]:
     """E0, Bcrit and the quality of the curve in words."""
     fit, unit = study.curve.fit, study.curve.table.unit
-    e0 = f"E0 {figure(fit.e0)} {unit} ({figure(fit.e0_interval[0])}–{figure(fit.e0_interval[1])})"
-    critical = f"Bcrit {figure(fit.b_crit)} ({figure(fit.b_crit_interval[0])}–{figure(fit.b_crit_interval[1])})"
+    e0 = f"E0 {figure(fit.e0)} {unit} ({format_span(*map(figure, fit.e0_interval), to='–')})"
+    critical = f"Bcrit {figure(fit.b_crit)} ({format_span(*map(figure, fit.b_crit_interval), to='–')})"
     return [f"E(B) = E0 (1 + B / Bcrit): {e0}, {critical}", *quality_lines(study.quality)]
 
 
@@ -290,7 +294,7 @@ def catalog_table(studies: Sequence[CurveStudy]) -> Table:
         mean = study.quality.mean
         table.add_row(
             study.name + ("*" if study.curve.table.projection else ""),
-            f"{low}–{high}" if low != high else str(low),
+            format_span(str(low), str(high), to="–"),
             str(len(study.curve.table.points)),
             study.curve.table.unit,
             "–" if len(study.curve.table.points) < 2 else figure(fit.b_crit),

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from trimaran.base.units import format_count, format_seconds
+from trimaran.base.units import format_count, format_seconds, format_span
 from trimaran.convergence.curve import Curve
 from trimaran.program.json_files import finite, to_plain
 from trimaran.report.tables import add_figures, frame_table, next_text
@@ -238,7 +238,7 @@ def convergence_view(found: Convergence) -> RenderableType:
     fitted = [
         f"E(B) = {fit.e0:.3g} · (1 + B / {_count(fit.b_crit)}) epochs of {table.samples_per_epoch} samples, "
         f"rms {fit.rms:.1%}",
-        f"Bcrit {_count(fit.b_crit)}, 90 %: {_count(fit.b_crit_interval[0])} to {_count(fit.b_crit_interval[1])}",
+        f"Bcrit {_count(fit.b_crit)}, 90 %: {format_span(*map(_count, fit.b_crit_interval))}",
     ]
     # A form through one point says nothing of other batches.
     after = fitted if len(table.points) > 1 else []

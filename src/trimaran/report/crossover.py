@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.precision import AS_ASKED, precision_words
+from trimaran.base.units import format_span
 from trimaran.convergence.types import Unit
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import Joined, add_figures, frame_table, print_next
@@ -336,7 +337,7 @@ def summary_table(found: Crossover) -> Table:
         table.add_row(
             str(first.width),
             worker.strategy,
-            f"{worker.speedup:.2f} ({low:.2f}–{high:.2f})",
+            f"{worker.speedup:.2f} ({format_span(f'{low:.2f}', f'{high:.2f}', to='–')})",
             *(_from(one, is_known=found.curve is not None) for one in (first, ours)),
         )
     return table
@@ -390,7 +391,7 @@ def _from(crossing: Crossing, *, is_known: bool) -> str:
     if not is_known:
         return _needed(crossing)
     low, high = crossing.interval
-    ends = _count(low) if low == high else f"{_count(low)}–{_count(high)}"
+    ends = format_span(_count(low), _count(high), to="–")
     return f"{_count(crossing.devices)} ({ends})"
 
 
@@ -412,7 +413,7 @@ def _cells(row: Row, *, is_known: bool) -> tuple[str, ...]:
         limit = row.equal_batch_limit
         return _times(row.needed_epoch_ratio), "none" if limit is None else f"{limit:,}"
     low, high = row.interval
-    return f"{row.speedup:.3f}", f"{low:.2f}–{high:.2f}", f"{row.likely:.0%}"
+    return f"{row.speedup:.3f}", format_span(f"{low:.2f}", f"{high:.2f}", to="–"), f"{row.likely:.0%}"
 
 
 def _times(ratio: float | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trimaran.base.units import format_span
 from trimaran.convergence.noise_scale import (
     LEAST_STEPS,
     NoiseScale,
@@ -154,7 +155,7 @@ def noise_scale_document(scale: NoiseScale) -> dict[str, Any]:
 
 def _range(value: float, interval: tuple[float, float]) -> str:
     low, high = interval
-    end = f"{_round(low)} or more" if math.isinf(high) else f"{_round(low)} to {_round(high)}"
+    end = f"{_round(low)} or more" if math.isinf(high) else format_span(_round(low), _round(high))
     return f"{_round(value)} (90 %: {end})"
 
 

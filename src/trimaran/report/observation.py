@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimaran.base.remedies import Remedy
-from trimaran.base.units import format_bytes, format_seconds
+from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console
@@ -94,7 +94,7 @@ def observation_view(observation: Observation) -> RenderableType:
     ranks = len(observation.ranks)
     head = Text(f"{observation.model} on {ranks} {'process' if ranks == 1 else 'processes'} ({observation.device}): ")
     head.append(f"{format_seconds(observation.step_s)} a step", style="bold")
-    head.append(f" (90 %: {format_seconds(low)} to {format_seconds(high)})")
+    head.append(f" (90 %: {format_span(format_seconds(low), format_seconds(high))})")
     limit = Text("Limited by " if observation.doubt is None else "What limits it is ")
     limit.append(observation.limiter, style="bold")
     limit.append("." if observation.doubt is None else f": {observation.doubt}")

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.units import format_bytes, format_duration, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.report.tables import add_figures, add_words, frame_table, join_figures, parted
 
 TARGET_ROWS = 16
@@ -125,7 +125,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     low, high = (_end(None if end is None else end * 86_400.0) for end in run["days_interval"])
     return (
         f"{told}{_large(run['tokens'])} tokens on {document['devices']:,} devices: "
-        f"{format_duration(run['days'] * 86_400.0)} (90 %: {low} to {high}), {_money(run, chosen)}, goodput "
+        f"{format_duration(run['days'] * 86_400.0)} (90 %: {format_span(low, high)}), {_money(run, chosen)}, goodput "
         f"{run['goodput']:.1%}; batch {chosen['global_batch_size']}, {chosen['strategy']}."
     )
 
@@ -142,7 +142,7 @@ def _money(run: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
     if run["money"] is None:
         return f"{hours}, cost not known (--price)"
     low, high = ("?" if end is None else _large(end) for end in run["money_interval"])
-    return f"{_large(run['money'])} {run['currency']} ({low} to {high}), {hours}"
+    return f"{_large(run['money'])} {run['currency']} ({format_span(low, high)}), {hours}"
 
 
 def _large(amount: float) -> str:
@@ -185,7 +185,7 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
             row["strategy"],
             format_seconds(row["step_time_s"]),
             f"{days:.3g}",
-            f"{low}–{high}",
+            format_span(low, high, to="–"),
             f"{row['goodput']:.1%}",
             _large(row["cost"]),
         )
@@ -299,7 +299,7 @@ def _to_target(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     time = format_duration(time_s)
     unit = time.partition(" ")[2]
     ends = (_end(end, unit_of=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
-    return "" if epochs is None else f"{epochs:.3g}", time, "–".join(ends), f"{row['cost']:.3g}"
+    return "" if epochs is None else f"{epochs:.3g}", time, format_span(*ends, to="–"), f"{row['cost']:.3g}"
 
 
 def _legend(document: Mapping[str, Any], most: int | None) -> Iterator[str]:
@@ -335,6 +335,11 @@ def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _timed(document: Mapping[str, Any]) -> str:
     chosen = document["chosen"]
     goal = {"time": "least time", "cost": "least cost", "throughput": "most samples a second"}[document["objective"]]
+    time = (
+        f"{format_duration(chosen['time_to_accuracy_s'])} to the target "
+        f"(90 %: {_target_interval(chosen['time_to_accuracy_interval_s'])})"
+    )
+    first, last = (_cost(document), time) if document["objective"] == "cost" else (time, _cost(document))
     epochs = chosen["epochs_to_converge"]
     much = (
         f"{chosen['updates_to_converge']:.4g} updates"
@@ -342,10 +347,9 @@ def _timed(document: Mapping[str, Any]) -> str:
         else f"{epochs:.3g} epochs of {chosen['steps_per_epoch']:.4g} steps"
     )
     return (
-        f"For the {goal}: batch {chosen['global_batch_size']} by {chosen['strategy']} on {document['devices']} "
-        f"({chosen['local_batch_size']} a replica): {format_duration(chosen['time_to_accuracy_s'])} to the target "
-        f"({_target_interval(chosen['time_to_accuracy_interval_s'])}), {much} of "
-        f"{format_seconds(chosen['step_time_s'])}; {_cost(document)}."
+        f"{first}, the {goal}: batch {chosen['global_batch_size']} by {chosen['strategy']} on "
+        f"{format_count(document['devices'], 'device')} ({chosen['local_batch_size']} a replica), {much} of "
+        f"{format_seconds(chosen['step_time_s'])}; {last}."
     )
 
 
@@ -360,8 +364,8 @@ def _why_timed(document: Mapping[str, Any]) -> Iterator[str]:
 def _untimed(document: Mapping[str, Any]) -> str:
     chosen = document["chosen"]
     return (
-        f"For the most samples a second: batch {chosen['global_batch_size']} by {chosen['strategy']} on "
-        f"{document['devices']}; how long the training takes is not known without a convergence curve."
+        f"How long the training takes is not known without a convergence curve. For the most samples a second: batch "
+        f"{chosen['global_batch_size']} by {chosen['strategy']} on {format_count(document['devices'], 'device')}."
     )
 
 
@@ -380,16 +384,17 @@ def _stop(stop: Mapping[str, Any]) -> str:
     if stop["devices"] is None:
         return f"More devices still help: each doubling up to {stop['counts'][-1]} saves {share} or more."
     low, high = (str(end) if end is not None else f"beyond {stop['counts'][-1]}" for end in stop["interval"])
-    return f"Stop adding devices at {stop['devices']} ({low} to {high}): another doubling saves less than {share}."
+    ends = format_span(low, high)
+    return f"Stop adding devices at {stop['devices']} ({ends}): another doubling saves less than {share}."
 
 
 def _cost(document: Mapping[str, Any]) -> str:
-    ends = " to ".join("?" if end is None else format(end, ".3g") for end in document["cost_interval"])
+    ends = format_span(*("?" if end is None else format(end, ".3g") for end in document["cost_interval"]))
     return f"{document['cost']:.3g} {document['cost_unit']} ({ends})"
 
 
 def _target_interval(ends: Sequence[float | None]) -> str:
-    return " to ".join(map(_end, ends))
+    return format_span(*map(_end, ends))
 
 
 def _end(seconds: float | None, *, unit_of: float | None = None) -> str:

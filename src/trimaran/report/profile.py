@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from trimaran.base.units import format_bytes, format_seconds
+from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.graph.types import Graph, Op
 from trimaran.pricing.compute import Context, context_of, operation_costs
 from trimaran.pricing.tables import CostTable, Form, OperationKey
@@ -407,9 +407,9 @@ def verdict_line(profile: Profile) -> str:
     """How long a step takes on one device, and its largest phase."""
     step = profile.steps[0]
     largest = max(step.phases, key=lambda phase: phase.seconds)
-    low, high = step.interval_s
+    interval = format_span(*map(format_seconds, step.interval_s))
     return (
-        f"{profile.job}: {format_seconds(step.step_s)} a step (90 %: {format_seconds(low)} to {format_seconds(high)}) "
+        f"{profile.job}: {format_seconds(step.step_s)} a step (90 %: {interval}) "
         f"by {step.strategy}, {100 * largest.share:.0f} % of it {_SPELLED.get(largest.name, largest.name)}."
     )
 
@@ -500,7 +500,7 @@ def _short(value: float) -> str:
 
 
 def _factor(cost: Any) -> str:
-    return f"{100 * cost.seconds:.0f} % ({100 * cost.low:.0f} to {100 * cost.high:.0f})"
+    return f"{100 * cost.seconds:.0f} % ({format_span(f'{100 * cost.low:.0f}', f'{100 * cost.high:.0f}')})"
 
 
 def _source_letter(spot: Spot) -> str:

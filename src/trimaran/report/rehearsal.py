@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from trimaran.base.printable import printable
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console, next_text
 
@@ -442,9 +442,9 @@ def _collective_table(collectives: Sequence[RehearsedCollectives]) -> Iterator[R
 
 
 def _step_table(step: RehearsedStep) -> Iterator[RenderableType]:
-    low, high = step.interval_s
+    interval = format_span(*map(format_seconds, step.interval_s))
     mfu = "" if step.mfu is None else f", {100 * step.mfu:.1f} % of {step.peak} (MFU)"
-    yield _title(f"Step: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)}){mfu}")
+    yield _title(f"Step: {format_seconds(step.seconds)} (90 %: {interval}){mfu}")
     table = frame_table()
     add_words(table, f"part of the step, rank {step.rank}")
     add_figures(table, "time", "share")

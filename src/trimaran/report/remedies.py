@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimaran.base.remedies import Actor, Method, Remedy
+from trimaran.base.units import format_span
 from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table
 
@@ -58,10 +59,9 @@ def remedies_view(
 
 
 def _in_a_line(remedy: Remedy) -> RenderableType:
-    low, high = remedy.gain_interval
-    figures = share_saved(remedy.predicted_gain, 1), share_saved(low, 1), share_saved(high, 1)
+    figures = [share_saved(share, 1) for share in (remedy.predicted_gain, *remedy.gain_interval)]
     longer = ", times as long" if any("×" in figure for figure in figures) else ""
-    text = Text(f"{remedy.name}: {figures[0]} ({figures[1]} to {figures[2]}{longer}). ")
+    text = Text(f"{remedy.name}: {figures[0]} ({format_span(*figures[1:])}{longer}). ")
     text.append(remedy.basis, style="dim")
     return bullet(text)
 
@@ -84,13 +84,12 @@ def remedy_table(
     add_words(table, "remedy", "limiter")
     add_figures(table, "gain", "interval")
     for number, remedy in enumerate(remedies, 1):
-        low, high = remedy.gain_interval
         table.add_row(
             str(number),
             Text(remedy.name),
             Text(remedy.limiter),
             Text(share_saved(remedy.predicted_gain), style="bold" if number == 1 else ""),
-            f"{share_saved(low)} to {share_saved(high)}",
+            format_span(*map(share_saved, remedy.gain_interval)),
         )
     table.caption = (
         "limiter: what it shortens; gain: share of the time saved\ninterval: 90 %, or over low to high costs"

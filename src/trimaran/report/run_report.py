@@ -16,7 +16,7 @@ from typing import Any
 
 from trimaran.base.files import write_whole
 from trimaran.base.html import DataTable, fragment
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_seconds, format_span
 from trimaran.pricing.noise import Noise
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Prediction
@@ -164,7 +164,7 @@ def run_verdict(what: str, step: Figure, interval_s: tuple[float, float], others
         'digits (dp2): a step took 10.0 ms and was predicted at 12.0 ms '
     """
     low, high = interval_s
-    ends = f"{format_seconds(low)} to {format_seconds(high)}"
+    ends = format_span(format_seconds(low), format_seconds(high))
     predicted = format_seconds(step.predicted_s)
     if step.measured_s is None or step.error is None:
         return f"{what}: a step was predicted at {predicted} (90 %: {ends}); nothing was measured."

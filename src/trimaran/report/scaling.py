@@ -28,7 +28,7 @@ from rich.text import Text
 
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.remedies import Remedy
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
@@ -281,7 +281,7 @@ def faster_lines(study: ScalingStudy) -> list[str]:
 
 def _faster_words(faster: FasterMethod) -> str:
     ratios = ", ".join(
-        f"{ratio.value:.2f} times as fast as {sync} ({ratio.low:.2f} to {ratio.high:.2f})"
+        f"{ratio.value:.2f} times as fast as {sync} ({format_span(f'{ratio.low:.2f}', f'{ratio.high:.2f}')})"
         for sync, ratio in faster.ratios.items()
     )
     if faster.sync is None:

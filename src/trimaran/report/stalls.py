@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimaran.base.remedies import Remedy
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_seconds, format_span
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
 from trimaran.report.tables import Joined, add_figures, add_words, bullet, frame_table
@@ -144,8 +144,7 @@ def stalls_view(report: StallReport) -> RenderableType:
     step = Text(f"{format_seconds(split.step_time_s)} a step", style="bold")
     interval = ""
     if split.step_interval_s is not None:
-        low, high = split.step_interval_s
-        interval = f" (90 %: {format_seconds(low)} to {format_seconds(high)})"
+        interval = f" (90 %: {format_span(*map(format_seconds, split.step_interval_s))})"
     step.append(f" {report.way}{interval}; {report.feeding}", style="not bold")
     head.append(": ")
     head.append_text(step)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_seconds, format_span
 from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.crossover.candidates import Demand, Option, compare, free_options
 from trimaran.features.crossover.request import machine_for
@@ -289,7 +289,7 @@ def _key(row: HybridRow) -> tuple[str, int]:
 
 def _interval(interval: tuple[float, float]) -> str:
     low, high = (100 * (end - 1) for end in interval)
-    return f"{low:+.0f} to {high:+.0f} %"
+    return f"{format_span(f'{low:+.0f}', f'{high:+.0f}')} %"
 
 
 def _gain(row: HybridRow) -> str:

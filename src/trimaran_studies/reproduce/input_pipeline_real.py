@@ -26,6 +26,7 @@ from rich.table import Table
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.units import format_span
 from trimaran.graph.types import Graph
 from trimaran.machine.detect import detect_machine, detect_processor
 from trimaran.machine.types import Link
@@ -181,7 +182,7 @@ def _tried_table(rows: Sequence[TriedRemedy]) -> Table:
             row.remedy,
             f"{1e3 * row.step_s:.1f}",
             "" if row.remedy == "none" else f"{100 * row.saved:.0f}",
-            "" if row.remedy == "none" else f"{100 * low:.0f} to {100 * high:.0f}",
+            "" if row.remedy == "none" else format_span(f"{100 * low:.0f}", f"{100 * high:.0f}"),
             "" if row.predicted_s is None else f"{1e3 * row.predicted_s:.1f}",
             "" if row.error is None else f"{100 * row.error:+.0f} %",
         )

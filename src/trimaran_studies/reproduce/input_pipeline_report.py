@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from rich.table import Table
 
+from trimaran.base.units import format_span
 from trimaran.report.svg import Drawing
 from trimaran.report.tables import add_figures, add_words, frame_table
 
@@ -366,7 +367,7 @@ def feeding_table(found: ReproducedFeeding, machine: str, batch: int) -> Table:
             network,
             _ms(first["none"].step_s),
             *(_percent(first[name].saved) for name in ("split", "pre-load", "compress", "all")),
-            f"{_percent(first['all'].interval[0])}–{_percent(first['all'].interval[1])}",
+            format_span(*map(_percent, first["all"].interval), to="–"),
             _percent(first["ddp"].saved),
             _ms(ddp["none"].step_s),
             *(_percent(ddp[name].saved) for name in ("pre-load", "compress", "all")),
@@ -393,7 +394,7 @@ def savings_table(found: ReproducedFeeding, machine: str) -> Table:
             "" if one.baseline == before else one.baseline,
             one.remedy,
             _tenths(one.mean),
-            f"{_percent(one.interval[0])} to {_percent(one.interval[1])}",
+            format_span(*map(_percent, one.interval)),
             _percent(one.least),
             _percent(one.most),
             published,

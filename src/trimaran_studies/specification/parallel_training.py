@@ -2,6 +2,7 @@
 
 from statistics import median
 
+from trimaran.base.units import format_span
 from trimaran.pricing.collectives.formulas import ring_time
 from trimaran.pricing.collectives.parameter_servers import (
     byteps_time,
@@ -158,13 +159,14 @@ def _ablation(_: Recorded) -> list[Check]:
         checks += [
             judged(
                 f"{links}, against replicate-and-scatter: {percent(star.mean)} saved on average "
-                f"({percent(low, 0)} to {percent(high, 0)})",
+                f"({format_span(percent(low, 0), percent(high, 0))})",
                 f"the study's mean, {percent(mean, 2)}, within our 90 %",
                 holds=low <= mean <= high,
                 reason="our networks and batches are not the study's, which its abstract does not name",
             ),
             not_judged(
-                f"{links}, against DDP: {percent(ddp.mean)} ({percent(ddp.least, 0)} to {percent(ddp.most, 0)})",
+                f"{links}, against DDP: {percent(ddp.mean)} "
+                f"({format_span(percent(ddp.least, 0), percent(ddp.most, 0))})",
                 "",
                 "the study has no figure against DDP",
             ),

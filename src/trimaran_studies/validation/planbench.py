@@ -19,6 +19,7 @@ from pathlib import Path
 from rich.table import Table
 
 from trimaran.base.progress import Progress
+from trimaran.base.units import format_span
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.pricing.analytical.fit import judge_fit
@@ -275,9 +276,18 @@ def planbench_tables(bench: Bench) -> tuple[Table, Table]:
             errors.add_row(line.part, line.name, *figures, "")
         if line.own is not None:
             median, worst = line.own
-            choices.add_row(line.part, line.name, "", f"{median:.2f}–{worst:.2f}", "", "", f"{line.seconds:.1f} s")
+            choices.add_row(
+                line.part,
+                line.name,
+                "",
+                format_span(f"{median:.2f}", f"{worst:.2f}", to="–"),
+                "",
+                "",
+                f"{line.seconds:.1f} s",
+            )
         if gap is not None:
-            closed = "–" if gap.share is None else f"{gap.share:.0%} ({gap.low:.0%}–{gap.high:.0%})"
+            span = format_span(f"{gap.low:.0%}", f"{gap.high:.0%}", to="–")
+            closed = "–" if gap.share is None else f"{gap.share:.0%} ({span})"
             jobs, ours, rule = f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}"
             choices.add_row(line.part, line.name, jobs, ours, rule, closed, "")
     return errors, choices
@@ -300,7 +310,8 @@ def planbench_verdict(bench: Bench) -> str:
     if line.gap is None or line.gap.share is None:
         return f"{said}in no job is the guides' plan slower than the best one by more than noise."
     gap = line.gap
+    interval = format_span(f"{gap.low:.0%}", f"{gap.high:.0%}")
     return (
-        f"{said}our choice closes {gap.share:.0%} (90 %: {gap.low:.0%} to {gap.high:.0%}) of the gap between the "
+        f"{said}our choice closes {gap.share:.0%} (90 %: {interval}) of the gap between the "
         f"guides' plan and the best one, which is beyond noise in {gap.jobs} of {gap.of} jobs."
     )

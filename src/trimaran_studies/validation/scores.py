@@ -14,6 +14,7 @@ from statistics import median
 
 from rich.table import Table
 
+from trimaran.base.units import format_span
 from trimaran.report.tables import add_figures, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -424,7 +425,7 @@ def rows_table(rows: Iterable[Scored]) -> Table:
         if row.predicted is None:
             table.add_row(*places, f"{row.measured:.4g}", "skipped", "", general(row))
             continue
-        ends = "" if row.low is None or row.high is None else f"{row.low:.4g} to {row.high:.4g}"
+        ends = "" if row.low is None or row.high is None else format_span(f"{row.low:.4g}", f"{row.high:.4g}")
         table.add_row(*places, f"{row.measured:.4g}", f"{row.predicted:.4g}", ends, f"{row.error:+.1%}")
     return table
 

@@ -443,4 +443,4 @@ def test_the_best_baseline_of_an_answer_is_the_fastest_reference(tmp_path: Path)
     document = studies()["plan"]
     document |= {"references": [*document["references"], guide]}
     found, _ = made(write_study(tmp_path / "p.json", document), tmp_path / "report.html")
-    assert found.verdict.endswith("0.50 times the speed of the best baseline, dp4 m8.")
+    assert found.verdict.endswith("the best baseline, dp4 m8, is predicted to take 50 % less.")

@@ -295,9 +295,42 @@ class TestFolders:
         with raises("weights.missing-shard", CorruptDataError, match="b" * 300):
             read_weights(Tied(), tmp_path / "hf")
 
-    def test_a_folder_of_something_else_is_refused(self, tmp_path: Path) -> None:
-        with raises("weights.unknown-folder"):
+    @pytest.mark.parametrize(
+        ("names", "said"),
+        [
+            ([], "is empty"),
+            (["a.txt", "b", "c", "d"], "has no checkpoint and no weights, but a.txt, b, c and 1 more"),
+            (
+                ["one.safetensors", "two.pt"],
+                "has 2 files of weights and no index of them: name the file, such as .*one",
+            ),
+            (["run.json", "report.json"], "is a run without a checkpoint: trimaran train --save-every"),
+            (["first/checkpoints/step-00000001/COMMITTED"], "has runs with checkpoints: name one, such as .*first"),
+            (["run.json", "checkpoints/step-00000001/FORMAT"], "has no checkpoint whose save has ended"),
+            (["step-00000001/FORMAT"], "has no checkpoint whose save has ended"),
+            (["FORMAT"], "has no checkpoint whose save has ended"),
+        ],
+    )
+    def test_a_folder_of_something_else_is_refused_with_what_is_there(
+        self, names: list[str], said: str, tmp_path: Path
+    ) -> None:
+        for name in names:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).touch()
+        with raises("weights.unknown-folder", match=said) as caught:
             read_weights(Tied(), tmp_path)
+        assert "a run, a folder of checkpoints" in caught.value.message
+
+    def test_a_file_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        """A damaged file of weights says that it is damaged; a text, an empty file and a device are no weights."""
+        (tmp_path / "notes.txt").write_text("a text that is longer than a header")
+        (tmp_path / "plan.json").touch()
+        for path in (tmp_path / "notes.txt", tmp_path / "plan.json", Path("/dev/null")):
+            with raises("weights.unknown-file", InputError, match="is no file of weights"):
+                read_weights(Tied(), path)
+        (tmp_path / "m.safetensors").write_bytes(b"\x20")
+        with raises("tensors.damaged", CorruptDataError):
+            read_weights(Tied(), tmp_path / "m.safetensors")
 
 
 class TestFit:

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trimaran.base.units import format_bytes, format_seconds
+from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.cli.output import is_verbose
 from trimaran.cli.views.plans import (
     print_counts,
@@ -173,7 +173,7 @@ def alternative_table(
             f"{role}: {one.candidate.name}" if role not in ("", one.candidate.name) else one.candidate.name,
             format_seconds(one.candidate.time_s),
             f"{_percent(one.slower)} %",
-            f"{_percent(low)} to {_percent(high)} %",
+            f"{format_span(_percent(low), _percent(high))} %",
             format_bytes(max(one.candidate.peak_bytes, default=0)),
             _verdict(one, is_fresh=is_fresh),
         )
@@ -287,7 +287,9 @@ def _is_nothing(outcome: Outcome) -> bool:
 
 def _range(ends: tuple[float, float]) -> str:
     low, high = ends
-    return f"{100 * low:.0f} to {100 * high:.0f} %" if low >= -1 else f"{share_saved(low)} to {share_saved(high)}"
+    if low < -1:
+        return format_span(share_saved(low), share_saved(high))
+    return f"{format_span(f'{100 * low:.0f}', f'{100 * high:.0f}')} %"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

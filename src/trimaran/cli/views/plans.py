@@ -12,7 +12,7 @@ from rich.table import Table
 from trimaran.base.files import shown_path
 from trimaran.base.precision import precision_words
 from trimaran.base.progress import Progress
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.cli.output import console, is_verbose, print_json, progress_shown
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
@@ -142,7 +142,7 @@ def plan_sentence(planned: Planned) -> str:
     return (
         f"{escape(planned.name)} on {_devices(planned)}: [bold]{escape(chosen.name)}[/], "
         f"{epoch}{format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}){_gain(planned)}"
+        f"(90 %: {format_span(format_seconds(low), format_seconds(high))}){_gain(planned)}"
     )
 
 
@@ -328,7 +328,7 @@ def print_simulation(out: Console, planned: Planned) -> None:
     out.print(
         f"{escape(planned.name)} on {_devices(planned)}: [bold]{escape(chosen.name)}[/]"
         f"{over_links(planned.link)}, {format_seconds(chosen.step_time_s)} a step "
-        f"(90 %: {format_seconds(low)} to {format_seconds(high)}), {escape(binding(chosen))}"
+        f"(90 %: {format_span(format_seconds(low), format_seconds(high))}), {escape(binding(chosen))}"
     )
     out.print()
     devices = utilization(chosen.program, chosen.timeline)

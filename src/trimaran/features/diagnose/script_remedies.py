@@ -21,7 +21,7 @@ from statistics import median
 from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_seconds, format_span
 from trimaran.measure.observe import ProcessRecord
 from trimaran.measure.observe.analysis import Findings
 from trimaran.measure.observe.records import (
@@ -598,7 +598,7 @@ def _unsure(remedies: Sequence[Remedy]) -> str | None:
     low, high = remedies[0].gain_interval
     return (
         f"steps differ too much: the best remedy would save {remedies[0].predicted_gain:.0%}, with a 90 % interval of "
-        f"{low:.0%} to {high:.0%}. Run it alone, or longer."
+        f"{format_span(f'{low:.0%}', f'{high:.0%}')}. Run it alone, or longer."
     )
 
 

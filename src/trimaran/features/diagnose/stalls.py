@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.features.diagnose.script_remedies import COMPUTE
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, name_stall
 from trimaran.graph.types import Graph, ParameterUse, parameter_use
@@ -316,7 +316,8 @@ def _of_no_class(own: WayFindings) -> Iterator[str]:
     why = "it passes outside instructions, or in a load, and was not measured"
     if share < 0:
         why = "what was measured adds up to more than the step, as clocks disagree or spans overlap"
-    yield f"{100 * share:.1f} % of the step belong to no class (90 %: {100 * low:.1f} to {100 * high:.1f} %): {why}."
+    interval = format_span(f"{100 * low:.1f}", f"{100 * high:.1f}")
+    yield f"{100 * share:.1f} % of the step belong to no class (90 %: {interval} %): {why}."
 
 
 def _of_cold(run: RankRun, cold: WayFindings, cached: WayFindings) -> str:
@@ -343,7 +344,7 @@ def _more_of_cold(cold: WayFindings, cached: WayFindings) -> str:
     )
     more_s = cold_s - cached_s
     half_s = math.hypot(cold_ends[1] - cold_s, cached_ends[1] - cached_s)
-    interval = f" (90 %: {format_seconds(more_s - half_s)} to {format_seconds(more_s + half_s)})"
+    interval = f" (90 %: {format_span(format_seconds(more_s - half_s), format_seconds(more_s + half_s))})"
     if more_s - half_s > _NOTABLE * cached.mean.step_s:
         return f"A cold step waits {format_seconds(more_s)} longer for its data than a cached one{interval}."
     return f"A cold step waits no longer for its data than a cached one, as far as can be told{interval}."

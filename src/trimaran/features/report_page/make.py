@@ -8,6 +8,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import InputError
 from trimaran.base.files import check_writable, given, read_text, write_whole
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.units import format_some
 from trimaran.features.report_page.plan import page_of_plan
 from trimaran.features.report_page.run import page_of_report, page_of_run
 from trimaran.features.report_page.study import STUDIES, page_of_studies, study_of
@@ -124,15 +125,18 @@ def _page_of_folder(path: Path) -> Page:
     """
     documents: list[tuple[Path, dict[str, Any]]] = []
     plans: list[Plan] = []
+    alone: list[Path] = sorted(path / one.parent.name for one in given(path).glob("*/run.json"))
     for file in sorted(given(path).glob("*.json"))[: 8 * _MOST_DOCUMENTS]:
         plain = _document(path / file.name)
         if _is_plan(plain) and len(plans) < _MOST_DOCUMENTS:
             plans.append(read_plan(given(path / file.name)))
+            alone.append(path / file.name)
         elif study_of(plain) is not None and len(documents) < _MOST_DOCUMENTS:
             documents.append((path / file.name, plain))
     if not documents:
+        near = f", but {format_some(alone)}: give one of them, such as {alone[0]}" if alone else f"; give {ACCEPTED}"
         raise InputError(
-            f"{path} has no run.json and no document of a study; give {ACCEPTED}",
+            f"{path} is no run and has no document of a study{near}",
             code="report.nothing-here",
             path=str(path),
         )

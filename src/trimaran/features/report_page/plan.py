@@ -17,6 +17,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.planning.documents import placement_document
 from trimaran.planning.estimated import on_its_machine
 from trimaran.planning.plan import obtain_plan
+from trimaran.planning.plan_files import use_of_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Simulated
 from trimaran.program.json_files import to_plain
@@ -54,7 +55,8 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     """
     plan = read_plan(given(path))
     simulated, why_not = _simulated(path, plan, simulate, progress)
-    shown, job = shlex.quote(str(path)), shlex.quote(plan.job)
+    job = shlex.quote(plan.job)
+    use, there = use_of_plan(plan, str(path))
     contents = Contents()
 
     prediction = plan.prediction
@@ -112,9 +114,9 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     contents.add(
         None,
         "Predicted against measured",
-        f"a run has it: trimaran train {job} --plan {shown}"
+        f"a run{f' {there}' if there else ''} has it: {shlex.join(use)}"
         if plan.has_program
-        else f"a run has it, and another runtime runs this plan: trimaran export {shown} --to pytorch",
+        else f"a run has it, and another runtime runs this plan: {shlex.join(use)}",
     )
     contents.add(
         None,
@@ -226,9 +228,8 @@ def _commands(plan: Plan, shown: str) -> list[tuple[str, str]]:
     found = [("Why this plan, and what would help", shlex.join(["trimaran", "explain", shown]))]
     if plan.has_program:
         found.append(("One step of it, simulated", shlex.join(["trimaran", "simulate", shown])))
-    if not plan.premises.cluster:
-        found.append(("Train by it", shlex.join(["trimaran", "train", plan.job, "--plan", shown])))
-    else:
-        found.append(("For another runtime", shlex.join(["trimaran", "export", shown, "--to", "pytorch"])))
+    use, there = use_of_plan(plan, shown)
+    title = f"Train by it{f' {there}' if there else ''}" if plan.has_program else "For another runtime"
+    found.append((title, shlex.join(use)))
     found.append(("This report", shlex.join(["trimaran", "report", shown])))
     return found

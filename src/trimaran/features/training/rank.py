@@ -30,6 +30,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import file_name, given, shown_path
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
+from trimaran.checkpoint_files.store import FOLDER
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.types import ParameterUse
@@ -39,7 +40,6 @@ from trimaran.program.plan import Plan, plan_program
 from trimaran.program.strategy import needs_graph, splits_batches
 from trimaran.program.text import parse_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
-from trimaran.runtime.checkpoint import FOLDER
 
 if TYPE_CHECKING:
     from trimaran.features.training.session import Session

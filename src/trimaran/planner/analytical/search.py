@@ -612,7 +612,7 @@ def _ordered(hunt: _Hunt, *, advise: bool = False) -> list[AnalyticalCandidate]:
     if not hunt.fitting:
         message = _nothing_fits(hunt)
         if advise:
-            message += f"; {'; '.join(_what_fits(hunt.problem)) or 'nothing that was tried in its place fits'}"
+            message += f"; {'; '.join(_what_fits(hunt.problem)) or _NOTHING}"
         raise InfeasibleError(message, code="analytical.nothing-fits")
     return sorted(hunt.fitting, key=lambda found: found.rank)
 
@@ -733,6 +733,9 @@ def _nothing_fits(hunt: _Hunt) -> str:
         )
     reasons = "; ".join(f"{count} x {reason}" for reason, count in hunt.rejected.most_common(3))
     return f"{what} can be built ({reasons or 'pinned degrees do not divide the devices'}); change a pin or the batch"
+
+
+_NOTHING = "nor does what was tried in its place: take devices with more memory, more of them, or a smaller network"
 
 
 def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:

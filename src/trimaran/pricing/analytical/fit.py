@@ -27,7 +27,7 @@ from typing import Literal, TypeVar
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
-from trimaran.base.units import format_bytes
+from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.memory import (
     AttentionKernel,
@@ -353,7 +353,7 @@ class Fit:
         remedy = ""
         if self.lever and self.verdict in ("not sure", "does not fit"):
             remedy = f"; sure with {self.lever}" if self.verdict == "not sure" else f"; it would with {self.lever}"
-        return f"{self.verdict}{lever}: {usual} ({least} to {most}) of {room}{remedy}"
+        return f"{self.verdict}{lever}: {usual} ({format_span(least, most)}) of {room}{remedy}"
 
 
 def judge_fit(

@@ -78,12 +78,12 @@ def plain_number(value: float) -> str:
     """A number on an axis: four digits, or all that are before the point; no exponent up to a billion.
 
     Example:
-        >>> plain_number(0.25), plain_number(20000.0), plain_number(2.5e7), plain_number(0.0)
-        ('0.25', '20,000', '25 M', '0')
+        >>> plain_number(0.25), plain_number(500000.0), plain_number(5e6), plain_number(0.0)
+        ('0.25', '500,000', '5 M', '0')
     """
-    if 1e7 <= abs(value) < 1e10:
+    if 1e6 <= abs(value) < 1e10:
         return f"{value / 1e6:,.4g} M"
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:.4g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

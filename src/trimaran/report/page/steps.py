@@ -10,7 +10,7 @@ from itertools import groupby
 
 from trimaran.base.html import DataTable
 from trimaran.base.timeline import Timeline
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.program.plan import CandidateRow, Plan
 from trimaran.program.strategy import Strategy, is_plain_data_parallel
 from trimaran.report.page.charts import (
@@ -207,7 +207,7 @@ def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, 
             at=value / size,
             ends=(low / size, high / size),
             label=format_seconds(value),
-            says=f"{name}: {format_seconds(value)} ({format_seconds(low)} to {format_seconds(high)})",
+            says=f"{name}: {format_seconds(value)} ({format_span(format_seconds(low), format_seconds(high))})",
         )
         for name, value, low, high, _ in rows
     ]

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import msgspec
 
 from trimaran.base.html import DataTable
-from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds
-from trimaran.program.plan import Plan
+from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
+from trimaran.machine.catalog import catalog
+from trimaran.program.plan import Plan, against_baseline
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -109,7 +110,7 @@ def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
                 one.name,
                 one.limiter,
                 percent(one.predicted_gain, signed=False),
-                f"{percent(one.gain_interval[0], signed=False)} to {percent(one.gain_interval[1], signed=False)}",
+                format_span(*(percent(end, signed=False) for end in one.gain_interval)),
                 one.action,
                 one.basis,
             )
@@ -277,7 +278,7 @@ def _scaling_curve(
                 f"{batch:,} {what}",
                 f"{row.devices:,}",
                 rate(row.samples_per_s) if row.fits else "does not fit",
-                f"{rate(row.interval[0])} to {rate(row.interval[1])}" if row.fits else "–",
+                format_span(*map(rate, row.interval)) if row.fits else "–",
                 f"{row.speedup:.3g}" if row.fits else "–",
                 f"{row.efficiency:.0%}" if row.fits else "–",
                 row.limiter,
@@ -552,8 +553,7 @@ def _speedups(crossings: Sequence[_Crossing]) -> Section:
 
 
 def _ends(pair: Pair) -> str:
-    low, high = pair
-    return f"{'–' if low is None else plain_number(low)} to {'–' if high is None else plain_number(high)}"
+    return format_span(*("–" if end is None else plain_number(end) for end in pair))
 
 
 def _times_to_accuracy(crossings: Sequence[_Crossing]) -> Section | None:
@@ -942,8 +942,10 @@ def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         )
     else:
         verdict = f"{head} does not fit in {budget}; the minimum memory is {format_bytes(found.minimum_memory_bytes)}."
-    command = f"trimaran memory {shlex.quote(found.job)} --device NAME --local-batch {found.local_batch_size}"
     live = _live_section(found)
+    device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
+    command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
+    command += "" if live is None else " --chart"
     return StudyPage(
         kind="Memory of a step",
         title=f"{found.job} on {found.device}",
@@ -1354,9 +1356,8 @@ def _rehearsed_step_section(step: _RehearsedStep | None) -> Section | None:
             for name, seconds in parts
         ],
     )
-    low, high = step.interval_s
     caption = (
-        f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_seconds(low)} to {format_seconds(high)})"
+        f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_span(*map(format_seconds, step.interval_s))})"
         + (f", MFU {step.mfu:.1%}" if step.mfu is not None else "")
         + "."
     )
@@ -1635,10 +1636,10 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _PlanDocument = plain
     chosen, where = found.chosen, found.cluster or "this machine"
     samples_per_s = found.global_batch_size / chosen.step_time_s if chosen.step_time_s > 0 else 0.0
-    low, high = (format_seconds(end) for end in chosen.interval_s)
+    interval = format_span(*map(format_seconds, chosen.interval_s))
     verdict = (
         f"{found.job} on {format_count(chosen.ranks or found.devices, 'device')} of {where}: {chosen.strategy} is "
-        f"predicted at {format_seconds(chosen.step_time_s)} a step (90 %: {low} to {high}), {rate(samples_per_s)} "
+        f"predicted at {format_seconds(chosen.step_time_s)} a step (90 %: {interval}), {rate(samples_per_s)} "
         "samples/s"
     )
     known = [(one.step_time_s, one.strategy) for one in found.references if one.step_time_s and one.strategy]
@@ -1646,7 +1647,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         known = [(found.baseline.step_time_s, found.baseline.strategy)]
     best_s, other = min(known, default=(0.0, chosen.strategy))
     if other != chosen.strategy and chosen.step_time_s > 0:
-        verdict += f"; {best_s / chosen.step_time_s:.2f} times the speed of the best baseline, {other}"
+        verdict += f"; {against_baseline(chosen.step_time_s, best_s, other)}"
     facts = [
         ("strategy", chosen.strategy),
         ("devices", f"{chosen.ranks:,} of {found.devices:,}" if chosen.ranks else f"{found.devices:,}"),

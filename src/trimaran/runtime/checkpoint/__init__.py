@@ -5,5 +5,5 @@ saving.py           saves in the background of a training, and finds what was sa
 weights.py          the user's `state_dict` in one file; weights of checkpoints and of others, compared with a model
 """
 
-FOLDER, STATE = "checkpoints", "state.json"
-"""Folder of the checkpoints of a run, and the file of each with what is no tensor."""
+STATE = "state.json"
+"""File of a checkpoint with what is no tensor."""

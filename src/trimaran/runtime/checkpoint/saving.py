@@ -25,8 +25,8 @@ from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, T
 from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.pieces import Entry, Region, Want, What, entry_of, fill, name_in_file
 from trimaran.checkpoint_files.plain import dtype_named
-from trimaran.checkpoint_files.store import MARKER, Checkpoint, Draft, Fault, FileEntry, Store
-from trimaran.runtime.checkpoint import FOLDER, STATE
+from trimaran.checkpoint_files.store import FOLDER, MARKER, Checkpoint, Draft, Fault, FileEntry, Store
+from trimaran.runtime.checkpoint import STATE
 from trimaran.runtime.checkpoint.training_state import Taken, check_form
 from trimaran.runtime.communication.channels import Agreement
 

@@ -35,8 +35,7 @@ from trimaran.checkpoint_files.content import (
 from trimaran.checkpoint_files.imports import open_content
 from trimaran.checkpoint_files.pieces import Want, fill
 from trimaran.checkpoint_files.plain import decode, dtype_named
-from trimaran.checkpoint_files.store import MARKER
-from trimaran.runtime.checkpoint import FOLDER
+from trimaran.checkpoint_files.store import FOLDER, MARKER, has_checkpoints
 from trimaran.runtime.checkpoint.saving import Saved, describe_saved, find_saved
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.whole_state import WholeState
@@ -116,11 +115,8 @@ def is_checkpoint(path: Path) -> bool:
     Args:
         path: any
     """
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
     try:
-        return (path / MARKER).exists() or (
-            folder.is_dir() and any((one / MARKER).exists() for one in folder.iterdir())
-        )
+        return (path / MARKER).exists() or has_checkpoints(path / FOLDER if (path / FOLDER).is_dir() else path)
     except OSError:
         return False
 

@@ -9,7 +9,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
-from trimaran.planner.pins import Pins
+from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import check_pins
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
@@ -102,6 +102,13 @@ def test_a_schedule_that_price_knows_is_planned_on_many_devices_too() -> None:
 def test_pins_that_mean_nothing_for_the_analytical_model_are_refused(pins: Pins, option: str) -> None:
     with raises("analytical.option-unsupported", match=option):
         check_pins(pins)
+
+
+def test_words_of_a_pipeline_without_a_schedule_are_refused_with_words_that_have_one() -> None:
+    """They mean GPipe, which nobody has written."""
+    with raises("analytical.option-unsupported", match=r'write "dp2 pp2 1f1b m4"'):
+        check_pins(pins_of_strategy("dp2 pp2 m4"))
+    check_pins(pins_of_strategy("dp2 pp2 1f1b m4"))
 
 
 def test_more_devices_than_the_machine_has_are_refused() -> None:

@@ -1,0 +1,255 @@
+"""How much training a batch needs: `trimaran curve` of runs, `trimaran converge` by training, and `trimaran crossover`.
+
+`crossover` says from how many devices on a hybrid reaches a target before data parallelism does.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trimaran.cli.options import (
+    AnyReference,
+    CurveName,
+    Devices,
+    Json,
+    MachineName,
+    MachineSoftware,
+    Plot,
+    PrecisionName,
+    Reference,
+    Runs,
+)
+from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
+
+Name = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TABLE|NAME]",
+        help="A CSV table (global_batch and epochs, samples or steps; optional run), a curve file, or a name of "
+        "--list.",
+        show_default=False,
+    ),
+]
+At = Annotated[
+    str | None,
+    typer.Option("--at", help='Say what these batches need: "512,4096", or "512..4096".', show_default=False),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write a curve file (.toml or .json) that plans take.", show_default=False),
+]
+Network = Annotated[
+    str | None,
+    typer.Option("--network", help="Job that the curve holds for, kept in the curve file.", show_default=False),
+]
+SamplesPerEpoch = Annotated[
+    int | None,
+    typer.Option("--samples-per-epoch", help="Of the training data, where the table does not say.", min=1),
+]
+ListNames = Annotated[bool, typer.Option("--list", help="List the curves of the catalog.")]
+
+
+def curve(
+    name: Name = None,
+    at: At = None,
+    plot: Plot = None,
+    output: Output = None,
+    network: Network = None,
+    samples_per_epoch: SamplesPerEpoch = None,
+    list_names: ListNames = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a convergence curve: training that each global batch needs, with intervals, and how far to trust it."""
+    with errors_reported(as_json=as_json):
+        from trimaran.base.errors import InputError
+        from trimaran.convergence.files import doubling_ratios, write_curve
+        from trimaran.features.convergence.curve import study_catalog, study_curve
+        from trimaran.planning.requests import parse_counts
+        from trimaran.report import convergence_curve as curve_views
+        from trimaran.report.convergence_curve import catalog_document, study_document
+
+        if list_names or name is None:
+            if any(given is not None for given in (name, at, plot, output, network, samples_per_epoch)):
+                raise InputError("name a table or a curve; --list stands alone")
+            studies, quality = study_catalog()
+            if as_json:
+                print_json(catalog_document(studies, quality, doubling_ratios()))
+            else:
+                curve_views.print_catalog(console(), studies, quality, doubling_ratios())
+            return
+        check_plot(plot)
+        batches = () if at is None else parse_counts(at, what="batches")
+        study = study_curve(name, batches, network=network, samples_per_epoch=samples_per_epoch)
+        if output is not None:
+            write_curve(output, study.curve.table)
+        if plot is not None:
+            from trimaran.report.convergence_curve import plot as draw
+            from trimaran.report.svg import write_drawing
+
+            write_drawing(plot, draw(study))
+        if as_json:
+            print_json(study_document(study))
+        else:
+            curve_views.print_curve(console(), study)
+
+
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batches",
+        help='Global batches, such as "32,64,…,1024" or "32..1024".',
+        show_default="a quarter of the job's to eight times it",
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Value of the metric that is to be reached.",
+        show_default="the job's; else 99 % of what it reaches by itself",
+    ),
+]
+Repeats = Annotated[int, typer.Option("--repeats", help="Runs of each batch, each of another seed.", min=1)]
+Rule = Annotated[
+    str | None,
+    typer.Option(
+        "--lr-rule",
+        metavar="RULE",
+        help="Learning rate over that of the job's batch: linear, sqrt, constant, or FILE.py:function of the ratio.",
+        show_default="sqrt for Adam and its kin, else linear",
+    ),
+]
+Warmup = Annotated[
+    float, typer.Option("--warmup", help="Epochs over which the rate goes from the job's to that of the rule.", min=0.0)
+]
+ScheduleName = Annotated[
+    str,
+    typer.Option("--schedule", help='The job\'s own schedule, by samples: "job" as it is, "hold" without its decay.'),
+]
+MaxEpochs = Annotated[
+    float | None,
+    typer.Option("--max-epochs", help="A run that has not arrived by then stops.", show_default="four times the job's"),
+]
+TimeLimit = Annotated[
+    str | None,
+    typer.Option("--time-limit", help='Of the whole command, such as "10min"; finished runs are kept.'),
+]
+Evaluations = Annotated[int, typer.Option("--evaluations", help="Most evaluations of an epoch.", min=1)]
+Microbatch = Annotated[
+    int | None,
+    typer.Option("--microbatch", help="Samples that a device takes at once.", min=1, show_default="the job's batch"),
+]
+CurveOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"),
+]
+
+
+def converge(
+    job: Reference,
+    batches: Batches = None,
+    target: Target = None,
+    repeats: Repeats = 3,
+    rule: Rule = None,
+    warmup: Warmup = 1.0,
+    schedule: ScheduleName = "hold",
+    max_epochs: MaxEpochs = None,
+    time_limit: TimeLimit = None,
+    evaluations: Evaluations = 4,
+    devices: Devices = None,
+    microbatch: Microbatch = None,
+    output: CurveOutput = None,
+    runs: Runs = None,
+    as_json: Json = False,
+) -> None:
+    """Train a job at several batches until it has learned enough; write the curve that plans take with --curve.
+
+    Interrupted, the same command goes on.
+    """
+    with errors_reported(as_json=as_json):
+        from trimaran.features.convergence.measure import converge_job
+        from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
+        from trimaran.jobs.resolve import JobSource
+        from trimaran.measure.convergence.batches import parse_batches
+        from trimaran.report.convergence_runs import convergence_document, convergence_view
+
+        request = ConvergeRequest(
+            batches=None if batches is None else parse_batches(batches),
+            target=None if target is None else parse_target_value(target),
+            repeats=repeats,
+            rule=rule,
+            warmup_epochs=warmup,
+            schedule=schedule,  # type: ignore[arg-type]  # the request refuses others
+            max_epochs=max_epochs,
+            time_limit_s=None if time_limit is None else parse_time_limit(time_limit),
+            evaluations=evaluations,
+            devices=devices,
+            microbatch=microbatch,
+            parent=runs,
+        )
+        with progress_shown() as progress:
+            converged = converge_job(JobSource(reference=job), request, output=output, progress=progress)
+        if as_json:
+            print_json(convergence_document(converged))
+        else:
+            console().print(convergence_view(converged))
+
+
+Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--devices",
+        help='Numbers of devices: "8..1024" in doublings, or "64,96,128".',
+        show_default="8..1024, as far as the cluster has them",
+    ),
+]
+Widths = Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")]
+LocalBatch = Annotated[
+    int | None,
+    typer.Option("--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False),
+]
+
+
+def crossover(
+    job: AnyReference,
+    cluster: MachineName,
+    devices: Counts = None,
+    widths: Widths = "2,4,8",
+    curve: CurveName = None,
+    local_batch: LocalBatch = None,
+    precision: PrecisionName = None,
+    software: MachineSoftware = None,
+    plot: Plot = None,
+    as_json: Json = False,
+) -> None:
+    """Find from how many devices on model parallelism inside workers beats more replicas, and why."""
+    with errors_reported(as_json=as_json):
+        from trimaran.features.crossover.find import find_crossover
+        from trimaran.planning.requests import parse_counts, parse_devices
+        from trimaran.report.crossover import crossover_document
+
+        check_plot(plot)
+        with progress_shown() as progress:
+            found = find_crossover(
+                job,
+                cluster=cluster,
+                devices=parse_devices(devices, cluster=cluster, usual="8..1024"),
+                widths=parse_counts(widths, what="widths"),
+                curve=curve,
+                local_batch=local_batch,
+                precision=precision,
+                software=software,
+                progress=progress,
+            )
+        if plot is not None:
+            from trimaran.report.crossover import plot as draw
+            from trimaran.report.svg import write_drawing
+
+            write_drawing(plot, draw(found))
+        if as_json:
+            print_json(crossover_document(found))
+        else:
+            from trimaran.report.crossover import print_crossover
+
+            print_crossover(console(), found)

@@ -1,0 +1,82 @@
+"""The command that an answer ends with is one that works: it is run, or, where it trains here, its plan is loaded."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trimaran.base.errors import InputError
+from trimaran.cli import app
+from trimaran.planning.plan_files import use_of_plan
+from trimaran.program.plan import read_plan
+
+
+def run(command: str) -> str:
+    """Output of a command of this program, which has to succeed."""
+    done = CliRunner().invoke(app, shlex.split(command.removeprefix("trimaran ")), env={"COLUMNS": "80"})
+    assert done.exit_code == 0, f"$ {command}\n{done.output}"
+    return done.output
+
+
+def advised(output: str) -> str:
+    """The command of the last line that begins with "Next"; it may go on in further lines."""
+    found = re.findall(r"^Next[^:\n]*: (trimaran (?:.*\\\n)*.*)$", output, re.MULTILINE)
+    assert found, output
+    return " ".join(str(found[-1]).replace("\\\n", " ").split())
+
+
+SMALL, LARGE = "lenet --cluster dgx1-v100 --devices 2 --batch 64", "gpt2:1.5b --cluster dgx-a100 --batch 64"
+HUGE = "llama2:70b --cluster dgx-h100:32 --devices 256 --batch 256"
+PLANS = {
+    "a program for a cluster": SMALL,
+    "a named strategy for a cluster": f"{SMALL} --strategy dp2",
+    "placement of operations": "digits-branches --cluster dgx1-v100 --devices 2 --allow placement --forbid dp,pp,tp",
+    "degrees": f"{LARGE} --devices 8",
+    "degrees that a script of plain PyTorch cannot have": f"{LARGE} --devices 8 --strategy 'dp4 cp2 mb1'",
+    "degrees on 256 devices": f"{HUGE} --strategy 'dp16 pp4 1f1b tp4 zero1 m16'",
+}
+
+
+@pytest.mark.parametrize("asked", PLANS.values(), ids=PLANS)
+def test_what_follows_a_plan(asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan, why it is so, and what runs it: a training on its cluster, or another runtime."""
+    monkeypatch.chdir(tmp_path)
+    explain = advised(run(f"plan {asked} -o plan.json"))
+    assert explain == "trimaran explain plan.json"
+    use = advised(run(explain))
+    plan = read_plan(tmp_path / "plan.json")
+    assert shlex.split(use) == use_of_plan(plan, "plan.json")[0]
+    if plan.has_program:
+        assert use == f"trimaran train {plan.job} --plan plan.json"
+    else:
+        run(use)
+        refused = CliRunner().invoke(app, ["train", plan.job, "--plan", "plan.json"])
+        assert refused.exit_code == InputError.exit_code
+        assert "trimaran export" in refused.output
+    page = run("report plan.json")
+    assert ("trimaran train" in page) == plan.has_program
+
+
+QUICK = [
+    "plan digits --cluster dgx1-v100 --devices 2",
+    "plan resnet50 --cluster dgx1-v100 --devices 2 --objective time --curve resnet50 --batches 256,512",
+    "scale gpt2 --cluster dgx-a100 --devices 1,8 --local-batch 8",
+    "scale lenet --cluster dgx1-v100 --devices 1,8 --batch 64 --precision fp16",
+    "price gpt2:1.5b --cluster dgx-a100 --strategy 'dp8 zero1' --batch 64",
+    "memory lenet --device titan-x --batch 8",
+    "curve resnet50",
+    "clusters",
+    "clusters dgx-h100:4",
+    "jobs",
+    "check digits",
+]
+
+
+@pytest.mark.parametrize("command", QUICK)
+def test_what_follows_an_answer(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    follows = advised(run(command))
+    if "--cluster" in follows or not follows.startswith(("trimaran plan", "trimaran train")):
+        run(follows)
