@@ -465,8 +465,7 @@ def _train(
         done = 0 if session is None else session.steps
         where = f"after {done} steps: " if done else ""
         # A callback is refused where it is called first, which is after the first step.
-        of_callback = str(error).startswith("Job.on_") or getattr(error, "code", "") == "session.attribute-changed"
-        before = done == 0 or (done == 1 and of_callback)
+        before = done == 0 or (done == 1 and str(error).startswith("Job.on_"))
         return Answer(raised=_raised(error, where, before=before))
 
 

@@ -267,6 +267,13 @@ def rebuild_batch(like: Any, tensors: Mapping[str, Tensor]) -> Any:
     return map_tensors(like, lambda _: tensors[next(names)])
 
 
+def copied_batch(batch: Any) -> Any:
+    """A batch with copies of the tensors, for a forward that may write to it, or put entries into it."""
+    if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
+        return {name: one.clone() for name, one in batch.items()}
+    return map_tensors(batch, torch.clone)
+
+
 def move_batch(batch: Any, device: torch.device | str) -> Any:
     """The batch on a device."""
 

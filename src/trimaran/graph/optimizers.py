@@ -27,6 +27,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.user_errors import told
 from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.held_state import HOOKS_STEP, refers_to
 from trimaran.graph.randomness import host_states, preserved_randomness
 from trimaran.graph.user_model import quiet
 
@@ -533,7 +534,8 @@ def equal_values(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]
 
 def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     options, optimizer = _ask_options(job, trained)
-    hooked = without_hooks(optimizer) > 0
+    by_callback = any(one is not None and refers_to(one, HOOKS_STEP) for one in (job.on_step, job.on_epoch))
+    hooked = without_hooks(optimizer) > 0 or by_callback
     held = {id(one): one for group in optimizer.param_groups for one in group["params"]}
     names = {id(one): name for name, one in model.named_parameters()}
     of_loss = {key: f"{name} of the loss" for key, name in parameter_names(job.loss).items()}

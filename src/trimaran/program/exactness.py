@@ -311,6 +311,12 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
         )
     if seen.hollow and strategy.zero > 1:
         return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
+    if seen.renamed and parts:
+        return (
+            f"a hook gives the state_dict of the model {seen.renamed[0]}, which is none of its parameters and buffers, "
+            "and here a rank has a part of these, which it finds by their names: rename entries where the file is "
+            "read, or use one device, or replicas with zero=0 or 1"
+        )
     left_out = seen.weight is not None and seen.weight.measure == "samples"
     if left_out and strategy.pp > 1:
         return (
@@ -358,6 +364,12 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield (
             f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph "
             "has the value of its capture: use one device or replicas, or a buffer (register_buffer)"
+        )
+    if seen.set_by_callbacks and partitioned:
+        yield (
+            f"a callback may set {seen.set_by_callbacks[0]}, and ranks of a partitioned network run its graph, which "
+            "has the value of its capture: make it a buffer (register_buffer) and change it in place, put it into the "
+            "batch, or use one device or replicas"
         )
     if seen.results and partitioned:
         yield (
@@ -415,8 +427,7 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "device without microbatches"
         )
     weight = "" if seen.weight is None else seen.weight.tensor
-    apart = strategy.pp > 1 or strategy.segments > 1
-    if seen.changed_for_loss and (apart or (splits and weight in seen.changed_for_loss)):
+    if seen.changed_for_loss and (partitioned or (splits and weight in seen.changed_for_loss)):
         yield (
             f'the forward writes to "{seen.changed_for_loss[0]}" of the batch, which the loss reads, and here the rank '
             "of the loss, or who counts what the loss is a mean over, has it as it was: copy it in the forward, or "
