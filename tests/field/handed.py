@@ -141,6 +141,48 @@ def step_hook_of_callback() -> Job:
     return job(mlp, optimizer=hooked, on_step=register)
 
 
+class ByFigure:
+    """A schedule that sets rates by a figure of what its optimizer has."""
+
+    def __init__(self, optimizer: Any, figure: Any) -> None:
+        self.optimizer, self.figure = optimizer, figure
+
+    def step(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.05 / (1 + self.figure(self.optimizer))
+
+
+def of_weights(optimizer: Any) -> float:
+    return sum(float(one.detach().norm()) for group in optimizer.param_groups for one in group["params"])
+
+
+def of_state(optimizer: Any) -> float:
+    return sum(float(one["momentum_buffer"].norm()) for one in optimizer.state.values())
+
+
+for _name, _note, _figure in (
+    ("rate_by_weights", "a rate by the norm of the weights", of_weights),
+    ("rate_by_momentum", "a rate by the norm of the momentum", of_state),
+):
+    HANDED.entry(_note, own_optimizer=True)(
+        named(_name, partial(job, mlp, lr_schedule=partial(ByFigure, figure=_figure)))
+    )
+
+
+@handed("a rate by the norm of a layer of the model", own_optimizer=True)
+def rate_by_model() -> Job:
+    held: dict[str, Any] = {}
+
+    def make() -> nn.Module:
+        held["model"] = mlp()
+        return held["model"]  # type: ignore[no-any-return]
+
+    def rate(step: int) -> float:
+        return 1.0 / (1 + float(held["model"][2].weight.detach().norm()))
+
+    return job(make, lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate))
+
+
 @handed("hooks rename the entries of the state_dict")
 def state_renamed() -> Job:
     def rename(_: Any, state: Any, *__: Any) -> None:

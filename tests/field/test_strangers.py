@@ -83,6 +83,10 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "labels_replaced": ("tp2", "refused"),
     # A hook saw the gradients of the parameters of its rank.
     "step_hook_of_callback": ("zero1m2", "refused"),
+    # A schedule read the weights, or the state, of a rank's optimizer, or a layer that was not up to date.
+    "rate_by_weights": ("zero1m2", "refused"),
+    "rate_by_momentum": ("zero3m2", "refused"),
+    "rate_by_model": ("pp2", "refused"),
     # Weights that were saved were those of a rank.
     "state_renamed": ("pp2", "refused"),
     # A layer without gradients ended the run in its middle.

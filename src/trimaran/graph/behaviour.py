@@ -94,6 +94,9 @@ class Weight:
         return f'elements of "{self.tensor}"{after}{but}'
 
 
+ScheduleReads = Literal["", "gradients", "parameters"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerTraits:
     """What a job's optimizer does with its parameters.
@@ -106,6 +109,8 @@ class OptimizerTraits:
         draws: its step draws random numbers
         hooked: hooks were registered on its step
         needs_metric: the schedule's step needs a metric
+        schedule_reads: by what the schedule sets options: gradients; or what is given to the optimizer: how much, its
+            values, or its state; empty: neither
         extra: parameters that it holds and was not given, by name where the model has them
         foreign: those of them that the model has not
         missing: names of parameters that it was given and does not hold: they are not updated
@@ -121,6 +126,7 @@ class OptimizerTraits:
     draws: bool = False
     hooked: bool = False
     needs_metric: bool = False
+    schedule_reads: ScheduleReads = ""
     extra: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -179,6 +185,7 @@ class Behaviour:
         scripted: modules of torch.jit, which take no hooks
         overlapping: a trained parameter, and another tensor of the model that lies in the same memory, by name
         renamed: entries of its `state_dict` that are its tensors under other names, or made of them
+        readers: other parts of the job than the loss that hold parts of the model, each with what it holds
         hollow: trained parameters without elements
         gradient_hooks: parameters with hooks of the user's on their gradients
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
@@ -248,6 +255,7 @@ class Behaviour:
     scripted: tuple[str, ...] = ()
     overlapping: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
+    readers: tuple[tuple[str, str], ...] = ()
     hollow: tuple[str, ...] = ()
     gradient_hooks: tuple[str, ...] = ()
     uneven_hooks: tuple[str, ...] = ()

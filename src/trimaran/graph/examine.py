@@ -182,6 +182,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         averaged=_callbacks_that(job, lambda one: refers_to(one, AVERAGES)),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
         set_by_callbacks=_set_by_callbacks(job, model),
+        readers=tuple((f"Job.{name}", held[0]) for name in _READERS
+                      if (held := parts_in_loss(getattr(job, name), model))),
     )  # fmt: skip
     with quiet(), _among_ranks():
         if follows_ranks(job, model, found.optimizer):
@@ -348,6 +350,9 @@ def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
     written = _names_in_callbacks(job, model).written
     found = Constants(model, leaf_paths(model)).settable(written) if written else ()
     return (*(("the forward of a module",) if "forward" in written else ()), *found)
+
+
+_READERS = ("lr_schedule", "metric", "sampler", "collate")
 
 
 def _follows_batches(module: nn.Module) -> bool:

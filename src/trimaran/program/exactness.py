@@ -47,6 +47,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
             f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
             "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
         )
+    if traits.schedule_reads == "gradients":
+        return (
+            "Job.lr_schedule sets options by gradients, and these are forgotten after an update, before the schedule "
+            "is stepped: let the step of the optimizer keep in its state what the schedule reads"
+        )
     if precision == "fp16" and (found := scaling_obstacle(strategy)):
         return found
     if strategy.devices == 1:
@@ -69,6 +74,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
         )
     if traits.hooked:
         return f"hooks on the step of {name} would see the parameters of one rank only: use {_WHOLE}"
+    if traits.schedule_reads:
+        return (
+            f"Job.lr_schedule sets options by the parameters that {name} is given, or its state, and here a rank has "
+            f"some of them, or parts: let it go by its own steps alone, or use {_WHOLE}"
+        )
     if not traits.separable and (subsets or strategy.zero < 2):
         return (
             f"each rank updates some parameters, and {name} cannot be split over parameters: {traits.reason}; use "
@@ -387,6 +397,13 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the loss holds {seen.in_loss[0]}, of which a rank has a part, or that is not up to date there: let the "
             "forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1"
         )
+    for field, held in seen.readers:
+        subsets = strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p")
+        if partitioned or strategy.zero > 1 or (field == "Job.lr_schedule" and subsets):
+            yield (
+                f"{field} holds {held}, of which a rank has a part, or that is not up to date there: let "
+                "the forward compute what it needs of it, or use one device, or replicas with zero=0"
+            )
     feeding = strategy.feeding
     if seen.data_carries and (strategy.devices > 1 or feeding.workers or feeding.cached):
         yield (
