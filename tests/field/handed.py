@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from tests.field.entry import Family
 from tests.field.strangers import CLASSES, SAMPLES, WIDTH, job, mlp, named, of, points
 from torch import Tensor, nn
@@ -91,6 +92,19 @@ def labels_replaced() -> Job:
         return self.net(batch["x"]) + self.head(torch.tanh(self.first(batch["x"])))
 
     return from_batch(forward, lambda o, b: functional.cross_entropy(o, b["y"]))
+
+
+@handed("the loss adds up over ranks how many samples count (DETR)", weight=lambda batch: float((batch[1] > 0).sum()))
+def counted_over_ranks() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        counted, ranks = (target > 0).sum().double(), 1
+        if dist.is_available() and dist.is_initialized():
+            dist.all_reduce(counted)
+            ranks = dist.get_world_size()
+        each = functional.cross_entropy(output, target, reduction="none")
+        return (each * (target > 0)).sum() / (counted / ranks).clamp(min=1)
+
+    return job(mlp, loss)
 
 
 # ------------------------------------------------------------------------------------------------------ hooks on a step
@@ -181,6 +195,32 @@ def rate_by_model() -> Job:
         return 1.0 / (1 + float(held["model"][2].weight.detach().norm()))
 
     return job(make, lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, rate))
+
+
+@handed("the step of the optimizer moves a target network that it knows by the factory (BYOL)", own_optimizer=True)
+def target_in_step() -> Job:
+    held: dict[str, Any] = {}
+
+    class Follows(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+            super().step(closure)
+            model = held["model"]
+            for slow, fast in zip(model.target.parameters(), model.net.parameters(), strict=True):
+                slow.lerp_(fast, 0.1)
+
+    def forward(self: Any, x: Tensor) -> Any:
+        with torch.no_grad():
+            wanted = self.target(x.flip(1))
+        return self.head(self.net(x)), wanted
+
+    def make() -> nn.Module:
+        held["model"] = of(forward, net=mlp, target=lambda: mlp().requires_grad_(False),
+                           head=lambda: nn.Linear(CLASSES, CLASSES))()  # fmt: skip
+        return held["model"]  # type: ignore[no-any-return]
+
+    return job(make, lambda o, t: 2 - 2 * functional.cosine_similarity(o[0], o[1]).mean(),
+               optimizer=lambda parameters: Follows(parameters, lr=0.05))  # fmt: skip
 
 
 @handed("hooks rename the entries of the state_dict")

@@ -81,12 +81,16 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "features_in_nested": ("dp3", "equal"),
     # The capture gave one batch to several forwards; and the loss saw other labels than the forward had left.
     "labels_replaced": ("tp2", "refused"),
+    # What the loss of parts is a mean over was found where nothing is gathered, and the loss gathered it once more.
+    "counted_over_ranks": ("dp3", "refused"),
     # A hook saw the gradients of the parameters of its rank.
     "step_hook_of_callback": ("zero1m2", "refused"),
     # A schedule read the weights, or the state, of a rank's optimizer, or a layer that was not up to date.
     "rate_by_weights": ("zero1m2", "refused"),
     "rate_by_momentum": ("zero3m2", "refused"),
     "rate_by_model": ("pp2", "refused"),
+    # The step of the optimizer read, and wrote to, a network that it was not given; also while it was tried.
+    "target_in_step": ("zero1m2", "refused"),
     # Weights that were saved were those of a rank.
     "state_renamed": ("pp2", "refused"),
     # A layer without gradients ended the run in its middle.

@@ -237,6 +237,8 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
         except RuntimeError:
             # Parts that do not fit together: nothing that could be trained.
             difference = math.inf
+    if not examination.communicated and behaviour.reduction not in ("gathers", "batch"):
+        return behaviour
     reduction: Reduction = "gathers" if examination.communicated else "batch"
     return replace(
         behaviour, reduction=reduction, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance)
@@ -581,11 +583,12 @@ class _Examination:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
         padded = False
-        if self.follows_ranks(self._batch(range(SAMPLES))):
+        communicates, follows = self._on_ranks(self._batch(range(SAMPLES)))
+        if follows:
             found = replace(found, follows_ranks="the forward or the loss")
         # A forward may gather what it keeps in a buffer, and the loss nothing.
-        if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):
-            reduction, apart = "gathers", 0.0
+        if communicates:
+            reduction, weight, apart = "gathers", None, 0.0
         elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
             padded = self._holds_when_sliced(splits[0], tolerance)
         return replace(
@@ -1502,27 +1505,8 @@ class _Examination:
         total = math.fsum(weights)
         return [one / total if total else 0.0 for one in weights], 1.0
 
-    def _gathers(self, batch: Any) -> bool:
-        """Whether the forward or the loss communicates where there are several ranks."""
-        if dist.group.WORLD is not None:
-            # The other ranks are not there to answer; see `look_at_gathering`.
-            return False
-        # Two ranks, of which one is simulated, and messages that nobody sends.
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-        coupled = Coupled(Draws(), None)
-        try:
-            with _asking(_IS_INITIALIZED), self._promoting(), WithoutBatchEffects(), coupled:
-                given = copied_batch(batch)
-                loss_value(self._job, call_model(self._job, self._work, given), given)
-        except Exception:  # noqa: BLE001 - what was gathered holds nothing
-            return coupled.communicated
-        finally:
-            dist.destroy_process_group()
-            self._put_back()
-        return coupled.communicated
-
-    def follows_ranks(self, batch: Any) -> bool:
-        """Whether the loss of a batch is another one among ranks, although they do not communicate."""
+    def _on_ranks(self, batch: Any) -> tuple[bool, bool]:
+        """Whether forward or loss communicate where there are several ranks; whether they go by their number else."""
         drawn, values = Draws(), list[Tensor]()
         for context in (_as_one_process(), _among_ranks()):
             coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if values else None)
@@ -1531,12 +1515,13 @@ class _Examination:
                 with context, self._promoting(), WithoutBatchEffects(), coupled:
                     given = copied_batch(batch)
                     value = loss_value(self._job, call_model(self._job, self._work, given), given)
-            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here
-                return False
+            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
+                return coupled.communicated, False
             finally:
                 self._put_back()
             values.append((value[0] if isinstance(value, tuple) else value).detach())
-        return not coupled.communicated and not _same(values[1], values[0], tolerance=self.tolerance)
+        follows = not _same(values[1], values[0], tolerance=self.tolerance)
+        return coupled.communicated, follows and not coupled.communicated
 
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
         """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.

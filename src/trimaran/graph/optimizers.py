@@ -543,6 +543,10 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     others = [one for key, one in held.items() if key not in phantoms]
     extra = tuple({**of_loss, **names}.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others)
     foreign = tuple(name for name, one in zip(extra, others, strict=True) if id(one) not in names)
+    # Its step may reach the model by a name, and would write to it also while it is tried.
+    parts = {id(one): name or "the model" for name, one in (*model.named_modules(), *model.named_parameters())}
+    reached = HeldState({"the optimizer": optimizer.made}, undoable=False).parts()
+    extra = (*extra, *(parts[id(one)] for one in reached if id(one) in parts))
     missing = tuple(name for name, _ in trained.named_parameters() if name not in options)
     common: dict[str, Any] = {
         "class_name": type(optimizer.made).__name__,

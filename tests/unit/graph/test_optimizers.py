@@ -175,6 +175,21 @@ def test_parameters_that_were_not_given_are_named_and_never_stepped() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, MODEL.parameters(), strict=True))
 
 
+def test_a_model_that_a_step_knows_is_found_and_never_written_to() -> None:
+    class Follows(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            super().step()
+            for one in MODEL.parameters():
+                one.add_(1.0)
+
+    before = [one.detach().clone() for one in MODEL.parameters()]
+    traits = optimizer_traits(gpt(lambda parameters: Follows(parameters, lr=0.1)), MODEL)
+    assert "the model" in traits.extra
+    assert all(torch.equal(*pair) for pair in zip(before, MODEL.parameters(), strict=True))
+    assert "that it was not given" in update_obstacle(builders.strategy(dp=2, zero=1), traits)
+
+
 def test_every_parameter_is_given_once_with_its_first_name() -> None:
     """The output layer of this network is its embedding."""
     trained = trained_parameters(MODEL)
