@@ -107,6 +107,88 @@ def counted_over_ranks() -> Job:
     return job(mlp, loss)
 
 
+# --------------------------------------------------------------------------------------------- forwards, and parameters
+
+
+def with_doubled_forward() -> nn.Module:
+    model = mlp()
+    plain = model.forward
+    model.forward = lambda x: plain(x) * 2
+    return model
+
+
+def with_injected_lora() -> nn.Module:
+    model: Any = mlp()
+    layer = model[2]
+    layer.down, layer.up = nn.Parameter(torch.randn(2, 16) * 0.1), nn.Parameter(torch.randn(16, 2) * 0.1)
+    plain = layer.forward
+    layer.forward = lambda x: plain(x) + x @ layer.down.T @ layer.up.T
+    return model  # type: ignore[no-any-return]
+
+
+HANDED.entry("another forward is put on the model")(named("forward_on_model", partial(job, with_doubled_forward)))
+HANDED.entry("another forward is put on a layer, with an adapter")(
+    named("forward_on_layer", partial(job, with_injected_lora))
+)
+
+
+@handed("a loss that returns a sum and a weight that is learned, too")
+def learned_weight() -> Job:
+    def loss(output: Any, target: Tensor) -> Any:
+        each = functional.cross_entropy(output[0], target, reduction="none")
+        return (each * output[1]).sum(), output[1].sum()
+
+    return job(of(lambda self, x: (self.net(x), self.gate(x).sigmoid()[:, 0]), net=mlp,
+                  gate=lambda: nn.Linear(WIDTH, 1)), loss)  # fmt: skip
+
+
+@handed("parameters() of the model gives those that are to be trained", own_optimizer=True)
+def own_parameters() -> Job:
+    class Some(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.net = nn.Linear(WIDTH, WIDTH), mlp()
+
+        def parameters(self, recurse: bool = True) -> Any:
+            return self.net.parameters(recurse)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(self.frozen(x))  # type: ignore[no-any-return]
+
+    return job(Some)
+
+
+@handed("the first forward makes the head")
+def head_at_first() -> Job:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.head = mlp(), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.net(x)
+            if self.head is None:
+                self.head = nn.Linear(CLASSES, CLASSES).to(h)
+            return self.head(h)
+
+    return job(Growing)
+
+
+@handed("evaluations are of another output than the loss")
+def scored_by_chance() -> Job:
+    class Chances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mlp()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.net(x)
+            return out if self.training else out.softmax(1)
+
+    return job(Chances, evaluation_dataset=points,
+               metric=lambda o, t: float(o.gather(1, t[:, None]).mean()))  # fmt: skip
+
+
 # ------------------------------------------------------------------------------------------------------ hooks on a step
 
 

@@ -83,6 +83,17 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "labels_replaced": ("tp2", "refused"),
     # What the loss of parts is a mean over was found where nothing is gathered, and the loss gathered it once more.
     "counted_over_ranks": ("dp3", "refused"),
+    # The look at a copy of the model ran the model, saw no gradients, and left some behind.
+    "forward_on_model": ("zero1m2", "equal"),
+    "forward_on_layer": ("pp2", "equal"),
+    # A gradient of the weight was lost.
+    "learned_weight": ("dp3", "refused"),
+    # Parameters that the model hides were trained in stages.
+    "own_parameters": ("pp2", "refused"),
+    # Each rank drew a head of its own.
+    "head_at_first": ("dp3", "refused"),
+    # Ranks that share tensors scored what they train.
+    "scored_by_chance": ("tp2", "refused"),
     # A hook saw the gradients of the parameters of its rank.
     "step_hook_of_callback": ("zero1m2", "refused"),
     # A schedule read the weights, or the state, of a rank's optimizer, or a layer that was not up to date.

@@ -143,6 +143,12 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
             raise InputError(
                 f"a loss returns a scalar or (sum, weight); here weight is {_describe(weight)}", code="loss.bad-weight"
             )
+        if isinstance(weight, Tensor) and weight.requires_grad:
+            raise InputError(
+                "the weight of a loss that returns (sum, weight) has a gradient, and sums of parts are divided by it "
+                "after their backward: detach it, or, where it is to be trained, return a scalar",
+                code="loss.weight-has-gradient",
+            )
         return total, weight
     _check_loss(value)
     if weigh is not None:

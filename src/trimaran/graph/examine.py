@@ -37,7 +37,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -482,16 +482,18 @@ class _Examination:
     def _prepare(self, *, double: bool) -> None:
         elements = sum(parameter.numel() for parameter in self._model.parameters())
         self._work, self._double, self.mixed = self._model, False, False
-        if parts_in_loss(self._job.loss, self._model):
-            # A loss that reads the model must see the one that runs.
-            self._double = all(one.dtype is torch.float64 for one in self._model.parameters())
-        elif double and elements <= MOST_ELEMENTS:
-            try:
+        if double and elements <= MOST_ELEMENTS:
+            # One that cannot be copied is looked at where it is.
+            with suppress(Exception):
                 self._work = copy.deepcopy(self._model).double()
-                self._double = True
-            except Exception:  # noqa: BLE001 - a model that cannot be copied is looked at where it is
-                self._work = self._model
+        # A loss that reads the model must see the one that runs, and so must a forward that was put into a module.
+        if self._work is not self._model and self._reaches_model(self._work):
+            self._work = self._model
+        self._double = self._work is not self._model or (
+            double and all(one.dtype is torch.float64 for one in self._model.parameters())
+        )
         self._trained = [one for one in self._work.parameters() if one.requires_grad]
+        self._known = {name for name, _ in self._work.named_parameters()}
         self._names = [name for name, one in self._work.named_parameters() if one.requires_grad]
         norms = {id(one) for part in self._work.modules() if _is_norm(part) for one in part.buffers(recurse=False)}
         self._buffers = {name: one for name, one in self._work.named_buffers() if id(one) not in norms}
@@ -508,6 +510,11 @@ class _Examination:
         self._initial = [one.detach().clone() for one in self._buffers.values()]
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
+
+    def _reaches_model(self, work: nn.Module) -> bool:
+        """Whether a copy of the model, a hook on it, or the loss holds parts of the model itself."""
+        own = {id(one) for one in (*self._model.modules(), *self._model.parameters())}
+        return any(id(one) in own for one in HeldState(_holders(self._job, work), undoable=False).parts())
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
@@ -532,6 +539,14 @@ class _Examination:
         # A forward, and twice as much for the backward, of the whole and again of its parts.
         if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
             most = len(first)
+        made = [name for name, _ in self._work.named_parameters() if name not in self._known]
+        if made:
+            raise InputError(
+                f"the forward makes the parameter {made[0]}, which no optimizer has, and ranks would draw it each for "
+                "itself: make it in Job.model, or run the model once there before it is returned",
+                code="model.grows",
+                parameter=made[0],
+            )
         self._put_back()
         self._started_s = time.process_time()
         self._failing = self._failing_sizes(found.batches)

@@ -916,6 +916,20 @@ def test_what_a_rank_with_a_part_of_the_network_cannot_do_is_refused_before_it_t
     assert refused(make_job(**options)).keys() == kinds
 
 
+def test_a_forward_that_was_put_into_a_module_is_looked_at_where_it_is() -> None:
+    def make() -> Any:
+        model = layers()
+        plain = model.forward
+        model.forward = lambda x: plain(x) * 2
+        return model
+
+    job = make_job(model=make)
+    model = make_model(job)
+    seen = examine(job, model)
+    assert (seen.unused, seen.reduction) == ((), "mean")
+    assert all(one.grad is None for one in model.parameters())
+
+
 def test_a_batch_norm_that_waits_for_gpus_is_refused_on_cpus() -> None:
     model = nn.SyncBatchNorm.convert_sync_batchnorm(NormalizesRows())
     check_synchronized(NormalizesRows(), "cpu")

@@ -111,11 +111,9 @@ def find_difference(
             continue
         try:
             expected, drew = _run(job, model, called, training, seed)
-        except Exception as error:
-            if training:
-                raise
-            # Its user may never evaluate it.
-            return f"the model fails in eval mode: {first_line(error)}"
+        except Exception as error:  # noqa: BLE001 the user's
+            # Its user may never evaluate it; what it fails by in training is told where it runs as a whole.
+            return f"the model fails in {'train' if training else 'eval'} mode: {first_line(error)}"
         if drew:
             return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw"
         try:

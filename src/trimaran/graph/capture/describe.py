@@ -463,6 +463,9 @@ class _Describer:
         read = {name for op in ops[:-1] for name in op.inputs}
         mark_shapes(self._flow.module.graph, self._walks[0])
         regions, stream, whole = find_regions(self._flow.module, self._model, ops, self._state.names)
+        if self._job.metric is not None and not self._flow.one_for_both_modes:
+            # Ranks that share tensors evaluate by it, too.
+            regions, whole = (), {"the model": "its forward does other things in training than in evaluation"}
         inputs = [node for node in self._nodes if node.op == "placeholder"]
         return Graph(
             name=self._job.name,
