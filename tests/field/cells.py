@@ -332,7 +332,8 @@ def _run(entry: Entry, job: Job, kind: Kind, made: Capture, plain: dict[Any, Pla
     rows = _rows(made.graph, strategy)
     shape = (kind.replicas, kind.microbatches, tuple(rows.items())) if entry.by_microbatch else (kind.replicas,)
     if shape not in plain:
-        apart = dataclasses.replace(entry.job(), optimizer=job.optimizer)
+        # Its own may hold the model that its own factory makes.
+        apart = entry.job() if entry.own_optimizer else dataclasses.replace(entry.job(), optimizer=job.optimizer)
         plain[shape] = train_plainly(
             entry, apart, steps, replicas=kind.replicas, microbatches=kind.microbatches, rows=rows
         )
@@ -465,8 +466,7 @@ def _train(
         done = 0 if session is None else session.steps
         where = f"after {done} steps: " if done else ""
         # A callback is refused where it is called first, which is after the first step.
-        of_callback = str(error).startswith("Job.on_") or getattr(error, "code", "") == "session.attribute-changed"
-        before = done == 0 or (done == 1 and of_callback)
+        before = done == 0 or (done == 1 and str(error).startswith("Job.on_"))
         return Answer(raised=_raised(error, where, before=before))
 
 

@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from tests.field.cells import DEFECTS, Cell, cells_apart, run_entry
 from tests.field.changing import CHANGING
+from tests.field.handed import HANDED
 from tests.field.practised import PRACTISED
 from tests.field.strangers import STRANGERS
 from tests.field.streams import STREAMS
 
 STEPS = 6
 LIMIT_S = 200.0
-ENTRIES = {entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED, CHANGING) for entry in family.entries}
+ENTRIES = {
+    entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED) for entry in family.entries
+}
 
 KINDS = ("dp3", "zero1m2", "zero3m2", "pp2", "tp2")
 
@@ -73,6 +76,38 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "counting_collate": ("one", "equal"),
     # What is kept in a default was not seen.
     "kept_in_default": ("zero1m2", "refused"),
+    # What the forward put into a batch the capture did not show to the loss.
+    "features_in_batch": ("zero1m2", "equal"),
+    "features_in_nested": ("dp3", "equal"),
+    # The capture gave one batch to several forwards; and the loss saw other labels than the forward had left.
+    "labels_replaced": ("tp2", "refused"),
+    # What the loss of parts is a mean over was found where nothing is gathered, and the loss gathered it once more.
+    "counted_over_ranks": ("dp3", "refused"),
+    # The look at a copy of the model ran the model, saw no gradients, and left some behind.
+    "forward_on_model": ("zero1m2", "equal"),
+    "forward_on_layer": ("pp2", "equal"),
+    # A gradient of the weight was lost.
+    "learned_weight": ("dp3", "refused"),
+    # Parameters that the model hides were trained in stages.
+    "own_parameters": ("pp2", "refused"),
+    # Each rank drew a head of its own.
+    "head_at_first": ("dp3", "refused"),
+    # Ranks that share tensors scored what they train.
+    "scored_by_chance": ("tp2", "refused"),
+    # A hook saw the gradients of the parameters of its rank.
+    "step_hook_of_callback": ("zero1m2", "refused"),
+    # A schedule read the weights, or the state, of a rank's optimizer, or a layer that was not up to date.
+    "rate_by_weights": ("zero1m2", "refused"),
+    "rate_by_momentum": ("zero3m2", "refused"),
+    "rate_by_model": ("pp2", "refused"),
+    # The step of the optimizer read, and wrote to, a network that it was not given; also while it was tried.
+    "target_in_step": ("zero1m2", "refused"),
+    # Weights that were saved were those of a rank.
+    "state_renamed": ("pp2", "refused"),
+    # A layer without gradients ended the run in its middle.
+    "frozen_later": ("zero1m2", "equal"),
+    "lessened_later": ("pp2", "refused"),
+    "forward_replaced": ("tp2", "refused"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

@@ -143,6 +143,12 @@ def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = Non
             raise InputError(
                 f"a loss returns a scalar or (sum, weight); here weight is {_describe(weight)}", code="loss.bad-weight"
             )
+        if isinstance(weight, Tensor) and weight.requires_grad:
+            raise InputError(
+                "the weight of a loss that returns (sum, weight) has a gradient, and sums of parts are divided by it "
+                "after their backward: detach it, or, where it is to be trained, return a scalar",
+                code="loss.weight-has-gradient",
+            )
         return total, weight
     _check_loss(value)
     if weigh is not None:
@@ -265,6 +271,13 @@ def rebuild_batch(like: Any, tensors: Mapping[str, Tensor]) -> Any:
     """
     names = iter(name_tensors(like))
     return map_tensors(like, lambda _: tensors[next(names)])
+
+
+def copied_batch(batch: Any) -> Any:
+    """A batch with copies of the tensors, for a forward that may write to it, or put entries into it."""
+    if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
+        return {name: one.clone() for name, one in batch.items()}
+    return map_tensors(batch, torch.clone)
 
 
 def move_batch(batch: Any, device: torch.device | str) -> Any:

@@ -94,6 +94,9 @@ class Weight:
         return f'elements of "{self.tensor}"{after}{but}'
 
 
+ScheduleReads = Literal["", "gradients", "parameters"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerTraits:
     """What a job's optimizer does with its parameters.
@@ -106,6 +109,8 @@ class OptimizerTraits:
         draws: its step draws random numbers
         hooked: hooks were registered on its step
         needs_metric: the schedule's step needs a metric
+        schedule_reads: by what the schedule sets options: gradients; or what is given to the optimizer: how much, its
+            values, or its state; empty: neither
         extra: parameters that it holds and was not given, by name where the model has them
         foreign: those of them that the model has not
         missing: names of parameters that it was given and does not hold: they are not updated
@@ -121,6 +126,7 @@ class OptimizerTraits:
     draws: bool = False
     hooked: bool = False
     needs_metric: bool = False
+    schedule_reads: ScheduleReads = ""
     extra: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -168,6 +174,7 @@ class Behaviour:
         thawed: callbacks of the job whose code changes requires_grad
         averaged: those whose code makes an AveragedModel
         regrouped: those whose code adds groups of parameters to the optimizer
+        set_by_callbacks: what of the model they may set, numbers and forwards, and a graph has as it was at capture
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
         last_unknown: the last batch of an epoch may be of any size: a stream does not say how long it is
@@ -177,6 +184,8 @@ class Behaviour:
         hooked: modules with hooks of the user's
         scripted: modules of torch.jit, which take no hooks
         overlapping: a trained parameter, and another tensor of the model that lies in the same memory, by name
+        renamed: entries of its `state_dict` that are its tensors under other names, or made of them
+        readers: other parts of the job than the loss that hold parts of the model, each with what it holds
         hollow: trained parameters without elements
         gradient_hooks: parameters with hooks of the user's on their gradients
         uneven_hooks: those of them whose hooks do not give the sum of what they give for parts of a gradient
@@ -235,6 +244,7 @@ class Behaviour:
     thawed: tuple[str, ...] = ()
     averaged: tuple[str, ...] = ()
     regrouped: tuple[str, ...] = ()
+    set_by_callbacks: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
     last_unknown: bool = False
@@ -244,6 +254,8 @@ class Behaviour:
     hooked: tuple[str, ...] = ()
     scripted: tuple[str, ...] = ()
     overlapping: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
+    readers: tuple[tuple[str, str], ...] = ()
     hollow: tuple[str, ...] = ()
     gradient_hooks: tuple[str, ...] = ()
     uneven_hooks: tuple[str, ...] = ()

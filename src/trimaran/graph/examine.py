@@ -37,7 +37,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -54,33 +54,36 @@ from trimaran.graph.batches import (
     SUMMED,
     call_model,
     cast_batch,
+    copied_batch,
     is_sliceable,
     loss_value,
-    map_tensors,
     name_tensors,
     rebuild_batch,
     slice_batch,
     split_batch,
 )
 from trimaran.graph.behaviour import OF_LOSS, Behaviour, Metric, Reduction, Weight
+from trimaran.graph.capture.constants import Constants
+from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
 from trimaran.graph.gradient_hooks import gradient_hooks
 from trimaran.graph.held_state import (
+    ADDS_GROUPS,
+    AVERAGES,
     HeldState,
     HostGenerator,
     Names,
     Settable,
     Values,
-    adds_groups,
     changed,
     changes_requires_grad,
     generator_state,
     is_users,
     leaf_of,
-    makes_averaged_model,
     names_in_callbacks,
     only_appended,
+    refers_to,
 )
 from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
 from trimaran.graph.metrics import copied_metric, kind_of_metric
@@ -175,8 +178,12 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     in_loss = parts_in_loss(job.loss, model)
     found = replace(
         _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
-        thawed=_callbacks_that(job, changes_requires_grad), averaged=_callbacks_that(job, makes_averaged_model),
-        regrouped=_callbacks_that(job, adds_groups),
+        thawed=_callbacks_that(job, changes_requires_grad),
+        averaged=_callbacks_that(job, lambda one: refers_to(one, AVERAGES)),
+        regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
+        set_by_callbacks=_set_by_callbacks(job, model),
+        readers=tuple((f"Job.{name}", held[0]) for name in _READERS
+                      if (held := parts_in_loss(getattr(job, name), model))),
     )  # fmt: skip
     with quiet(), _among_ranks():
         if follows_ranks(job, model, found.optimizer):
@@ -230,6 +237,8 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
         except RuntimeError:
             # Parts that do not fit together: nothing that could be trained.
             difference = math.inf
+    if not examination.communicated and behaviour.reduction not in ("gathers", "batch"):
+        return behaviour
     reduction: Reduction = "gathers" if examination.communicated else "batch"
     return replace(
         behaviour, reduction=reduction, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance)
@@ -260,6 +269,7 @@ def _from_model(model: nn.Module) -> Behaviour:
             path or "the model" for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)
         ),
         overlapping=_overlapping(model),
+        renamed=_renamed(model),
         hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
         tied=tuple(tied),
         dtypes=tuple(dtypes.items()),
@@ -285,6 +295,19 @@ def _overlapping(model: nn.Module) -> tuple[str, ...]:
             if any(each.requires_grad and each.is_leaf for each in (one, other)) and _share_elements(one, other):
                 return tuple(sorted((first, second)))
     return ()
+
+
+def _renamed(model: nn.Module) -> tuple[str, ...]:
+    """Entries of the `state_dict` that hooks make of parameters and buffers, under other names."""
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    names, known = {name for name, _ in named}, {id(one) for _, one in named}
+    with torch.enable_grad():
+        state = model.state_dict(keep_vars=True)
+    return tuple(
+        name
+        for name, one in state.items()
+        if name not in names and isinstance(one, Tensor) and (id(one) in known or one.grad_fn is not None)
+    )
 
 
 def _share_elements(one: Tensor, other: Tensor) -> bool:
@@ -318,6 +341,20 @@ def _has_storage(tensor: Tensor) -> bool:
 def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
     named = {"Job.on_step": job.on_step, "Job.on_epoch": job.on_epoch}
     return tuple(name for name, one in named.items() if one is not None and do(one))
+
+
+def _names_in_callbacks(job: Job, model: nn.Module) -> Names:
+    return names_in_callbacks((job.on_step, job.on_epoch), _holders(job, model).values())
+
+
+def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
+    """What of the model callbacks may set that its graph would not follow; no tensors."""
+    written = _names_in_callbacks(job, model).written
+    found = Constants(model, leaf_paths(model)).settable(written) if written else ()
+    return (*(("the forward of a module",) if "forward" in written else ()), *found)
+
+
+_READERS = ("lr_schedule", "metric", "sampler", "collate")
 
 
 def _follows_batches(module: nn.Module) -> bool:
@@ -445,16 +482,18 @@ class _Examination:
     def _prepare(self, *, double: bool) -> None:
         elements = sum(parameter.numel() for parameter in self._model.parameters())
         self._work, self._double, self.mixed = self._model, False, False
-        if parts_in_loss(self._job.loss, self._model):
-            # A loss that reads the model must see the one that runs.
-            self._double = all(one.dtype is torch.float64 for one in self._model.parameters())
-        elif double and elements <= MOST_ELEMENTS:
-            try:
+        if double and elements <= MOST_ELEMENTS:
+            # One that cannot be copied is looked at where it is.
+            with suppress(Exception):
                 self._work = copy.deepcopy(self._model).double()
-                self._double = True
-            except Exception:  # noqa: BLE001 - a model that cannot be copied is looked at where it is
-                self._work = self._model
+        # A loss that reads the model must see the one that runs, and so must a forward that was put into a module.
+        if self._work is not self._model and self._reaches_model(self._work):
+            self._work = self._model
+        self._double = self._work is not self._model or (
+            double and all(one.dtype is torch.float64 for one in self._model.parameters())
+        )
         self._trained = [one for one in self._work.parameters() if one.requires_grad]
+        self._known = {name for name, _ in self._work.named_parameters()}
         self._names = [name for name, one in self._work.named_parameters() if one.requires_grad]
         norms = {id(one) for part in self._work.modules() if _is_norm(part) for one in part.buffers(recurse=False)}
         self._buffers = {name: one for name, one in self._work.named_buffers() if id(one) not in norms}
@@ -471,6 +510,11 @@ class _Examination:
         self._initial = [one.detach().clone() for one in self._buffers.values()]
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
+
+    def _reaches_model(self, work: nn.Module) -> bool:
+        """Whether a copy of the model, a hook on it, or the loss holds parts of the model itself."""
+        own = {id(one) for one in (*self._model.modules(), *self._model.parameters())}
+        return any(id(one) in own for one in HeldState(_holders(self._job, work), undoable=False).parts())
 
     def look(self, found: Behaviour) -> Behaviour:
         """Add what is seen."""
@@ -495,6 +539,14 @@ class _Examination:
         # A forward, and twice as much for the backward, of the whole and again of its parts.
         if 6 * (time.perf_counter() - began_s) * most / len(first) > SECONDS:
             most = len(first)
+        made = [name for name, _ in self._work.named_parameters() if name not in self._known]
+        if made:
+            raise InputError(
+                f"the forward makes the parameter {made[0]}, which no optimizer has, and ranks would draw it each for "
+                "itself: make it in Job.model, or run the model once there before it is returned",
+                code="model.grows",
+                parameter=made[0],
+            )
         self._put_back()
         self._started_s = time.process_time()
         self._failing = self._failing_sizes(found.batches)
@@ -546,11 +598,12 @@ class _Examination:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
         padded = False
-        if self.follows_ranks(self._batch(range(SAMPLES))):
+        communicates, follows = self._on_ranks(self._batch(range(SAMPLES)))
+        if follows:
             found = replace(found, follows_ranks="the forward or the loss")
         # A forward may gather what it keeps in a buffer, and the loss nothing.
-        if (reduction == "batch" or apart > tolerance) and self._gathers(splits[0].whole):
-            reduction, apart = "gathers", 0.0
+        if communicates:
+            reduction, weight, apart = "gathers", None, 0.0
         elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
             padded = self._holds_when_sliced(splits[0], tolerance)
         return replace(
@@ -612,10 +665,7 @@ class _Examination:
     @functools.cached_property
     def _callbacks(self) -> Names:
         """What the code of the callbacks refers to."""
-        callbacks = [one for one in (self._job.on_step, self._job.on_epoch) if one is not None]
-        holders = _holders(self._job, self._work).values()
-        classes = dict.fromkeys(made for one in holders for made in type(one).__mro__ if is_users(made))
-        return names_in_callbacks(callbacks, classes if callbacks else ())
+        return _names_in_callbacks(self._job, self._work)
 
     def _read_by_callbacks(self, split: _Split) -> tuple[tuple[str, ...], str]:
         """What the forward or the loss leaves behind and callbacks name; and such a value by which they set another."""
@@ -955,14 +1005,14 @@ class _Examination:
         """The whole, and its parts: apart, and in turn."""
         drawn = Draws()
         # A forward may write to its input.
-        run = self._pass(_copied(whole), drawn)
+        run = self._pass(copied_batch(whole), drawn)
         starts = [0, *itertools.accumulate(sizes)]
         bounds = [(start, stop, starts[-1]) for start, stop in itertools.pairwise(starts)]
         apart, in_turn = [], []
         try:
             for part, bound in zip(parts, bounds, strict=True):
                 self._put_back()
-                apart.append(self._pass(_copied(part), drawn, bound))
+                apart.append(self._pass(copied_batch(part), drawn, bound))
             drew = any(before != after for before, after in self._ends.items())
             if (
                 drew
@@ -970,7 +1020,9 @@ class _Examination:
                 or any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True))
             ):
                 self._put_back()
-                in_turn = [self._pass(_copied(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)]
+                in_turn = [
+                    self._pass(copied_batch(part), drawn, bound) for part, bound in zip(parts, bounds, strict=True)
+                ]
         except Exception as error:  # noqa: BLE001 - a forward that needs more samples: told, not known
             size = sizes[min(len(apart), len(sizes) - 1)]
             self.part_failed = f"{size} of {sum(sizes)} samples: {describe(error)}"
@@ -1020,13 +1072,14 @@ class _Examination:
         def run(*, handed: bool) -> tuple[list[str], float | None]:
             seed_generators(self._job.seed)
             with self._promoting(), WithoutBatchEffects(), Coupled(drawn, None):
-                output = call_model(self._job, self._work, _copied(batch))
+                given = copied_batch(batch)
+                output = call_model(self._job, self._work, given)
                 kept = self._differs(self._held_before, self._held_state.values())
                 if not kept:
                     return [], None
                 if not handed:
                     self._held_state.put_back()
-                value = loss_value(self._job, output, batch)
+                value = loss_value(self._job, output, given)
             return kept, float(value[0] if isinstance(value, tuple) else value)
 
         drawn = Draws()
@@ -1067,13 +1120,13 @@ class _Examination:
         if not kept:
             return
         drawn = Draws()
-        first = self._pass(_copied(split.whole), drawn)
+        first = self._pass(copied_batch(split.whole), drawn)
         # Of as many samples: a state of other ones may be left alone.
         alike = [one for one in splits[1:] if sum(one.sizes) == sum(split.sizes)]
-        self._pass(_copied((alike or splits)[-1].whole), Draws(), seed=1)
+        self._pass(copied_batch((alike or splits)[-1].whole), Draws(), seed=1)
         # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
         self._put_buffers_back()
-        then = self._pass(_copied(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
+        then = self._pass(copied_batch(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
         self._put_back()
         other = set(self._differs(first.held, then.held))
         again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
@@ -1100,7 +1153,7 @@ class _Examination:
         saved = [(one, one.grad) for one in (*self._trained, *held)]
         for one, _ in saved:
             one.grad = None
-        before = _copied(name_tensors(batch)) if bound is None and not self.changed else {}
+        before = copied_batch(name_tensors(batch)) if bound is None and not self.changed else {}
         seed_generators(job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
@@ -1211,7 +1264,7 @@ class _Examination:
             # Where the forward goes other ways, more of them are wanted.
             enough = seed > SEEDS and all(one.path == splits[0].run.path for one in seeds)
             if not enough and time.process_time() - self._started_s < SECONDS:
-                seeds.append(self._pass(_copied(splits[0].whole), Draws(), seed=seed))
+                seeds.append(self._pass(copied_batch(splits[0].whole), Draws(), seed=seed))
                 self._put_back()
         if any(one.path != splits[0].run.path for one in seeds):
             path.append("seed")
@@ -1467,39 +1520,23 @@ class _Examination:
         total = math.fsum(weights)
         return [one / total if total else 0.0 for one in weights], 1.0
 
-    def _gathers(self, batch: Any) -> bool:
-        """Whether the forward or the loss communicates where there are several ranks."""
-        if dist.group.WORLD is not None:
-            # The other ranks are not there to answer; see `look_at_gathering`.
-            return False
-        # Two ranks, of which one is simulated, and messages that nobody sends.
-        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-        coupled = Coupled(Draws(), None)
-        try:
-            with _asking(_IS_INITIALIZED), self._promoting(), WithoutBatchEffects(), coupled:
-                loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
-        except Exception:  # noqa: BLE001 - what was gathered holds nothing
-            return coupled.communicated
-        finally:
-            dist.destroy_process_group()
-            self._put_back()
-        return coupled.communicated
-
-    def follows_ranks(self, batch: Any) -> bool:
-        """Whether the loss of a batch is another one among ranks, although they do not communicate."""
+    def _on_ranks(self, batch: Any) -> tuple[bool, bool]:
+        """Whether forward or loss communicate where there are several ranks; whether they go by their number else."""
         drawn, values = Draws(), list[Tensor]()
         for context in (_as_one_process(), _among_ranks()):
             coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if values else None)
             seed_generators(self._job.seed)
             try:
                 with context, self._promoting(), WithoutBatchEffects(), coupled:
-                    value = loss_value(self._job, call_model(self._job, self._work, _copied(batch)), batch)
-            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here
-                return False
+                    given = copied_batch(batch)
+                    value = loss_value(self._job, call_model(self._job, self._work, given), given)
+            except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
+                return coupled.communicated, False
             finally:
                 self._put_back()
             values.append((value[0] if isinstance(value, tuple) else value).detach())
-        return not coupled.communicated and not _same(values[1], values[0], tolerance=self.tolerance)
+        follows = not _same(values[1], values[0], tolerance=self.tolerance)
+        return coupled.communicated, follows and not coupled.communicated
 
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
         """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
@@ -1743,13 +1780,6 @@ def _among_ranks() -> Iterator[None]:
             else:
                 os.environ[name] = value
         dist.destroy_process_group()
-
-
-def _copied(batch: Any) -> Any:
-    """A batch with copies of the tensors."""
-    if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
-        return {name: one.clone() for name, one in batch.items()}
-    return map_tensors(batch, torch.clone)
 
 
 def _is_label(name: str) -> bool:

@@ -50,6 +50,12 @@ Values = dict[str, Any]
 
 Undo = list[Callable[[], object]]
 
+_Place = tuple[Any, Any]
+"""A holder, and the key of an entry or the name of an attribute."""
+
+_Entry = tuple[str, Any, _Place | None]
+"""Path, value, and where it lies; None: nobody can put another there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settable:
@@ -94,23 +100,23 @@ class HeldState:
 
     def values(self) -> Values:
         """The values now; tensors and arrays are copies."""
-        return {path: _copied(value) for path, value in self._walk(None)}
+        return {path: _copied(value) for path, value, _ in self._walk(None)}
 
     def versions(self) -> Values:
         """The values now; in the place of a tensor, or a large array, what tells whether it was written or replaced."""
-        return {path: _version(value) for path, value in self._walk(None)}
+        return {path: _version(value) for path, value, _ in self._walk(None)}
 
     def results(self) -> tuple[str, ...]:
         """The paths of the tensors that were computed from parameters."""
-        return tuple(path for path, value in self._walk(None) if isinstance(value, Tensor) and not value.is_leaf)
+        return tuple(path for path, value, _ in self._walk(None) if isinstance(value, Tensor) and not value.is_leaf)
 
     def parts(self) -> list[nn.Module | nn.Parameter]:
         """The modules and parameters that are held, roots too."""
-        return [value for _, value in self._walk(None, parts=True) if isinstance(value, nn.Module | nn.Parameter)]
+        return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, nn.Module | nn.Parameter)]
 
     def generators(self) -> "list[HostGenerator]":
         """The generators of Python and NumPy that are held."""
-        return [value for _, value in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
+        return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
 
     def settable(self, wanted: Callable[[str, str], bool]) -> "Iterator[Settable]":
         """The numbers that are held, and can be set.
@@ -118,13 +124,11 @@ class HeldState:
         Args:
             wanted: whether one is, by its path as of `values` and the name or the key that it has in its holder
         """
-        met: set[int] = set()
-        for root_name, root in self._roots.items():
-            for path, holder in _holders_of(root, "", 0, met):
-                for name, value, get, put in _entries_of(holder):
-                    called = f"{_path_in(holder, path, name)} of {root_name}"
-                    if isinstance(value, bool | int | float) and wanted(called, name):
-                        yield Settable(path=called, value=value, get=get, put=put)
+        for path, value, place in list(self._walk(None)):
+            if place is not None and isinstance(value, bool | int | float) and wanted(path, leaf_of(path)):
+                yield Settable(
+                    path=path, value=value, get=functools.partial(_get, *place), put=functools.partial(_put, *place)
+                )
 
     def put_back(self) -> None:
         """Put back what was held when this was made."""
@@ -132,16 +136,16 @@ class HeldState:
             for one in self._undo:
                 one()
 
-    def _walk(self, undo: Undo | None, *, parts: bool = False) -> Iterator[tuple[str, Any]]:
+    def _walk(self, undo: Undo | None, *, parts: bool = False) -> Iterator[_Entry]:
         met: set[int] = set()
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
-            for path, value in _values_of(root, "", 0, met, undo):
+            for path, value, place in _values_of(root, "", 0, met, undo):
                 if parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator):
                     called = f"{path} of {name}" if path else name
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
-                    yield called if named[called] == 1 else f"{called} ({named[called]})", value
+                    yield called if named[called] == 1 else f"{called} ({named[called]})", value, place
 
 
 def generator_state(generator: HostGenerator) -> Any:
@@ -266,22 +270,23 @@ def changes_requires_grad(callback: Any) -> bool:
     )
 
 
-def adds_groups(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions of the user's that it refers to, adds groups to an optimizer.
+def refers_to(callback: Any, names: frozenset[str]) -> bool:
+    """Whether the code of a callback, or of functions of the user's that it refers to, has one of some names.
 
     Args:
         callback: of a job
+        names: of functions, methods, classes
+
+    Example:
+        >>> refers_to(lambda session, step, metrics: session.optimizer.add_param_group({}), ADDS_GROUPS)
+        True
     """
-    return any("add_param_group" in code.co_names for code in _codes_of(callback))
+    return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
 
 
-def makes_averaged_model(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions of the user's that it refers to, makes an `AveragedModel`.
-
-    Args:
-        callback: of a job
-    """
-    return any("AveragedModel" in code.co_names for code in _codes_of(callback))
+ADDS_GROUPS = frozenset(("add_param_group",))
+AVERAGES = frozenset(("AveragedModel",))
+HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +302,12 @@ class Names:
     read: frozenset[str]
 
 
-def names_in_callbacks(callbacks: Iterable[Any], classes: Iterable[type]) -> Names:
+def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Names:
     """The names and keys in the code of callbacks, as those of `HeldState.settable`.
 
     Args:
-        callbacks: of a job
-        classes: of the user's whose methods they may call
+        callbacks: of a job; None: it has none
+        holders: modules, and other objects of the user's, whose methods they may call
 
     Example:
         >>> def raise_share(session, epoch, metrics):
@@ -310,7 +315,8 @@ def names_in_callbacks(callbacks: Iterable[Any], classes: Iterable[type]) -> Nam
         >>> sorted(names_in_callbacks([raise_share], []).written)
         ['share']
     """
-    codes = [code for callback in callbacks for code in _codes_of(callback)]
+    codes = [code for callback in callbacks if callback is not None for code in _codes_of(callback)]
+    classes = dict.fromkeys(made for one in holders for made in type(one).__mro__ if is_users(made)) if codes else ()
     called = {name for code in codes for name in code.co_names}
     methods = (one for made_of in classes for name, one in _methods(made_of) if name in called)
     codes += [one.__code__ for one in map(inspect.unwrap, methods) if isinstance(one, types.FunctionType)]
@@ -352,7 +358,7 @@ def _codes_of(callback: Any) -> Iterator[types.CodeType]:
             yield one
             todo += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
         elif isinstance(one, types.FunctionType | types.MethodType | functools.partial):
-            todo += [content for _, content in _contents(one, "", None)]
+            todo += [content for _, content, _ in _contents(one, "", None)]
             todo += [one.__code__] if isinstance(one, types.FunctionType) and (one is callback or is_users(one)) else []
         elif callable(one) and not isinstance(one, type | nn.Module) and is_users(type(one)):
             # Its other methods may be called by this one; what makes it is over.
@@ -375,112 +381,82 @@ def changed(
     return [path for path in paths if path not in both or not _equal(before[path], after[path], same)]
 
 
-def _values_of(value: Any, path: str, depth: int, met: set[int], undo: Undo | None) -> Iterator[tuple[str, Any]]:
+def _values_of(
+    value: Any, path: str, depth: int, met: set[int], undo: Undo | None, place: _Place | None = None
+) -> Iterator[_Entry]:
     if isinstance(value, _PLAIN):
-        yield path, value
+        yield path, value, place
         return
     if depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
         return
     met.add(id(value))
     if isinstance(value, nn.Parameter):
-        yield path, value
+        yield path, value, None
         return
     if isinstance(value, Tensor | numpy.ndarray):
         if undo is not None and _is_small(value):
             _keep_array(value, undo)
-        yield path, value
+        yield path, value, None
         return
     if isinstance(value, HostGenerator):
         if undo is not None:
             undo.append(functools.partial(put_generator, value, generator_state(value)))
-        yield path, value
+        yield path, value, None
         return
     if isinstance(value, nn.Module):
-        yield path, value
-    for name, content in _contents(value, path, undo):
-        yield from _values_of(content, name, depth + 1, met, undo)
+        yield path, value, None
+    for name, content, where in _contents(value, path, undo):
+        yield from _values_of(content, name, depth + 1, met, undo, where)
 
 
-def _holders_of(value: Any, path: str, depth: int, met: set[int]) -> Iterator[tuple[str, Any]]:
-    """What holds values, by path, as `_values_of` goes through it."""
-    if isinstance(value, _PLAIN) or depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
-        return
-    met.add(id(value))
-    if isinstance(value, Tensor | numpy.ndarray | HostGenerator):
-        return
-    yield path, value
-    for name, content in _contents(value, path, None):
-        yield from _holders_of(content, name, depth + 1, met)
+def _get(holder: Any, key: Any) -> Any:
+    """What lies in a place; None: nothing does now."""
+    try:
+        return holder[key] if isinstance(holder, list | dict) else getattr(holder, key)
+    except (IndexError, KeyError, AttributeError, ValueError):
+        return None
 
 
-def _path_in(holder: Any, path: str, name: str) -> str:
-    """The path of an entry of a holder, as `_contents` calls it."""
+def _put(holder: Any, key: Any, value: Any) -> None:
+    """Put something in a place; also into what is frozen."""
     if isinstance(holder, list | dict):
-        return f"{path}{name}"
-    if isinstance(holder, type):
-        return f"{holder.__name__}.{name}"
-    return name if isinstance(holder, types.FunctionType) or not path else f"{path}.{name}"
+        holder[key] = value
+    elif isinstance(holder, type):
+        setattr(holder, key, value)
+    else:
+        object.__setattr__(holder, key, value)
 
 
-def _entries_of(holder: Any) -> Iterator[tuple[str, Any, Callable[[], Any], Callable[[Any], object]]]:
-    """The entries of a holder: name or key, value, what gives it, and what sets it."""
-    if isinstance(holder, list):
-        for key, one in enumerate(holder):
-            yield f"[{key}]", one, functools.partial(_entry, holder, key), functools.partial(holder.__setitem__, key)
-    elif isinstance(holder, dict):
-        for key, one in list(holder.items()):
-            yield f"[{key!r}]", one, functools.partial(holder.get, key), functools.partial(holder.__setitem__, key)
-    elif isinstance(holder, nn.Module) or _is_open(type(holder)):
-        own = getattr(holder, "__dict__", {})
-        for name, one in [(name, one) for name, one in own.items() if name not in _OF_MODULES]:
-            yield name, one, functools.partial(own.get, name), functools.partial(own.__setitem__, name)
-        for name, slot, one in _slotted(holder):
-            yield name, one, functools.partial(getattr, holder, name), functools.partial(slot.__set__, holder)
-    elif isinstance(holder, type) and is_users(holder):
-        for name, one in [(name, one) for name, one in vars(holder).items() if not name.startswith("__")]:
-            yield name, one, functools.partial(getattr, holder, name), functools.partial(setattr, holder, name)
-    elif isinstance(holder, types.FunctionType) and is_users(holder):
-        for name, cell in zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=True):
-            get = functools.partial(getattr, cell, "cell_contents", None)
-            yield name, get(), get, functools.partial(setattr, cell, "cell_contents")
-        known = holder.__globals__
-        for name in _names_of(holder.__code__):
-            yield name, known.get(name), functools.partial(known.get, name), functools.partial(known.__setitem__, name)
-
-
-def _entry(holder: list[Any], number: int) -> Any:
-    return holder[number] if number < len(holder) else None
-
-
-def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, Any]]:
-    """What a holder holds, by path."""
+def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
+    """What a holder holds, by path, and where."""
     dotted = f"{path}." if path else ""
     if isinstance(value, nn.Module):
         # Its children are roots, where they are of the model.
         own = {name: one for name, one in vars(value).items() if name not in _OF_MODULES}
         if undo is not None:
             undo.append(functools.partial(_set_attributes, value, own))
-        yield from ((f"{dotted}{name}", one) for name, one in own.items())
+        yield from ((f"{dotted}{name}", one, (vars(value), name)) for name, one in own.items())
         # That of a scripted module is not on its class.
         forward = getattr(type(value), "forward", None)
-        yield path, forward
-        yield from ((path, one) for one in _methods_called(type(value), forward))
+        yield path, forward, None
+        yield from ((path, one, None) for one in _methods_called(type(value), forward))
         yield from _classes_of(value)
     elif isinstance(value, list | dict | set | deque | tuple):
-        yield f"the length of {path}" if path else "the length", len(value)
+        yield f"the length of {path}" if path else "the length", len(value), None
         if len(value) > _MOST_ENTRIES:
             return
         if undo is not None and not isinstance(value, tuple):
             undo.append(functools.partial(_refill, value, value.copy()))
         if isinstance(value, set):
-            yield path, repr(sorted(map(repr, value)))
+            yield path, repr(sorted(map(repr, value))), None
             return
         entries = value.items() if isinstance(value, dict) else enumerate(value)
-        yield from ((f"{path}[{key!r}]", one) for key, one in list(entries))
+        settable = isinstance(value, list | dict)
+        yield from ((f"{path}[{key!r}]", one, (value, key) if settable else None) for key, one in list(entries))
     elif isinstance(value, functools.partial):
-        yield from ((path, one) for one in (value.func, *value.args, *value.keywords.values()))
+        yield from ((path, one, None) for one in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, types.MethodType):
-        yield from ((path, one) for one in (value.__self__, value.__func__))
+        yield from ((path, one, None) for one in (value.__self__, value.__func__))
     elif isinstance(value, types.FunctionType):
         if is_users(value):
             yield from _of_function(value, undo)
@@ -488,26 +464,26 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[tuple[str, A
         # One that has results already is left: those that are made from here on look like them.
         if undo is not None and is_users(value) and not value.cache_info().currsize:
             undo.append(value.cache_clear)
-        yield path, value.__wrapped__
+        yield path, value.__wrapped__, None
     elif _is_open(type(value)):
         named = getattr(value, "__dict__", None)
         if isinstance(named, dict):
             if undo is not None:
                 undo.append(functools.partial(_refill, named, dict(named)))
-            yield from ((f"{dotted}{name}", one) for name, one in list(named.items()))
-        for name, slot, one in _slotted(value):
+            yield from ((f"{dotted}{name}", one, (named, name)) for name, one in list(named.items()))
+        for name, one in _slotted(value):
             if undo is not None:
-                undo.append(functools.partial(slot.__set__, value, one))
-            yield f"{dotted}{name}", one
+                undo.append(functools.partial(_put, value, name, one))
+            yield f"{dotted}{name}", one, (value, name)
         # Who holds it may call any of them.
-        yield from ((path, one) for _, one in _methods(type(value)))
+        yield from ((path, one, None) for _, one in _methods(type(value)))
         yield from _classes_of(value)
     elif isinstance(value, type) and is_users(value) and not issubclass(value, enum.Enum):
         for name, one in list(vars(value).items()):
             if isinstance(one, _OF_CLASSES) and not name.startswith("__"):
                 if undo is not None:
-                    undo.append(functools.partial(setattr, value, name, one))
-                yield f"{value.__name__}.{name}", one
+                    undo.append(functools.partial(_put, value, name, one))
+                yield f"{value.__name__}.{name}", one, (value, name)
 
 
 def _is_open(made_of: type) -> bool:
@@ -522,13 +498,13 @@ def _is_of_settings(made_of: type) -> bool:
     )
 
 
-def _slotted(value: Any) -> Iterator[tuple[str, types.MemberDescriptorType, Any]]:
-    """What an object holds in slots: name, slot, and content."""
+def _slotted(value: Any) -> Iterator[tuple[str, Any]]:
+    """What an object holds in slots, by name."""
     for made_of in type(value).__mro__ if is_users(type(value)) else ():
         for name, slot in vars(made_of).items():
             if isinstance(slot, types.MemberDescriptorType):
                 try:
-                    yield name, slot, slot.__get__(value)
+                    yield name, slot.__get__(value)
                 except AttributeError:  # it is empty
                     continue
 
@@ -566,12 +542,12 @@ def _attributes_in(code: types.CodeType) -> Iterator[str]:
             yield from _attributes_in(one)
 
 
-def _classes_of(value: Any) -> Iterator[tuple[str, type]]:
+def _classes_of(value: Any) -> Iterator[_Entry]:
     """The user's classes whose attributes an object has."""
-    yield from ((one.__name__, one) for one in type(value).__mro__ if is_users(one))
+    yield from ((one.__name__, one, None) for one in type(value).__mro__ if is_users(one))
 
 
-def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tuple[str, Any]]:
+def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[_Entry]:
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -579,18 +555,18 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[tu
         except ValueError:  # it is empty
             continue
         if undo is not None:
-            undo.append(functools.partial(setattr, cell, "cell_contents", content))
-        yield name, content
+            undo.append(functools.partial(_put, cell, "cell_contents", content))
+        yield name, content, (cell, "cell_contents")
     # A dict may be kept there.
     defaults = function.__defaults__ or ()
-    yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
+    named = zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    yield from ((name, one, None) for name, one in (*named, *(function.__kwdefaults__ or {}).items()))
     for name in _names_of(code):
         if name in function.__globals__ and not hasattr(builtins, name):
             content = function.__globals__[name]
             if undo is not None and isinstance(content, _PLAIN):
-                undo.append(functools.partial(function.__globals__.__setitem__, name, content))
-            yield name, content
+                undo.append(functools.partial(_put, function.__globals__, name, content))
+            yield name, content, (function.__globals__, name)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -26,7 +26,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.user_errors import told
-from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
+from trimaran.graph.held_state import HOOKS_STEP, HeldState, refers_to
 from trimaran.graph.randomness import host_states, preserved_randomness
 from trimaran.graph.user_model import quiet
 
@@ -533,7 +534,8 @@ def equal_values(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]
 
 def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     options, optimizer = _ask_options(job, trained)
-    hooked = without_hooks(optimizer) > 0
+    by_callback = any(one is not None and refers_to(one, HOOKS_STEP) for one in (job.on_step, job.on_epoch))
+    hooked = without_hooks(optimizer) > 0 or by_callback
     held = {id(one): one for group in optimizer.param_groups for one in group["params"]}
     names = {id(one): name for name, one in model.named_parameters()}
     of_loss = {key: f"{name} of the loss" for key, name in parameter_names(job.loss).items()}
@@ -541,6 +543,10 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     others = [one for key, one in held.items() if key not in phantoms]
     extra = tuple({**of_loss, **names}.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others)
     foreign = tuple(name for name, one in zip(extra, others, strict=True) if id(one) not in names)
+    # Its step may reach the model by a name, and would write to it also while it is tried.
+    parts = {id(one): name or "the model" for name, one in (*model.named_modules(), *model.named_parameters())}
+    reached = HeldState({"the optimizer": optimizer.made}, undoable=False).parts()
+    extra = (*extra, *(parts[id(one)] for one in reached if id(one) in parts))
     missing = tuple(name for name, _ in trained.named_parameters() if name not in options)
     common: dict[str, Any] = {
         "class_name": type(optimizer.made).__name__,
@@ -566,7 +572,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
         if _runs_with_closure(job, starts, gradients):
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
-    common |= {"draws": together.drew, "tried": tried}
+    common |= {"draws": together.drew, "tried": tried, "schedule_reads": _read_by_schedule(job, starts, gradients)}
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
@@ -574,6 +580,65 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
         return OptimizerTraits(**common, **unlike, reason=f"it looks across parameters: {reason}")
     reason = _difference_in_parts(job, starts, gradients, together)
     return OptimizerTraits(**common, elementwise=not reason, reason=reason)
+
+
+def _read_by_schedule(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]]) -> ScheduleReads:
+    """What the job's schedule sets options by: gradients, or other tensors of what it is given, or their number."""
+    if job.lr_schedule is None:
+        return ""
+
+    def along(named: Named, steps: Sequence[Sequence[torch.Tensor]], *, forgotten: bool = True) -> list[list[Any]]:
+        # One that counts its calls counts from where it was.
+        held = HeldState({"optimizer": job.optimizer, "schedule": job.lr_schedule})
+        try:
+            return _along_schedule(job, named, steps, forgotten=forgotten)
+        finally:
+            held.put_back()
+
+    def half(one: torch.Tensor) -> torch.Tensor:
+        return one[: 1 + len(one) // 2] if one.ndim else one
+
+    try:
+        together = along(starts, gradients)
+        if not same(together, along(starts, gradients, forgotten=False)):
+            return "gradients"
+        for number, start in enumerate(starts):
+            alone = along([start], [[step[number]] for step in gradients])
+            if not same(alone, [one[number : number + 1] for one in together]):
+                return "parameters"
+        halves = [(name, marked(half(one), one)) for name, one in starts]
+        in_parts = along(halves, [[half(one) for one in step] for step in gradients])
+        return "" if same(in_parts, together) else "parameters"
+    except Exception:  # noqa: BLE001 it is the user's, and wants what small tensors have not
+        return ""
+
+
+def _along_schedule(
+    job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, forgotten: bool
+) -> list[list[Any]]:
+    """The options of each tensor, at first and after each step of the schedule."""
+    named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
+    optimizer = make_optimizer(job, Trained(named))
+    schedule = make_schedule(job, optimizer)
+    without_hooks(optimizer)
+
+    def now() -> list[Any]:
+        found = _options(optimizer)
+        return [found.get(id(one)) for _, one in named]
+
+    options = [now()]
+    for step in gradients if not takes_metric(schedule) else ():
+        for (_, parameter), gradient in zip(named, step, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+        for _, parameter in named if forgotten else ():
+            parameter.grad = None
+        try:
+            schedule.step()
+        except Exception:  # noqa: BLE001 it has come to its end; the run tells where
+            break
+        options.append(now())
+    return options
 
 
 class _Asked:
@@ -591,11 +656,17 @@ class _Asked:
 def _ask_options(job: Job, parameters: Trained) -> tuple[dict[str, tuple[Mapping[str, Any], ...]], _Asked]:
     """Options of each parameter by name, at first and along the schedule; nothing has values."""
     asked = _make_without_values(job, parameters)
-    names = {id(phantom): name for name, phantom in asked.given.named_parameters()}
     first = _options(asked.made)
-    found: dict[str, list[Mapping[str, Any]]] = {names[key]: [one] for key, one in first.items() if key in names}
-    if job.lr_schedule is not None:
+    try:
         schedule = make_schedule(job, asked.made)
+    except InputError:
+        # It may read values.
+        asked = _make_over_zeros(job, parameters)
+        first = _options(asked.made)
+        schedule = make_schedule(job, asked.made)
+    names = {id(phantom): name for name, phantom in asked.given.named_parameters()}
+    found: dict[str, list[Mapping[str, Any]]] = {names[key]: [one] for key, one in first.items() if key in names}
+    if schedule is not None:
         asked.needs_metric = takes_metric(schedule)
         for _ in range(0 if asked.needs_metric else _SCHEDULED):
             now = _options(asked.made)
@@ -615,16 +686,22 @@ def _make_without_values(job: Job, parameters: Trained) -> _Asked:
     def on_meta(like: torch.Tensor) -> torch.Tensor:
         return torch.empty(like.shape, dtype=like.dtype, device="meta")
 
-    def expanded(like: torch.Tensor) -> torch.Tensor:
-        return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
-
     try:
         given = Trained((name, marked(nn.Parameter(on_meta(one)), one)) for name, one in parameters.named_parameters())
         return _Asked(make_optimizer(job, given), given)
     except InputError:
         # Some forms, such as fused ones, ask for the device.
-        given = Trained((name, marked(nn.Parameter(expanded(one)), one)) for name, one in parameters.named_parameters())
-        return _Asked(make_optimizer(job, given), given)
+        return _make_over_zeros(job, parameters)
+
+
+def _make_over_zeros(job: Job, parameters: Trained) -> _Asked:
+    """The same over parameters of which each has one zero in all its places."""
+
+    def expanded(like: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
+
+    given = Trained((name, marked(nn.Parameter(expanded(one)), one)) for name, one in parameters.named_parameters())
+    return _Asked(make_optimizer(job, given), given)
 
 
 def parameter_groups(job: Job, parameters: Trained) -> tuple[tuple[tuple[str, ...], ...], bool]:

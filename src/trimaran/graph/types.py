@@ -443,6 +443,9 @@ def parameter_use(graph: Graph | None) -> ParameterUse:
     if graph is None or is_whole(graph):
         return "varies"
     seen = graph.behaviour
+    if seen is not None and (seen.set_by_callbacks or seen.carried):
+        # By what changes from step to step a forward may leave out a layer, or run it without gradients.
+        return "fixed"
     if seen is not None and not (seen.not_looked or seen.host_draws or seen.unused or seen.varying):
         return "always"
     number = {parameter.name: at for at, parameter in enumerate(graph.parameters) if parameter.trainable}

@@ -262,6 +262,12 @@ def make_model(job: Job) -> nn.Module:
             code="model.lazy",
             parameter=lazy[0],
         )
+    if {id(one) for one in model.parameters()} != {id(one) for _, one in model.named_parameters()}:
+        raise InputError(
+            "parameters() of the model gives others than named_parameters(), by which parameters are told here: leave "
+            "both as they are, and choose in Job.optimizer, or call requires_grad_(False) on what is not trained",
+            code="model.own-parameters",
+        )
     return cast_model(job, begin_training(model))
 
 

@@ -31,7 +31,7 @@ from torch import nn
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import split_batch
+from trimaran.graph.batches import copied_batch, split_batch
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import build_segment
 from trimaran.graph.optimizers import named_in
@@ -95,12 +95,12 @@ class Loader:
         """The next batch, on the device."""
         if self._slow >= MOST_SLOW:
             self._fresh = False
-            return self._last
+            return copied_batch(self._last)
         started = time.perf_counter()
         batch = self._read()
         self._fresh = True
         if time.perf_counter() - started > SLOW_S:
-            self._slow, self._last = self._slow + 1, batch
+            self._slow, self._last = self._slow + 1, copied_batch(batch)
         return batch
 
     def again(self) -> Any:
@@ -108,7 +108,8 @@ class Loader:
         if self._last is None:
             return self.load()
         self._fresh = False
-        return self._last
+        # A forward may write to it.
+        return copied_batch(self._last)
 
     def _read(self) -> Any:
         share = next(self._loaded, None)

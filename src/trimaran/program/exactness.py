@@ -47,6 +47,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
             f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
             "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
         )
+    if traits.schedule_reads == "gradients":
+        return (
+            "Job.lr_schedule sets options by gradients, and these are forgotten after an update, before the schedule "
+            "is stepped: let the step of the optimizer keep in its state what the schedule reads"
+        )
     if precision == "fp16" and (found := scaling_obstacle(strategy)):
         return found
     if strategy.devices == 1:
@@ -69,6 +74,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
         )
     if traits.hooked:
         return f"hooks on the step of {name} would see the parameters of one rank only: use {_WHOLE}"
+    if traits.schedule_reads:
+        return (
+            f"Job.lr_schedule sets options by the parameters that {name} is given, or its state, and here a rank has "
+            f"some of them, or parts: let it go by its own steps alone, or use {_WHOLE}"
+        )
     if not traits.separable and (subsets or strategy.zero < 2):
         return (
             f"each rank updates some parameters, and {name} cannot be split over parameters: {traits.reason}; use "
@@ -311,6 +321,12 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
         )
     if seen.hollow and strategy.zero > 1:
         return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
+    if seen.renamed and parts:
+        return (
+            f"a hook gives the state_dict of the model {seen.renamed[0]}, which is none of its parameters and buffers, "
+            "and here a rank has a part of these, which it finds by their names: rename entries where the file is "
+            "read, or use one device, or replicas with zero=0 or 1"
+        )
     left_out = seen.weight is not None and seen.weight.measure == "samples"
     if left_out and strategy.pp > 1:
         return (
@@ -359,6 +375,12 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph "
             "has the value of its capture: use one device or replicas, or a buffer (register_buffer)"
         )
+    if seen.set_by_callbacks and partitioned:
+        yield (
+            f"a callback may set {seen.set_by_callbacks[0]}, and ranks of a partitioned network run its graph, which "
+            "has the value of its capture: make it a buffer (register_buffer) and change it in place, put it into the "
+            "batch, or use one device or replicas"
+        )
     if seen.results and partitioned:
         yield (
             f"the forward leaves {seen.results[0]} behind for a loss, or a callback, that reads it, and a rank of a "
@@ -375,6 +397,13 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the loss holds {seen.in_loss[0]}, of which a rank has a part, or that is not up to date there: let the "
             "forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1"
         )
+    for field, held in seen.readers:
+        subsets = strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p")
+        if partitioned or strategy.zero > 1 or (field == "Job.lr_schedule" and subsets):
+            yield (
+                f"{field} holds {held}, of which a rank has a part, or that is not up to date there: let "
+                "the forward compute what it needs of it, or use one device, or replicas with zero=0"
+            )
     feeding = strategy.feeding
     if seen.data_carries and (strategy.devices > 1 or feeding.workers or feeding.cached):
         yield (
@@ -415,8 +444,7 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "device without microbatches"
         )
     weight = "" if seen.weight is None else seen.weight.tensor
-    apart = strategy.pp > 1 or strategy.segments > 1
-    if seen.changed_for_loss and (apart or (splits and weight in seen.changed_for_loss)):
+    if seen.changed_for_loss and (partitioned or (splits and weight in seen.changed_for_loss)):
         yield (
             f'the forward writes to "{seen.changed_for_loss[0]}" of the batch, which the loss reads, and here the rank '
             "of the loss, or who counts what the loss is a mean over, has it as it was: copy it in the forward, or "

@@ -861,12 +861,52 @@ class Averages:
         self.average = self.average or torch.optim.swa_utils.AveragedModel(model)
 
 
+def hooks_step(session: Any, step: int, metrics: dict[str, float]) -> None:
+    session.optimizer.register_step_pre_hook(lambda optimizer, *_: None)
+
+
+class Heated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.heat = layers(), 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) * self.heat  # type: ignore[no-any-return]
+
+
+def heats_later(session: Any, step: int, metrics: dict[str, float]) -> None:
+    if step == 100:
+        session.model.heat = 2.0
+
+
+def sets_dropout(session: Any, step: int, metrics: dict[str, float]) -> None:
+    session.model[0].p = 0.1
+
+
+def replaces_forward(session: Any, step: int, metrics: dict[str, float]) -> None:
+    session.model[0].forward = torch.no_grad()(session.model[0].forward)
+
+
+def renames_state() -> nn.Module:
+    def rename(_: Any, state: Any, *__: Any) -> None:
+        state["other"] = state.pop("0.weight")
+
+    model = layers()
+    model.register_state_dict_post_hook(rename)
+    return model  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
         ({"on_step": thaws}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
         ({"on_epoch": adds_group}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
         ({"on_epoch": Averages()}, SHARDS | GRAPHS),
+        ({"on_step": hooks_step}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
+        ({"on_step": heats_later, "model": Heated}, GRAPHS),
+        ({"on_step": sets_dropout, "model": lambda: nn.Sequential(nn.Dropout(0.2), layers())}, frozenset()),
+        ({"on_step": replaces_forward}, GRAPHS),
+        ({"model": renames_state}, SHARDS | GRAPHS),
         ({"model": lambda: nn.SyncBatchNorm.convert_sync_batchnorm(NormalizesRows())}, GRAPHS),
     ],
 )
@@ -874,6 +914,20 @@ def test_what_a_rank_with_a_part_of_the_network_cannot_do_is_refused_before_it_t
     options: dict[str, Any], kinds: frozenset[str]
 ) -> None:
     assert refused(make_job(**options)).keys() == kinds
+
+
+def test_a_forward_that_was_put_into_a_module_is_looked_at_where_it_is() -> None:
+    def make() -> Any:
+        model = layers()
+        plain = model.forward
+        model.forward = lambda x: plain(x) * 2
+        return model
+
+    job = make_job(model=make)
+    model = make_model(job)
+    seen = examine(job, model)
+    assert (seen.unused, seen.reduction) == ((), "mean")
+    assert all(one.grad is None for one in model.parameters())
 
 
 def test_a_batch_norm_that_waits_for_gpus_is_refused_on_cpus() -> None:

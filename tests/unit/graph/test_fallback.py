@@ -7,8 +7,10 @@ from tests.unit.graph.networks import BranchesOnData, Layers, OwnOutput, make_jo
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.capture import capture, capture_and_look
 from trimaran.graph.capture.segments import build_segment
+from trimaran.program.exactness import objection
+from trimaran.program.strategy import Shard, Strategy
 
 
 def test_branch_on_data_falls_back_with_a_note() -> None:
@@ -103,3 +105,39 @@ def test_loss_that_needs_data_is_run_on_data() -> None:
 def test_no_segments_without_a_flow() -> None:
     with raises("segment.cannot-split"):
         build_segment(capture(make_job(BranchesOnData)), (), 0)
+
+
+def in_dict(samples: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return dict(zip(("x", "y"), map(torch.stack, zip(*samples, strict=True)), strict=True))
+
+
+class PutsFeatures(Layers):
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        batch["h"] = self.first(batch["x"]).tanh()
+        return self.last(batch["h"])  # type: ignore[no-any-return]
+
+
+class ReplacesTarget(Layers):
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        batch["y"] = functional.one_hot(batch["y"].argmax(1), 4).float()
+        return self.last(self.first(batch["x"]).tanh())  # type: ignore[no-any-return]
+
+
+def with_features(output: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return functional.mse_loss(output, batch["y"]) + batch["h"].square().mean()
+
+
+def test_what_a_forward_puts_into_a_batch_is_there_for_the_loss() -> None:
+    found = capture_and_look(make_job(PutsFeatures, loss=with_features, collate=in_dict)).graph
+    assert 'its forward puts "h" into the batch' in found.notes[0]
+    assert found.behaviour is not None
+    assert (found.behaviour.not_looked, found.behaviour.reduction) == ("", "mean")
+
+
+def test_a_forward_that_replaces_an_entry_of_its_batch_gets_another_one_each_time() -> None:
+    loss = make_job(ReplacesTarget, loss=lambda o, b: functional.mse_loss(o, b["y"]), collate=in_dict)
+    seen = capture_and_look(loss).graph.behaviour
+    assert seen is not None
+    assert seen.changed_for_loss == ("y",)
+    assert objection(seen, Strategy(dp=2)) is None
+    assert "has it as it was" in str(objection(seen, Strategy(tp=2, shards=(Shard(op="", style="column"),))))

@@ -175,6 +175,21 @@ def test_parameters_that_were_not_given_are_named_and_never_stepped() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, MODEL.parameters(), strict=True))
 
 
+def test_a_model_that_a_step_knows_is_found_and_never_written_to() -> None:
+    class Follows(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            super().step()
+            for one in MODEL.parameters():
+                one.add_(1.0)
+
+    before = [one.detach().clone() for one in MODEL.parameters()]
+    traits = optimizer_traits(gpt(lambda parameters: Follows(parameters, lr=0.1)), MODEL)
+    assert "the model" in traits.extra
+    assert all(torch.equal(*pair) for pair in zip(before, MODEL.parameters(), strict=True))
+    assert "that it was not given" in update_obstacle(builders.strategy(dp=2, zero=1), traits)
+
+
 def test_every_parameter_is_given_once_with_its_first_name() -> None:
     """The output layer of this network is its embedding."""
     trained = trained_parameters(MODEL)
@@ -204,6 +219,43 @@ def test_a_schedule_that_follows_a_metric_is_told_from_one_that_follows_updates(
     schedules = (ReduceLROnPlateau, lambda optimizer: LambdaLR(optimizer, lambda update: 1.0))
     found = [optimizer_traits(gpt(torch.optim.SGD, lr_schedule=one), MODEL).needs_metric for one in schedules]
     assert found == [True, False]
+
+
+class ByWhat:
+    """A rate by a figure of what its optimizer has, which it keeps from 0."""
+
+    def __init__(self, optimizer: Any, figure: Callable[[Any], float]) -> None:
+        self.optimizer, self.figure = optimizer, figure
+
+    def step(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.1 / (1 + self.figure(self.optimizer))
+
+
+def held(optimizer: Any) -> Any:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+COUNTED = [0]
+
+
+@pytest.mark.parametrize(
+    ("figure", "reads"),
+    [
+        (lambda made: sum(float(one.detach().norm()) for one in held(made)), "parameters"),
+        (lambda made: sum(float(one["momentum_buffer"].sum()) for one in made.state.values()), "parameters"),
+        (lambda made: len(held(made)), "parameters"),
+        (lambda made: sum(float(one.grad.norm()) for one in held(made) if one.grad is not None), "gradients"),
+        (lambda made: COUNTED.__setitem__(0, COUNTED[0] + 1) or COUNTED[0], ""),
+    ],
+)  # fmt: skip
+def test_what_a_schedule_reads_of_its_optimizer_is_found(figure: Any, reads: str) -> None:
+    job = gpt(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+              lr_schedule=lambda optimizer: ByWhat(optimizer, figure))  # fmt: skip
+    traits = optimizer_traits(job, MODEL)
+    assert traits.schedule_reads == reads
+    assert (update_obstacle(builders.strategy(dp=2, zero=1), traits) == "") == (reads == "")
+    assert (update_obstacle(builders.strategy(), traits) == "") == (reads != "gradients")
 
 
 def test_strategies_are_refused_by_what_was_found() -> None:

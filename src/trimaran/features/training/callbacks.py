@@ -25,7 +25,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
-from trimaran.graph.held_state import HeldState, Settable, Values, changed, is_users, names_in_callbacks
+from trimaran.graph.held_state import HeldState, Settable, Values, changed, names_in_callbacks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program import Strategy
@@ -105,9 +105,7 @@ class Callbacks:
         """Numbers of the model and the loss whose names the code of the callbacks sets."""
         roots = {f"session.model.{path}" if path else "session.model": one
                  for path, one in self._executor.model.named_modules()}  # fmt: skip
-        callbacks = [one for one in (self._job.on_step, self._job.on_epoch) if one is not None]
-        classes = dict.fromkeys(made for one in roots.values() for made in type(one).__mro__ if is_users(made))
-        written = names_in_callbacks(callbacks, classes).written
+        written = names_in_callbacks((self._job.on_step, self._job.on_epoch), roots.values()).written
         if written:
             held = HeldState({**roots, "Job.loss": self._job.loss}, undoable=False)
             yield from held.settable(lambda path, name: name in written)

@@ -969,7 +969,7 @@ def init(
     # A look may end sooner on one rank than on another.
     seen = _of_rank_0(captured.graph.behaviour, world)
     # Where other ranks were there to hear, it was not tried whether the loss gathers.
-    gathers = seen is not None and (seen.reduction == "gathers" or (seen.reduction == "batch" and not owns_world))
+    gathers = seen is not None and (seen.reduction == "gathers" or (not seen.not_looked and not owns_world))
     if seen is not None and gathers and world.size > 1:
         seen = look_at_gathering(job, captured.model.to(world.device), seen, world.rank, world.size)
     if seen is not None and accept_inexact:

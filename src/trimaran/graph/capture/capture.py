@@ -26,6 +26,7 @@ from trimaran.base.job import Job
 from trimaran.graph.batches import (
     call_model,
     compute_loss,
+    copied_batch,
     count_samples,
     is_sliceable,
     move_batch,
@@ -96,27 +97,33 @@ def find_difference(
         flops: of a forward of the batch [FLOP]
     """
     fewer = slice_batch(batch, 0, count_samples(batch) - 1)
+
+    def called() -> tuple[Tensor, ...]:
+        # A forward may write to a batch, which it gets once in a training.
+        return take_apart(call_model(job, model, copied_batch(fewer)))[0]
+
+    def flowed() -> Any:
+        return flow(*name_tensors(copied_batch(fewer)).values())
+
     modes = [(True, seed) for seed in range(SEEDS)] + ([(False, 0)] if evaluation else [])
     for training, seed in modes:
         if training and seed > 1 and 2 * (seed + 1) * flops > LIGHT_FLOPS:
             continue
         try:
-            expected, drew = _run(job, model, lambda: take_apart(call_model(job, model, fewer))[0], training, seed)
-        except Exception as error:
-            if training:
-                raise
-            # Its user may never evaluate it.
-            return f"the model fails in eval mode: {first_line(error)}"
+            expected, drew = _run(job, model, called, training, seed)
+        except Exception as error:  # noqa: BLE001 the user's
+            # Its user may never evaluate it; what it fails by in training is told where it runs as a whole.
+            return f"the model fails in {'train' if training else 'eval'} mode: {first_line(error)}"
         if drew:
             return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw"
         try:
-            found, _ = _run(job, model, lambda: flow(*name_tensors(fewer).values()), training, seed)
+            found, _ = _run(job, model, flowed, training, seed)
         except Exception as error:  # noqa: BLE001 - whatever it is, this flow cannot be used
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0]
         if len(expected) != len(found) or not all(map(_equal, expected, found)):
             return f"its results differ from the model's in {'train' if training else 'eval'} mode"
-    expected_gradients = _gradients(job, model, lambda: take_apart(call_model(job, model, fewer))[0])
-    found_gradients = _gradients(job, model, lambda: flow(*name_tensors(fewer).values()))
+    expected_gradients = _gradients(job, model, called)
+    found_gradients = _gradients(job, model, flowed)
     largest = max((float(one.abs().max()) for one in expected_gradients.values() if one.numel()), default=0.0)
     for name, gradient in expected_gradients.items():
         if not gradient.numel() or not math.isfinite(largest):

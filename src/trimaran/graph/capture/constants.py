@@ -31,6 +31,10 @@ class Constants:
         self._own = {id(one) for one in (*model.parameters(), *model.buffers())}
         self._before = self._values()
 
+    def settable(self, names: Collection[str]) -> tuple[str, ...]:
+        """Those that are numbers, and have one of some names."""
+        return tuple(one.path for one in self._held.settable(lambda path, name: name in names))
+
     def changed(self) -> list[str]:
         """Those that are others now."""
         return changed(self._before, self._values())

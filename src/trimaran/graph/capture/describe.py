@@ -210,16 +210,19 @@ def _is_alike(first: Tensor, second: Tensor | None) -> bool:
 def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> WholeRun:
     tensors = name_tensors(batch)
     with torch.enable_grad(), precision_context(job, device_of(model)):
+        given: list[Any] = []
 
         def forward(values: list[Tensor]) -> Any:
-            return call_model(job, model, rebuild_batch(batch, dict(zip(tensors, values, strict=True))))
+            given.append(rebuild_batch(batch, dict(zip(tensors, values, strict=True))))
+            return call_model(job, model, given[0])
 
         with _blaming("the model", samples):
             model_tally, output = tally_operation(forward, (list(tensors.values()),), state_of(model))
         outputs, structure = take_apart(output, keep=True)
 
         def loss(values: list[Tensor]) -> Tensor:
-            return compute_loss(job, structure.rebuild(values), batch, samples=samples)[0]
+            # The forward may have put something into it.
+            return compute_loss(job, structure.rebuild(values), given[0], samples=samples)[0]
 
         with _blaming("the loss", samples):
             loss_tally, value = tally_operation(loss, (list(outputs),))
@@ -460,6 +463,9 @@ class _Describer:
         read = {name for op in ops[:-1] for name in op.inputs}
         mark_shapes(self._flow.module.graph, self._walks[0])
         regions, stream, whole = find_regions(self._flow.module, self._model, ops, self._state.names)
+        if self._job.metric is not None and not self._flow.one_for_both_modes:
+            # Ranks that share tensors evaluate by it, too.
+            regions, whole = (), {"the model": "its forward does other things in training than in evaluation"}
         inputs = [node for node in self._nodes if node.op == "placeholder"]
         return Graph(
             name=self._job.name,

@@ -229,7 +229,13 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
     structures: list[OutputStructure] = []  # torch.export puts a module's attributes back, so it is kept outside of one
 
     def call(model: nn.Module, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        output = call_model(job, model, rebuild_batch(batch, dict(zip(names, tensors, strict=True))))
+        given = rebuild_batch(batch, dict(zip(names, tensors, strict=True)))
+        output = call_model(job, model, given)
+        if entries := sorted(set(names) ^ set(name_tensors(given))):
+            raise NotExportableError(
+                f'its forward puts "{entries[0]}" into the batch, or takes it out, and a rank of the loss has the '
+                "batch as it was: return it from the forward"
+            )
         found, structure = take_apart(output)
         if not found:
             raise NotExportableError(f"it returns a {type(output).__name__}, in which no tensors are found")

@@ -57,7 +57,7 @@ from trimaran.checkpoint_files.pieces import (
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.held_state import HeldState, adds_groups
+from trimaran.graph.held_state import ADDS_GROUPS, HeldState, refers_to
 from trimaran.graph.optimizers import (
     Trained,
     make_optimizer,
@@ -208,7 +208,7 @@ class TrainingState:
                 names=tuple(outside),
             )
         for callback in ("on_step", "on_epoch"):
-            if adds_groups(getattr(self._job, callback)):
+            if refers_to(getattr(self._job, callback), ADDS_GROUPS):
                 raise InputError(
                     f"Job.{callback} adds a group of parameters to the optimizer, and a training that goes on from a "
                     "checkpoint has the groups that Job.optimizer makes: make all of them there, and change their "
