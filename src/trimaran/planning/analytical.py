@@ -516,7 +516,7 @@ def _check_schedule(pins: Pins) -> None:
         raise InputError(
             f"--strategy {pins.strategy}: at this size a pipeline has 1f1b, interleaved or zero-bubble, and words "
             f'without a schedule mean gpipe: write "{pins.strategy.replace("gpipe", "1f1b")}"',
-            code="analytical.option-unsupported",
+            code="analytical.no-gpipe",
         )
 
 
