@@ -106,7 +106,7 @@ def test_pins_that_mean_nothing_for_the_analytical_model_are_refused(pins: Pins,
 
 def test_words_of_a_pipeline_without_a_schedule_are_refused_with_words_that_have_one() -> None:
     """They mean GPipe, which nobody has written."""
-    with raises("analytical.option-unsupported", match=r'write "dp2 pp2 1f1b m4"'):
+    with raises("analytical.no-gpipe", match=r'write "dp2 pp2 1f1b m4"'):
         check_pins(pins_of_strategy("dp2 pp2 m4"))
     check_pins(pins_of_strategy("dp2 pp2 1f1b m4"))
 
