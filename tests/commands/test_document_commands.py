@@ -53,14 +53,10 @@ LONG = {
     "trimaran profile": "trains",
     "trimaran checkpoint": "needs a training",
     "torchrun": "trains",
-    "--devices 2": "measures on ranks",
-    "--devices 4": "measures on ranks",
+    "--devices 2 ": "measures on ranks",
+    "--devices 4 ": "measures on ranks",
     "--objective": "measures, or plans for many batches",
-    "llama2:70b": "plans 1,024 devices",
-    "--tokens": "plans for several clusters",
-    "trimaran memory vgg16": "plans the memory of a large step; the README's console shows it too",
     "trimaran memory config.json": "plans the memory of a large step",
-    "trimaran explain plan.json": "plans again with other devices",
     "--sync kvstore,nccl": "tries many batches",
 }
 """What a command contains that is run only where `TRIMARAN_WHOLE_DOCUMENTS` is set, with the reason."""
@@ -85,7 +81,8 @@ def commands(page: Path) -> list[str]:
 
 
 def reason(command: str, table: dict[str, str]) -> str | None:
-    return next((why for part, why in table.items() if part in command), None)
+    # With a space behind it: "--devices 2 " is not in "--devices 256".
+    return next((why for part, why in table.items() if part in f"{command} "), None)
 
 
 WITH_COMMANDS = [page for page in PAGES if commands(page)]

@@ -61,7 +61,9 @@ def remedies_view(
 def _in_a_line(remedy: Remedy) -> RenderableType:
     figures = [share_saved(share, 1) for share in (remedy.predicted_gain, *remedy.gain_interval)]
     longer = ", times as long" if any("×" in figure for figure in figures) else ""
-    text = Text(f"{remedy.name}: {figures[0]} ({format_span(*figures[1:])}{longer}). ")
+    span = format_span(*figures[1:])
+    interval = "" if (span, longer) == (figures[0], "") else f" ({span}{longer})"
+    text = Text(f"{remedy.name}: {figures[0]}{interval}. ")
     text.append(remedy.basis, style="dim")
     return bullet(text)
 

@@ -42,6 +42,15 @@ def test_the_table_says_gain_interval_and_basis_within_80_columns() -> None:
     assert any("Do this. It was so long." in line for line in lines)
 
 
+def test_an_interval_whose_ends_look_alike_is_one_figure() -> None:
+    """In the table, and behind a figure that says the same not again."""
+    text = StringIO()
+    one, other = remedy("one", 0.421, 0.4205, 0.4215), remedy("other", 0.0141, 0.01409, 0.01411)
+    Console(file=text, width=80).print(remedies_view([one], not_worth=[other]))
+    assert " to " not in text.getvalue().partition("limiter: ")[0]
+    assert "other: 1.4 %. " in text.getvalue()
+
+
 def test_the_document_has_the_same_figures() -> None:
     document = remedies_document([remedy("one", 0.4, 0.3, 0.5, at={"devices": 8})])[0]
     assert document["gain_interval"] == [0.3, 0.5]
