@@ -18,7 +18,7 @@ from trimaran.planner.analytical.candidates import (
     members,
     partly_recomputed,
 )
-from trimaran.planner.analytical.search import fastest, nearby_batches, search_degrees, transformer_problem
+from trimaran.planner.analytical.search import _nearest, fastest, nearby_batches, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 from trimaran.program.strategy import Strategy
@@ -123,6 +123,13 @@ def test_where_ranks_of_experts_do_not_divide_the_nodes_batches_of_a_node_fewer_
     named = {near.batch: near for near in nearby_batches(asked, fastest(asked))}
     assert set(named) == {528, 560}
     assert all(near.faster > 0.1 for near in named.values())
+
+
+def test_batches_that_divide_a_node_fewer_are_not_crowded_out_by_nearer_ones() -> None:
+    """Of 4,128 on 129 nodes: 4,126 and 4,124 divide by 2 and 4 alone, 4,096 by all 1,024 devices of a node fewer."""
+    shape = builders.transformer_shape(experts=builders.experts(count=16, active=2, ffn=5120))
+    asked = transformer_problem(shape, find_machine("dgx-h100:129"), batch=4128)
+    assert 4096 in _nearest(asked, -1)
 
 
 def test_of_a_batch_that_divides_nothing_is_named() -> None:
