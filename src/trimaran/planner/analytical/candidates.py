@@ -1071,7 +1071,9 @@ _ANY_GROUP_SINCE = 2024.83
 
 
 def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
-    """Microbatches that a chunk of an interleaved pipeline computes before the next one; 0: it cannot be interleaved.
+    """Microbatches that a chunk of an interleaved pipeline computes before the next one; 0: it is not interleaved.
+
+    With experts larger groups are not tried: of 120 such plans seven had some, for up to twice the work of a search.
 
     Source:
         NVIDIA/Megatron-LM, `microbatch_group_size_per_vp_stage`; pytorch/pytorch, distributed/pipelining/schedules.py,
@@ -1080,6 +1082,8 @@ def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
     program, rounds = problem.program, microbatches // stages
     if not microbatches % stages or not rounds:
         return stages if rounds else 0
+    if problem.shape.experts is not None:
+        return 0
     if program.eager is not None:
         return 0 if microbatches % rounds else microbatches // rounds
     return microbatch_group(stages, microbatches) if program.tuned and program.year >= _ANY_GROUP_SINCE else 0

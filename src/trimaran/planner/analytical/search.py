@@ -662,9 +662,10 @@ def _nearest(problem: AnalyticalProblem, side: int) -> list[int]:
     """Batches on one side that divide, nearest first."""
     batch, devices = problem.batch, problem.devices
     fewer = devices - problem.machine.node.devices if problem.shape.experts is not None else 0
-    units = {devices, fewer}
-    while any(unit > 1 and unit % 2 == 0 and unit // 2 not in units for unit in units):
-        units |= {unit // 2 for unit in units if unit % 2 == 0}
+    # Less than a node of ranks with different experts needs no node fewer, and would take the place of what does.
+    units = {devices >> halvings for halvings in range(devices.bit_length()) if devices % (1 << halvings) == 0}
+    node = problem.machine.node.devices
+    units |= {fewer >> times for times in range(fewer.bit_length()) if fewer % (node << times) == 0}
     found: set[int] = set()
     for unit in sorted(units):
         if unit > 1:
