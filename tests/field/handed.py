@@ -305,6 +305,25 @@ def target_in_step() -> Job:
                optimizer=lambda parameters: Follows(parameters, lr=0.05))  # fmt: skip
 
 
+@handed("samples follow the weights of the model")
+def samples_by_model() -> Job:
+    held: dict[str, Any] = {}
+
+    def make() -> nn.Module:
+        held["model"] = mlp()
+        return held["model"]  # type: ignore[no-any-return]
+
+    class Harder(Dataset[Any]):
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, index: int) -> Any:
+            x, y = points()[index]
+            return x * (1 + float(held["model"][4].weight.detach().abs().mean())), y
+
+    return job(make, dataset=Harder)
+
+
 @handed("hooks rename the entries of the state_dict")
 def state_renamed() -> Job:
     def rename(_: Any, state: Any, *__: Any) -> None:

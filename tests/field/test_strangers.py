@@ -100,6 +100,8 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "rate_by_weights": ("zero1m2", "refused"),
     "rate_by_momentum": ("zero3m2", "refused"),
     "rate_by_model": ("pp2", "refused"),
+    # The rank that reads samples has old weights of other stages.
+    "samples_by_model": ("pp2", "refused"),
     # The step of the optimizer read, and wrote to, a network that it was not given; also while it was tried.
     "target_in_step": ("zero1m2", "refused"),
     # Weights that were saved were those of a rank.

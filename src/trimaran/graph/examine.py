@@ -196,6 +196,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         batches=_batch_sizes(job, samples),
         last_unknown=samples.stream and samples.total is None and not job.drop_last,
     )
+    if held := parts_in_loss(samples.dataset, model):
+        found = replace(found, readers=(*found.readers, ("Job.dataset", held[0])))
     with ExitStack() as stack:
         for part in (model, *modules_of(job.loss)):
             stack.enter_context(untouched(part))

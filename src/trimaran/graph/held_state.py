@@ -529,9 +529,13 @@ def _methods(made_of: type) -> Iterator[tuple[str, Any]]:
         for name, made in vars(one).items() if is_users(one) else ():
             # Of a property the function that reads it, of a static method its function.
             function = getattr(made, "fget", None) or getattr(made, "__func__", made)
-            called = name == "__call__" or not name.startswith("__")
+            called = name in _ASKED or not name.startswith("__")
             if called and isinstance(function, types.FunctionType | functools._lru_cache_wrapper):
                 yield name, function
+
+
+_ASKED = ("__call__", "__getitem__", "__getitems__", "__iter__")
+"""What who holds an object calls without its name."""
 
 
 def _attributes_in(code: types.CodeType) -> Iterator[str]:

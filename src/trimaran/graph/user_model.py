@@ -292,6 +292,7 @@ class Samples:
 
     Attributes:
         count: number of samples that can be asked for
+        dataset: the training data; of a stream its first samples
         stream: the training data is a stream
         total: number of samples of the data set; None: the data is a stream of which not all were read
 
@@ -327,7 +328,7 @@ class Samples:
                 self.total = len(dataset)
         # A collate function may count its calls: those of a look are none of the training.
         self._held = HeldState({} if job.collate is None else {"Job.collate": job.collate})
-        self._dataset = dataset
+        self.dataset = dataset
         self.count = len(dataset)
         if self.count < least:
             raise InputError(
@@ -343,11 +344,11 @@ class Samples:
         counts: dict[int, None] = {}
         started_s = time.process_time()
         # It may tell the data set its epoch, by which that augments.
-        held = HeldState({"the data": self._dataset, "Job.sampler": self._job.sampler})
+        held = HeldState({"the data": self.dataset, "Job.sampler": self._job.sampler})
         for epoch in range(self._job.epochs):
             with seeded(derive_seed(self._job.seed, "sampler", epoch)):
                 try:
-                    counts[sum(1 for _ in itertools.islice(self._job.sampler(self._dataset, epoch), MOST_DRAWN))] = None
+                    counts[sum(1 for _ in itertools.islice(self._job.sampler(self.dataset, epoch), MOST_DRAWN))] = None
                 except Exception:  # noqa: BLE001 - said where the order is drawn
                     break
             if time.process_time() - started_s > DRAWN_SECONDS:
@@ -388,7 +389,7 @@ class Samples:
         if self.stream:
             return False
         with preserved_randomness():
-            return not _alike(_read(self._dataset, 0), _read(self._dataset, 0))
+            return not _alike(_read(self.dataset, 0), _read(self.dataset, 0))
 
     def carries(self) -> bool:
         """Whether the data set keeps something of a read, which the next gives: asked before any sample is read.
@@ -428,7 +429,7 @@ class Samples:
         """Whether a generator moves when a sample is read: one that is kept as it was drawn first does so once."""
         seed_host(self._job.seed)
         before = host_states()
-        _read(self._dataset, number)
+        _read(self.dataset, number)
         return bool(find_moved(before))
 
     def differs(self) -> bool:
@@ -454,14 +455,14 @@ class Samples:
 
     def _differ_together(self) -> bool:
         """Whether `__getitems__` gives other samples for several numbers than `__getitem__` for each."""
-        fetch = getattr(self._dataset, "__getitems__", None)
+        fetch = getattr(self.dataset, "__getitems__", None)
         numbers = sorted({0, self.count // 2, self.count - 1})
         if fetch is None:
             return False
         with preserved_randomness():
             seed_host(self._job.seed)
             before = host_states()
-            alone = copy.deepcopy([_tensors_and_numbers(_read(self._dataset, number)) for number in numbers])
+            alone = copy.deepcopy([_tensors_and_numbers(_read(self.dataset, number)) for number in numbers])
             if find_moved(before):
                 # What draws is read one by one.
                 return False
@@ -477,7 +478,7 @@ class Samples:
         with preserved_randomness():
             here = self._batched(numbers)
             try:
-                with _elsewhere(self._dataset, worker=worker, process=process):
+                with _elsewhere(self.dataset, worker=worker, process=process):
                     there = self._batched(numbers)
             except InputError:
                 return False
@@ -519,7 +520,7 @@ class Samples:
     def _drawn(self, number: int) -> Any:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
         seed_host(hash((self._job.seed, number)) % 2**32)
-        return _read(self._dataset, number)
+        return _read(self.dataset, number)
 
 
 @contextmanager

@@ -397,14 +397,15 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the loss holds {seen.in_loss[0]}, of which a rank has a part, or that is not up to date there: let the "
             "forward compute what the loss needs of it, or use one device, or replicas with zero=0 or 1"
         )
+    feeding = strategy.feeding
     for field, held in seen.readers:
-        subsets = strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p")
-        if partitioned or strategy.zero > 1 or (field == "Job.lr_schedule" and subsets):
+        subsets = field == "Job.lr_schedule" and strategy.dp > 1 and (strategy.zero == 1 or strategy.sync == "p2p")
+        elsewhere = field in ("Job.dataset", "Job.collate") and (feeding.workers or feeding.cached)
+        if partitioned or strategy.zero > 1 or subsets or elsewhere:
             yield (
                 f"{field} holds {held}, of which a rank has a part, or that is not up to date there: let "
-                "the forward compute what it needs of it, or use one device, or replicas with zero=0"
+                "the forward compute what it needs of it, or use one device, or replicas with zero=0, and workers=0"
             )
-    feeding = strategy.feeding
     if seen.data_carries and (strategy.devices > 1 or feeding.workers or feeding.cached):
         yield (
             "a sample that is read again, or its batch, differs, also under the same seeds, or stays as it was drawn "
