@@ -88,7 +88,7 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "penalty": (CUT, ("gradients are computed inside the forward",)),
     "hooked": (CUT, ("of yours on 0",)),
     "compiled": (NONE, ("returns a compiled model",)),
-    "in_place": (CUT, ("written to by the forward: input",)),
+    "in_place": (NONE, ("written to by the forward: input",)),
     # Optimizers
     "lbfgs": (tuple(KINDS), ("needs a closure",)),
     "holds_another": ((*REPLICAS, *CUT), ("a tensor of shape (3,)",)),

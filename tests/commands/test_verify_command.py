@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.commands.running import trimaran
+
+PLANTED = Path(__file__).with_name("planted_jobs.py")
 
 
 def test_a_run_says_how_near_its_first_steps_were_to_one_process(tmp_path: Path) -> None:
@@ -16,3 +19,12 @@ def test_a_run_says_how_near_its_first_steps_were_to_one_process(tmp_path: Path)
     assert 0 <= found["difference"] <= found["limit"] < 0.01
     report = json.loads((tmp_path / document["run_dir"] / "report.json").read_text())
     assert report["verified"] == found
+
+
+@pytest.mark.parametrize("strategy", ["one device", "pp2 gpipe m2"])
+def test_a_forward_that_writes_to_its_batch_agrees(tmp_path: Path, strategy: str) -> None:
+    """A batch is added up several times, from as it was read."""
+    options = ("--strategy", strategy, "--epochs", "1", "--verify", "2", "--json")
+    done = trimaran("train", f"{PLANTED}:in_place", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verified"]["steps"] == 2

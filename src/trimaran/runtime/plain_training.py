@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
-from trimaran.graph.batches import call_model, compute_loss
+from trimaran.graph.batches import call_model, compute_loss, copied_batch
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.optimizers import trained_parameters
 from trimaran.graph.randomness import RandomState, find_moved
@@ -218,7 +218,8 @@ class PlainTraining:
                     buffer.copy_(start[name])
             before = state.device
             for batch in microbatches:
-                placed = place_batch(batch, precision=precision, device=self._device)
+                # A forward may write to it, and each batch is added up several times.
+                placed = copied_batch(place_batch(batch, precision=precision, device=self._device))
                 model.zero_grad(set_to_none=True)
                 with _called(model, found.order), autocast(precision, self._device):
                     one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
