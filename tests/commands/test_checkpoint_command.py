@@ -157,7 +157,7 @@ class TestTrain:
         job, weights = f"{folder / 'job.py'}:make_job", folder / "expected.safetensors"
         for options, text in (
             (("--weights", tmp_path / "other.safetensors"), "it has w, which the model has not"),
-            (("--weights", tmp_path / "none"), "no file of weights"),
+            (("--weights", tmp_path / "none"), "there is no "),
             (("--weights", weights, "--resume", folder / "run"), "give one of them"),
             (("--weights", weights, "--with-optimizer"), "no state of an optimizer"),
             (("--trust-pickle",), "--weights"),

@@ -968,6 +968,7 @@ READERS: Mapping[str, Reader] = {
 INTERNAL: Mapping[str, str] = {
     "trimaran/features/export/pytorch.py": "templates of the package",
     "trimaran/features/export/launching.py": "likewise",
+    "trimaran/jobs/builtin.py": "images of scikit-learn's package, and their order in this one",
     "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",
     "trimaran/rehearsal/record.py": "likewise",
     "trimaran/rehearsal/launch.py": "likewise, and what the kernel says of processes",
