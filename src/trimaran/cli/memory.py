@@ -135,5 +135,6 @@ def memory(
             print_estimate(out, found, chart=chart, storages=storages)
             # The --budget of a plan is money.
             room = None if budget is None or "%" in budget else budget
-            words = following("plan", without=("--budget",), cluster=f"8x{device.strip()}", memory=room)
+            together = None if batch is None else 8 * batch
+            words = following("plan", without=("--budget",), cluster=f"8x{device.strip()}", memory=room, batch=together)
             print_next(out, words, "on 8 of them")

@@ -100,7 +100,10 @@ def test_what_is_mistyped_is_said_in_two_lines_with_the_page_that_helps(command:
 @pytest.mark.sweep
 def test_the_memory_of_a_card_is_no_money_in_the_plan_that_follows() -> None:
     """A step of lenet on a card; the page ends with the command that plans it on eight of them."""
-    words = "memory lenet --device titan-x --budget 8GiB --no-largest-batch"
+    words = "memory lenet --device titan-x --batch 64 --budget 8GiB --no-largest-batch"
     found = CliRunner().invoke(app, words.split(), env={"COLUMNS": "80"})
     assert found.exit_code == 0
-    assert found.stdout.endswith("Next, on 8 of them: trimaran plan lenet --memory 8GiB --cluster 8xtitan-x\n")
+    # The batch is that of one of them.
+    following = " ".join(found.stdout.replace("\\\n", "").split())
+    said = "Next, on 8 of them: trimaran plan lenet --memory 8GiB --cluster 8xtitan-x --batch 512"
+    assert following.endswith(said)
