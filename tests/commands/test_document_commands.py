@@ -240,7 +240,6 @@ def check(page: Path, folder: Path, *, long: bool) -> None:
         run(command, folder)
 
 
-@pytest.mark.sweep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "page", [page for page in WITH_COMMANDS if [*chosen(page, long=False)]], ids=lambda page: page.stem
