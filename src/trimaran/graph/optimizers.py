@@ -572,7 +572,8 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
         if _runs_with_closure(job, starts, gradients):
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
-    common |= {"draws": together.drew, "tried": tried, "schedule_reads": _read_by_schedule(job, starts, gradients)}
+    reads = _read_by_schedule(job, trained, list(options), tried)
+    common |= {"draws": together.drew, "tried": tried, "schedule_reads": reads}
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
@@ -582,12 +583,19 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     return OptimizerTraits(**common, elementwise=not reason, reason=reason)
 
 
-def _read_by_schedule(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]]) -> ScheduleReads:
-    """What the job's schedule sets options by: gradients, or other tensors of what it is given, or their number."""
+def _read_by_schedule(job: Job, trained: Trained, names: Sequence[str], tried: Sequence[str]) -> ScheduleReads:
+    """What the job's schedule sets options by: gradients, or other tensors of what it is given, or their number.
+
+    Args:
+        job: of the schedule
+        trained: parameters
+        names: of those that the optimizer holds
+        tried: names of some that stand for all of them
+    """
     if job.lr_schedule is None:
         return ""
 
-    def along(named: Named, steps: Sequence[Sequence[torch.Tensor]], *, forgotten: bool = True) -> list[list[Any]]:
+    def along(named: Named, steps: Sequence[Sequence[torch.Tensor]], *, forgotten: bool = True) -> list[Any] | None:
         # One that counts its calls counts from where it was.
         held = HeldState({"optimizer": job.optimizer, "schedule": job.lr_schedule})
         try:
@@ -598,27 +606,41 @@ def _read_by_schedule(job: Job, starts: Named, gradients: Sequence[Sequence[torc
     def half(one: torch.Tensor) -> torch.Tensor:
         return one[: 1 + len(one) // 2] if one.ndim else one
 
+    starts, gradients = stand_ins(trained, names)
+    others = (
+        [(name, marked(2.0 * one, one)) for name, one in starts],
+        [[3.0 * one for one in step] for step in gradients],
+    )
+    halves = (
+        [(name, marked(half(one), one)) for name, one in starts],
+        [[half(one) for one in step] for step in gradients],
+    )
+    places = [place for place, name in enumerate(names) if name in tried]
+    fewer = [starts[place] for place in places], [[step[place] for place in places] for step in gradients]
     try:
         together = along(starts, gradients)
+        if together is None:
+            return ""
         if not same(together, along(starts, gradients, forgotten=False)):
             return "gradients"
-        for number, start in enumerate(starts):
-            alone = along([start], [[step[number]] for step in gradients])
-            if not same(alone, [one[number : number + 1] for one in together]):
+        some = [[one[place] for place in places] for one in together]
+        for (named, steps), expected in ((others, together), (halves, together), (fewer, some)):
+            if (found := along(named, steps)) is not None and not same(found, expected):
                 return "parameters"
-        halves = [(name, marked(half(one), one)) for name, one in starts]
-        in_parts = along(halves, [[half(one) for one in step] for step in gradients])
-        return "" if same(in_parts, together) else "parameters"
-    except Exception:  # noqa: BLE001 it is the user's, and wants what small tensors have not
-        return ""
+    except Exception:  # noqa: BLE001 - it is the user's; what fails on these tensors reads them, or counts them
+        return "parameters"
+    return ""
 
 
 def _along_schedule(
     job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, forgotten: bool
-) -> list[list[Any]]:
-    """The options of each tensor, at first and after each step of the schedule."""
+) -> list[Any] | None:
+    """The options of each tensor, at first and after each step of the schedule; None: the optimizer fails on them."""
     named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
-    optimizer = make_optimizer(job, Trained(named))
+    try:
+        optimizer = make_optimizer(job, Trained(named))
+    except InputError:
+        return None
     schedule = make_schedule(job, optimizer)
     without_hooks(optimizer)
 
@@ -630,12 +652,18 @@ def _along_schedule(
     for step in gradients if not takes_metric(schedule) else ():
         for (_, parameter), gradient in zip(named, step, strict=True):
             parameter.grad = gradient.clone()
-        optimizer.step()
+        try:
+            optimizer.step()
+        except Exception:  # noqa: BLE001 - it may need all parameters
+            return None
         for _, parameter in named if forgotten else ():
             parameter.grad = None
         try:
             schedule.step()
-        except Exception:  # noqa: BLE001 it has come to its end; the run tells where
+        except Exception:
+            if len(options) == 1:
+                raise
+            # It has come to its end; the run tells where.
             break
         options.append(now())
     return options

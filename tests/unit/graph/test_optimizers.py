@@ -245,6 +245,8 @@ COUNTED = [0]
         (lambda made: sum(float(one.detach().norm()) for one in held(made)), "parameters"),
         (lambda made: sum(float(one["momentum_buffer"].sum()) for one in made.state.values()), "parameters"),
         (lambda made: len(held(made)), "parameters"),
+        (lambda made: float(held(made)[7].detach().norm()), "parameters"),
+        (lambda made: abs(float(held(made)[0].detach()[9, 5])), "parameters"),
         (lambda made: sum(float(one.grad.norm()) for one in held(made) if one.grad is not None), "gradients"),
         (lambda made: COUNTED.__setitem__(0, COUNTED[0] + 1) or COUNTED[0], ""),
     ],
