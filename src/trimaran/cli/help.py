@@ -3,6 +3,7 @@
 Pages are plain text of at most 80 columns. Types have no column: what an option takes stands behind its name.
 """
 
+import contextlib
 import inspect
 import re
 import shutil
@@ -246,6 +247,13 @@ def _mistyped(error: Any) -> str:
         return said
     for pattern, plain in _PLAIN:
         said = pattern.sub(plain, said)
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", said.replace("(s)", ""))
+    if extra and any("--strategy" in option.opts for option in context.command.params):
+        with contextlib.suppress(InputError):
+            from trimaran.program.strategy import read_strategy
+
+            read_strategy(extra[1])
+            said = f'a strategy stands behind its option: --strategy "{extra[1]}"'
     return f"{said}\n`{context.command_path} --help` says what it takes"
 
 
