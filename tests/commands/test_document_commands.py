@@ -3,8 +3,8 @@
 Commands of a page run in one folder, in which lie files that the page takes for granted (`given`), so that one finds
 what an earlier one has written. `runs/NAME` is the first run of the page, or one that is given; where a command goes on
 from a checkpoint, the first that has one. Where the test may run on fewer than four cores, four local devices are two.
-What is not run stands in `NOT_RUN`, what takes more than some seconds in `LONG`, what fails on purpose in `FAILING`,
-each with its reason; a line of these tables that nothing needs any more fails too. (Blocks of `console` are run, and
+What is not run stands in `NOT_RUN`, what only the sweeps run in `LONG`, what fails on purpose in `FAILING`, each with
+its reason; a line of these tables that nothing needs any more fails too. (Blocks of `console` are run, and
 compared, by `test_documents.py`.)
 """
 
@@ -28,6 +28,7 @@ from trimaran.base.system import allowed_cores
 NOT_RUN = {
     "pip ": "scripts/newcomer.py builds and installs the wheel",
     "torchtitan.train": "torchtitan is not among what tests need",
+    "--rehearse --to torchtitan": "torchtitan is not among what tests need",
     "nvidia-smi": "needs a GPU's driver",
     "--rdzv-endpoint": "needs two nodes; tests/engines starts this on emulated ones",
     "srun": "a script of Slurm; tests/engines runs it by emulated daemons",
@@ -41,30 +42,31 @@ NOT_RUN = {
 """What a command contains that is not run, with the reason."""
 
 LONG = {
-    "trimaran validate": "predicts all published rows",
+    "trimaran validate $": "predicts all published rows",
+    "validate --family": "predicts most published rows",
     "trimaran reproduce": "plans all networks of a study",
     "trimaran converge": "trains to a target, again and again",
+    "--gradient-noise": "trains to a target",
     "trimaran crossover": "tries many devices and widths",
-    "trimaran observe": "watches a whole script",
-    "trimaran rehearse": "starts ranks",
+    "trimaran emulate": "starts ranks, again and again",
+    "train.py --steps 1 $": "starts ranks",
     "--rehearse": "starts ranks",
-    "trimaran emulate": "starts ranks",
-    "trimaran train": "trains",
-    "trimaran profile": "trains",
-    "trimaran checkpoint": "needs a training",
-    "torchrun": "trains",
-    "--devices 2 ": "measures on ranks",
-    "--devices 4 ": "measures on ranks",
-    "--objective": "measures, or plans for many batches",
+    "--stalls": "trains with each part slowed down",
+    "--why-not": "measures on ranks",
+    "--strategy dp2": "measures on ranks",
+    "--workers 4": "measures loading on ranks",
+    "--forbid cache": "measures loading on ranks",
+    "--tp 2 --forbid pp": "measures on ranks",
+    "--oversubscribe": "measures on ranks",
+    "--link 200Mb/s": "measures on ranks",
+    "--objective time --curve curve.json": "measures many batches",
+    "--devices 2 --allow placement": "solves for a placement",
     "trimaran memory config.json": "plans the memory of a large step",
-    "--sync kvstore,nccl": "tries many batches",
 }
-"""What a command contains that is run only where `TRIMARAN_WHOLE_DOCUMENTS` is set, with the reason."""
+"""What a command contains that takes more than ten seconds and is run by the sweeps alone, with the reason."""
 
 FAILING = {"train.py --steps 1": (3, "the tutorial shows a script that runs out of memory, and what would help")}
 """What a command contains that ends with another exit code than 0: that code, with the reason."""
-
-WHOLE = "TRIMARAN_WHOLE_DOCUMENTS"
 
 
 def commands(page: Path) -> list[str]:
@@ -81,8 +83,7 @@ def commands(page: Path) -> list[str]:
 
 
 def reason(command: str, table: dict[str, str]) -> str | None:
-    # With a space behind it: "--devices 2 " is not in "--devices 256".
-    return next((why for part, why in table.items() if part in f"{command} "), None)
+    return next((why for part, why in table.items() if part in f"{command} $"), None)
 
 
 WITH_COMMANDS = [page for page in PAGES if commands(page)]
@@ -248,10 +249,12 @@ def test_the_quick_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     check(page, tmp_path, long=False)
 
 
-@pytest.mark.skipif(not os.environ.get(WHOLE), reason=f"takes hours: {WHOLE}=1")
-@pytest.mark.timeout(7200)
+@pytest.mark.sweep
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "page", [page for page in WITH_COMMANDS if [*chosen(page, long=True)]], ids=lambda page: page.stem
+    "page",
+    [page for page in WITH_COMMANDS if [*chosen(page, long=True)] != [*chosen(page, long=False)]],
+    ids=lambda page: page.stem,
 )
 def test_all_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     check(page, tmp_path, long=True)
@@ -259,5 +262,5 @@ def test_all_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 def test_every_exception_is_needed() -> None:
     whole = "\n".join(block for page in PAGES for block in blocks(page, "bash"))
-    unused = [part for part in (*NOT_RUN, *LONG, *FAILING) if part not in whole]
+    unused = [part for part in (*NOT_RUN, *LONG, *FAILING) if part.removesuffix(" $") not in whole]
     assert not unused

@@ -8,6 +8,7 @@ from trimaran.base.precision import Precision
 from trimaran.graph.kernels.attribution import with_kept
 from trimaran.graph.kernels.workload import Workload
 from trimaran.graph.trace.live_bytes import StepMemory
+from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.input_pipeline import with_pipeline
@@ -23,27 +24,31 @@ from trimaran.pricing.kernels.software import RUNTIME, Software
 from trimaran.program.strategy import Execution
 
 
-def machine_problem(reference: str, request: PlanRequest) -> Problem:
+def machine_problem(reference: str, request: PlanRequest, sizes: Collection[int] = ()) -> Problem:
     """The problem of a search.
 
     Args:
         reference: of the job
         request: of the user
+        sizes: as for `machine_problems`
 
     Raises:
         InputError: no such job or machine, or more devices than there are
     """
     batch = request.batch or resolve(reference).global_batch_size
-    return machine_problems(reference, request, (batch,))[batch]
+    return machine_problems(reference, request, (batch,), sizes)[batch]
 
 
-def machine_problems(reference: str, request: PlanRequest, batches: Collection[int]) -> Mapping[int, Problem]:
+def machine_problems(
+    reference: str, request: PlanRequest, batches: Collection[int], sizes: Collection[int] = ()
+) -> Mapping[int, Problem]:
     """The problem at each of several batches: one graph, one table of costs.
 
     Args:
         reference: of the job
         request: of the user
         batches: samples of one update over all devices
+        sizes: microbatches of the strategies that will be asked about [samples]; empty: of all that a search may try
 
     Raises:
         InputError: no such job or machine, or more devices than there are
@@ -61,12 +66,6 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     graph = with_kept(graph_of(asked), memories(batch).kept)
     works = _workloads(reference, precision, request.options)
     executions = executions_of(request)
-    sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}
-    if len(batches) > 1:
-        # Gradients of many microbatches are added up where a batch is larger than its devices hold.
-        sizes |= {1 << power for power in range(max(batches).bit_length())}
-        shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}
-        sizes |= {share // number for share in shares for number in accumulations(share)}
     pipeline = pipeline_of(
         request.loading,
         JobSource(reference=reference),
@@ -78,7 +77,7 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
         graph,
         works,
         device=machine.node.device,
-        batches=sizes,
+        batches=sizes or _all_sizes(graph, devices, batches),
         softwares=softwares_of(request.software or RUNTIME, executions),
         memory_at=memories,
     )
@@ -100,6 +99,17 @@ def machine_problems(reference: str, request: PlanRequest, batches: Collection[i
     if pipeline is None:
         return problems
     return {batch: with_pipeline(problem, pipeline) for batch, problem in problems.items()}
+
+
+def _all_sizes(graph: Graph, devices: int, batches: Collection[int]) -> set[int]:
+    """Sizes of the microbatches of all strategies [samples]."""
+    sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}
+    if len(batches) > 1:
+        # Gradients of many microbatches are added up where a batch is larger than its devices hold.
+        sizes |= {1 << power for power in range(max(batches).bit_length())}
+        shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}
+        sizes |= {share // number for share in shares for number in accumulations(share)}
+    return sizes
 
 
 def executions_of(request: PlanRequest) -> tuple[Execution, ...]:

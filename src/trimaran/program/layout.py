@@ -16,6 +16,7 @@ they are of one group, which keeps its order, and no scatter should wait for a s
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trimaran.program.rules.positions import Index, Spot
 from trimaran.program.strategy import Strategy
@@ -60,7 +61,7 @@ class Layout:
 
     def replicas(self, row: int, shard: int = 0) -> tuple[int, ...]:
         """The ranks of a shard of a row, over all replicas."""
-        return tuple(self.rank(replica, row, shard) for replica in range(self.dp))
+        return _every(self.width * self.tp, self.rank(0, row, shard), self.dp)
 
     def shards(self, replica: int, row: int) -> tuple[int, ...]:
         """The ranks that share the tensors of a row of a replica."""
@@ -79,6 +80,12 @@ class Layout:
     def everyone(self) -> tuple[int, ...]:
         """All ranks."""
         return tuple(range(self.dp * self.width * self.tp))
+
+
+@lru_cache(maxsize=1024)
+def _every(stride: int, first: int, count: int) -> tuple[int, ...]:
+    """Ranks at equal distances; all members of a group share one tuple."""
+    return tuple(range(first, first + count * stride, stride))
 
 
 def strategy_layout(strategy: Strategy) -> Layout:

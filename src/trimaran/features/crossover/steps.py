@@ -102,14 +102,15 @@ class Workers:
         key = width, batch, devices
         if key not in self._steps:
             workers = devices // width
-            problem = machine_problem(self.reference, self._asked(devices, workers * batch, _STAGES))
             strategy = dataclasses.replace(self._best[width, batch].strategy, dp=workers)
+            asked = self._asked(devices, workers * batch, _STAGES)
+            problem = machine_problem(self.reference, asked, {batch // strategy.microbatches})
             self._steps[key] = assess(strategy, problem).step_time_s
         return self._steps[key]
 
     def speedups(self, width: int) -> Mapping[str, float]:
         """The best speedup of each kind of model parallelism at the base batch, by the names of `_KINDS`."""
-        problem = machine_problem(self.reference, self._asked(width, self.base_batch, _STAGES))
+        problem = self._problem(width, self.base_batch)
         alone_s = one_device(problem).step_time_s
         found: dict[str, float] = {}
         for one in self._searched(width):
@@ -119,7 +120,7 @@ class Workers:
         return found
 
     def _worker(self, width: int, batch: int) -> Worker:
-        problem = machine_problem(self.reference, self._asked(width, batch, _STAGES))
+        problem = self._problem(width, batch)
         alone_s = one_device(problem).step_time_s
         tried = [found for one in self._searched(width) if (found := _again(one, problem)) is not None]
         best = min(tried, key=lambda found: found.step_time_s, default=None)
@@ -142,7 +143,8 @@ class Workers:
         """Stages and sharded operations; then a placement, whose solver takes long, where its bound is below them."""
         found = self._candidates(width, _STAGES)
         least_s = min((one.step_time_s for one in found), default=float("inf"))
-        problem = machine_problem(self.reference, self._asked(width, self.base_batch, _PLACED))
+        asked = self._asked(width, self.base_batch, _PLACED)
+        problem = machine_problem(self.reference, asked, {self.base_batch})
         if _chain_s(problem) < least_s:
             found += self._candidates(width, _PLACED)
         return _best_of_kinds(found)
@@ -154,6 +156,11 @@ class Workers:
             self.notes[width] = f"no model parallelism over {width} devices: {error.message}"
             return []
         return [one for one in (found.candidates if found else ()) if one.strategy.devices > 1]
+
+    def _problem(self, width: int, batch: int) -> Problem:
+        """A worker with what was found for it, and one device."""
+        sizes = {batch, *(batch // one.strategy.microbatches for one in self._searched(width))} - {0}
+        return machine_problem(self.reference, self._asked(width, batch, _STAGES), sizes)
 
     def _asked(self, width: int, batch: int, pins: Pins) -> PlanRequest:
         return dataclasses.replace(self.request, devices=width, batch=batch, pins=pins, gap=_GAP)
