@@ -46,24 +46,22 @@ LONG = {
     "validate --family": "predicts most published rows",
     "trimaran reproduce": "plans all networks of a study",
     "trimaran converge": "trains to a target, again and again",
-    "--gradient-noise": "trains to a target",
+    "trimaran train": "trains",
+    "trimaran checkpoint": "needs a training",
     "trimaran crossover": "tries many devices and widths",
     "trimaran emulate": "starts ranks, again and again",
     "train.py --steps 1 $": "starts ranks",
     "--rehearse": "starts ranks",
     "--stalls": "trains with each part slowed down",
     "--why-not": "measures on ranks",
-    "--strategy dp2": "measures on ranks",
-    "--workers 4": "measures loading on ranks",
-    "--forbid cache": "measures loading on ranks",
+    "make_job --devices 2": "measures on ranks",
+    "plan digits": "measures on ranks",
     "--tp 2 --forbid pp": "measures on ranks",
-    "--oversubscribe": "measures on ranks",
     "--link 200Mb/s": "measures on ranks",
-    "--objective time --curve curve.json": "measures many batches",
     "--devices 2 --allow placement": "solves for a placement",
     "trimaran memory config.json": "plans the memory of a large step",
 }
-"""What a command contains that takes more than ten seconds and is run by the sweeps alone, with the reason."""
+"""What a command contains that is run by the sweeps alone, as it takes many seconds, with the reason."""
 
 FAILING = {"train.py --steps 1": (3, "the tutorial shows a script that runs out of memory, and what would help")}
 """What a command contains that ends with another exit code than 0: that code, with the reason."""
