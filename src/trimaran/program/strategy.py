@@ -300,7 +300,7 @@ class Degrees:
     @property
     def expert_data(self) -> int:
         """Replicas of each expert."""
-        return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
+        return self.dp * self.tp * self.cp // (self.ep * self.expert_ranks) or 1
 
     @property
     def state_ranks(self) -> int:
@@ -315,7 +315,7 @@ class Degrees:
     @property
     def expert_state_ranks(self) -> int:
         """The same of experts: their replicas are in as many groups."""
-        return max(1, self.expert_data * self.state_ranks // (self.dp * self.cp))
+        return self.expert_data * self.state_ranks // (self.dp * self.cp) or 1
 
 
 def devices_of_ranks(degrees: Degrees) -> tuple[int, ...]:

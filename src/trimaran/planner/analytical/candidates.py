@@ -48,6 +48,7 @@ from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
     RankTraffic,
+    ReplicaStep,
     TransformerStep,
     head_forward,
     host_update_seconds,
@@ -57,7 +58,7 @@ from trimaran.pricing.analytical.step_time import (
     peak_of,
     prediction_forward,
     rank_traffic,
-    step_alone,
+    replica_step,
     step_constants,
     transformer_step,
 )
@@ -334,8 +335,13 @@ class AnalyticalModel:
             lenient=problem.lenient,
         )
 
-    def step(self, strategy: Strategy) -> TransformerStep:
-        """Time of a step, whether it fits or not."""
+    def step(self, strategy: Strategy, alone: ReplicaStep | None = None) -> TransformerStep:
+        """Time of a step, whether it fits or not.
+
+        Args:
+            strategy: of the problem
+            alone: the step of its replica, where it is known; None: it is not
+        """
         problem = self.problem
         return transformer_step(
             problem.shape,
@@ -345,12 +351,13 @@ class AnalyticalModel:
             exchange=self._exchange,
             constants=step_constants(),
             host_update_s=self._host_update_s if strategy.offload else 0.0,
+            alone=alone,
         )
 
-    def step_alone(self, strategy: Strategy) -> float:
-        """A bound of a step: without exchanges between replicas and the update [s]."""
+    def alone(self, strategy: Strategy) -> ReplicaStep:
+        """The step of one replica, without exchanges with others and without the update."""
         problem = self.problem
-        return step_alone(
+        return replica_step(
             problem.shape,
             strategy,
             problem.program,
@@ -576,16 +583,33 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
         yield from box.groups(problem)
 
 
+class Family(NamedTuple):
+    """Strategies that differ in what replicas shard and where it is; the step of a replica they have in common.
+
+    Attributes:
+        first: with nothing sharded
+        states: in which they differ, by fields of `Strategy`
+    """
+
+    first: Strategy
+    states: tuple[Mapping[str, Any], ...] = ({},)
+
+    @property
+    def members(self) -> Iterator[Strategy]:
+        """Each of them."""
+        for state in self.states:
+            yield varied(self.first, **state)
+
+
 def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
     """Strategies of a group: chunks, schedules, layers of stages, sharding, and as little recomputed as fits."""
-    for one in plain_members(problem, group):
-        yield one
-        yield from partly_recomputed(problem, one)
+    for family in families(problem, group):
+        for one in family.members:
+            yield one
+            yield from partly_recomputed(problem, one)
 
 
-def plain_members(
-    problem: AnalyticalProblem, group: Strategy, *, without: Collection[ZeroStage] = ()
-) -> Iterator[Strategy]:
+def families(problem: AnalyticalProblem, group: Strategy, *, without: Collection[ZeroStage] = ()) -> Iterator[Family]:
     """The same without what is recomputed only where it fits no other way, which takes longer.
 
     Args:
@@ -593,23 +617,35 @@ def plain_members(
         group: a strategy of it
         without: levels of ZeRO that are left out
     """
-    states = [state for state in zero_levels(problem, group) if state[0] not in without]
+    states = tuple(
+        {"zero": zero, "shard_ranks": share, "offload": offload}
+        for (zero, share), offload in product(zero_levels(problem, group), _offloads(problem))
+        if zero not in without
+    )
     for schedule, chunks in _orders(problem, group) if states else ():
         together = _group(problem, group.pp, group.microbatches) if chunks > 1 else 0
         for layers in _segment_layers(problem, group, chunks):
-            for (zero, share), offload in product(states, _offloads(problem)):
-                one = varied(
+            family = Family(
+                varied(
                     group,
                     chunks=chunks,
                     segment_layers=layers,
                     microbatch_group=together if together > group.pp else 0,
-                    zero=zero,
-                    shard_ranks=share,
                     schedule=schedule,
-                    offload=offload,
-                )
-                if not offload or host_has_room(problem, one):
-                    yield one
+                ),
+                states,
+            )
+            if "optimizer-offload" in problem.pins.special or problem.pins.offload:
+                family = _with_room(problem, family)
+            yield family
+
+
+def _with_room(problem: AnalyticalProblem, family: Family) -> Family:
+    """The same without what hosts have no room for."""
+    fitting = zip(family.states, family.members, strict=True)
+    return family._replace(
+        states=tuple(state for state, one in fitting if not one.offload or host_has_room(problem, one))
+    )
 
 
 def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:

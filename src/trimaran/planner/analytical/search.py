@@ -38,13 +38,14 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalProblem,
     Box,
     Choice,
+    Family,
     Least,
     boxes,
     boxes_below,
+    families,
     members,
     only_whole,
     partly_recomputed,
-    plain_members,
     recomputed_before_layers,
     varied,
     zero_levels,
@@ -342,7 +343,7 @@ class _Hunt:
             if later_s > bound_s:
                 return [(later_s, devices, what._replace(is_delayed=True))]
         hopeless = self._hopeless_levels(model, group)
-        found = self._timed(plain_members(model.problem, group, without=hopeless), bound_s, devices)
+        found = self._timed(families(model.problem, group, without=hopeless), bound_s, devices)
         if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:
             # So long nothing fitted: what takes longest needs least, and is better than no answer.
             found = [self.settled(node) or node for node in found]
@@ -351,20 +352,22 @@ class _Hunt:
             self.rejected["does not fit the memory of a device"] += 1
         return found
 
-    def _timed(
-        self, strategies: Iterable[Strategy], bound_s: float, devices: int, *, is_last: bool = False
-    ) -> list[_Node]:
+    def _timed(self, families: Iterable[Family], bound_s: float, devices: int, *, is_last: bool = False) -> list[_Node]:
         """Strategies with their steps, as far as they may matter; memory is looked at later, of the fastest first."""
         model, found, most_s = self.model(devices), list[_Node](), self.ratio * self.best_s
-        for strategy in strategies:
-            self._spend(PRICED_S)
-            least_s = model.step_alone(strategy)
-            step = None if math.isinf(most_s) or least_s > most_s else model.step(strategy)
-            seconds = least_s if step is None else step.seconds
-            if seconds <= most_s:
-                found.append((seconds, devices, _Timed(strategy, step, bound_s, is_last)))
-            else:
-                self._slower += 1
+        for family in families:
+            self._spend(PRICED_S * len(family.states))
+            alone = model.alone(family.first)
+            if alone.bound_s > most_s:
+                self._slower += len(family.states)
+                continue
+            for strategy in family.members:
+                step = None if math.isinf(most_s) else model.step(strategy, alone)
+                seconds = alone.bound_s if step is None else step.seconds
+                if seconds <= most_s:
+                    found.append((seconds, devices, _Timed(strategy, step, bound_s, is_last)))
+                else:
+                    self._slower += 1
         return found
 
     def settled(self, node: _Node) -> _Node | None:
@@ -404,7 +407,8 @@ class _Hunt:
             self.rejected["does not fit the memory of a device"] += 1
         if one.is_last or (fits and fitting[0] is one.strategy):
             return ()
-        return self._timed(partly_recomputed(model.problem, one.strategy), one.bound_s, devices, is_last=True)
+        some = map(Family, partly_recomputed(model.problem, one.strategy))
+        return self._timed(some, one.bound_s, devices, is_last=True)
 
     def _delayed(self, model: AnalyticalModel, what: _Group, group: Strategy, bound_s: float) -> float:
         """The bound of a group with enough layers recomputed that it needs at most a tenth above what there is.

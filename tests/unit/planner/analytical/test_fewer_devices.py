@@ -177,4 +177,4 @@ def test_a_step_is_not_shorter_than_without_exchanges_of_replicas() -> None:
     model = AnalyticalModel(problem=asked)
     for group in list(groups(asked, Counter()))[::23]:
         for one in members(asked, group):
-            assert model.step_alone(one) <= model.step(one).seconds
+            assert model.alone(one).bound_s <= model.step(one).seconds
