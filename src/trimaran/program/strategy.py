@@ -396,6 +396,11 @@ class Strategy(Degrees):
     compression: Compression | None = None
     feeding: Feeding = IN_LINE
 
+    def __hash__(self) -> int:
+        """By the figures in which strategies of a search differ most: it asks for it very often."""
+        counts = self.dp, self.pp, self.tp, self.cp, self.ep, self.chunks, self.microbatches
+        return hash((*counts, self.zero, self.recompute_layers, self.boundaries))
+
     @property
     def is_stale(self) -> bool:
         """Whether gradients are those of earlier weights, which is not the training of one process.

@@ -306,7 +306,7 @@ class AnalyticalModel:
         else:
             on = _On(stages=strategy.pp, replicas=strategy.dp, microbatches=number)
         least_s = _least_alone(problem, strategy, choice, on, self._exchange)
-        return least_s * passes(problem, strategy.pp, number) / strategy.pp * slowest_factor(strategy.devices)
+        return least_s * self._passes(strategy) / strategy.pp * slowest_factor(strategy.devices)
 
     def bound_alone(self, strategy: Strategy, choice: "Choice") -> float:
         """The same bound without exchanges, which the same work has on any number of devices [s].
@@ -316,8 +316,19 @@ class AnalyticalModel:
             choice: in place of that of the strategy
         """
         least_s = _least_alone(self.problem, strategy, choice, _On(), None)
-        least_s *= passes(self.problem, strategy.pp, strategy.microbatches) / strategy.pp
+        least_s *= self._passes(strategy) / strategy.pp
         return least_s * slowest_factor(strategy.devices)
+
+    def _passes(self, strategy: Strategy) -> float:
+        """`passes` of a strategy, computed once."""
+        key = strategy.pp, strategy.microbatches
+        if key not in self._known_passes:
+            self._known_passes[key] = passes(self.problem, *key)
+        return self._known_passes[key]
+
+    @cached_property
+    def _known_passes(self) -> dict[tuple[int, int], float]:
+        return {}
 
     def admitted(self, strategy: Strategy) -> tuple[Strategy, RankMemory]:
         """A strategy as it fits, with types of gradients and of the optimizer that make it, and its largest rank.
@@ -400,8 +411,8 @@ _EXCHANGES: dict[tuple[int, int, float], MachineExchange] = {}
 
 _MOST_EXCHANGES = 256
 
-_ALONE: dict[tuple[Any, ...], tuple[Machine, float]] = {}
-"""Bounds that are known, with the machine that their keys name by identity."""
+_ALONE: dict[tuple[Any, ...], tuple[tuple[TransformerShape, Program, Machine], float]] = {}
+"""Bounds that are known, with what their keys name by identity."""
 
 _MOST_ALONE = 100_000
 
@@ -427,8 +438,8 @@ def _least_alone(
         exchange: prices collectives; None: they cost nothing
     """
     key = (
-        problem.shape,
-        problem.program,
+        id(problem.shape),
+        id(problem.program),
         id(problem.machine),
         exchange and (exchange.ranks, strategy.tensor_overlap, strategy.rank_order),
         (strategy.tp, strategy.cp, strategy.sequence_parallel, strategy.microbatch),
@@ -450,7 +461,8 @@ def _least_alone(
             constants=step_constants(),
             filling=0.0,
         )
-        _ALONE[key] = problem.machine, least_s / on.microbatches * on.stages
+        named = problem.shape, problem.program, problem.machine
+        _ALONE[key] = named, least_s / on.microbatches * on.stages
     return _ALONE[key][1]
 
 
@@ -619,7 +631,7 @@ def families(problem: AnalyticalProblem, group: Strategy, *, without: Collection
     """
     states = tuple(
         {"zero": zero, "shard_ranks": share, "offload": offload}
-        for (zero, share), offload in product(zero_levels(problem, group), _offloads(problem))
+        for (zero, share), offload in product(zero_levels(problem, group), offloads(problem))
         if zero not in without
     )
     for schedule, chunks in _orders(problem, group) if states else ():
@@ -642,10 +654,12 @@ def families(problem: AnalyticalProblem, group: Strategy, *, without: Collection
 
 def _with_room(problem: AnalyticalProblem, family: Family) -> Family:
     """The same without what hosts have no room for."""
-    fitting = zip(family.states, family.members, strict=True)
-    return family._replace(
-        states=tuple(state for state, one in fitting if not one.offload or host_has_room(problem, one))
+    fitting = (
+        state
+        for state in family.states
+        if not state["offload"] or host_has_room(problem, varied(family.first, **state))
     )
+    return family._replace(states=tuple(fitting))
 
 
 def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:
@@ -746,7 +760,8 @@ def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) ->
     return (pins.segment_layers,) if right else ()
 
 
-def _offloads(problem: AnalyticalProblem) -> tuple[bool, ...]:
+def offloads(problem: AnalyticalProblem) -> tuple[bool, ...]:
+    """Whether the optimizer's state is in the memory of the host: what is tried."""
     pins = problem.pins
     if pins.offload is not None:
         return (pins.offload,)

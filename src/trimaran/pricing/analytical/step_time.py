@@ -110,8 +110,7 @@ _FUSED_BACKWARD = 2.5
 Found = TypeVar("Found")
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """Products of an `m x k` with a `k x n` matrix.
 
     Attributes:
