@@ -110,7 +110,8 @@ _FUSED_BACKWARD = 2.5
 Found = TypeVar("Found")
 
 
-class Product(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Product:
     """Products of an `m x k` with a `k x n` matrix.
 
     Attributes:
