@@ -300,7 +300,7 @@ class Degrees:
     @property
     def expert_data(self) -> int:
         """Replicas of each expert."""
-        return max(1, self.devices // (self.pp * self.ep * self.expert_ranks))
+        return self.dp * self.tp * self.cp // (self.ep * self.expert_ranks) or 1
 
     @property
     def state_ranks(self) -> int:
@@ -315,7 +315,7 @@ class Degrees:
     @property
     def expert_state_ranks(self) -> int:
         """The same of experts: their replicas are in as many groups."""
-        return max(1, self.expert_data * self.state_ranks // (self.dp * self.cp))
+        return self.expert_data * self.state_ranks // (self.dp * self.cp) or 1
 
 
 def devices_of_ranks(degrees: Degrees) -> tuple[int, ...]:
@@ -395,6 +395,11 @@ class Strategy(Degrees):
     device_order: tuple[int, ...] = ()
     compression: Compression | None = None
     feeding: Feeding = IN_LINE
+
+    def __hash__(self) -> int:
+        """By the figures in which strategies of a search differ most: it asks for it very often."""
+        counts = self.dp, self.pp, self.tp, self.cp, self.ep, self.chunks, self.microbatches
+        return hash((*counts, self.zero, self.recompute_layers, self.boundaries))
 
     @property
     def is_stale(self) -> bool:

@@ -48,6 +48,7 @@ from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
     RankTraffic,
+    ReplicaStep,
     TransformerStep,
     head_forward,
     host_update_seconds,
@@ -57,7 +58,7 @@ from trimaran.pricing.analytical.step_time import (
     peak_of,
     prediction_forward,
     rank_traffic,
-    step_alone,
+    replica_step,
     step_constants,
     transformer_step,
 )
@@ -305,7 +306,7 @@ class AnalyticalModel:
         else:
             on = _On(stages=strategy.pp, replicas=strategy.dp, microbatches=number)
         least_s = _least_alone(problem, strategy, choice, on, self._exchange)
-        return least_s * passes(problem, strategy.pp, number) / strategy.pp * slowest_factor(strategy.devices)
+        return least_s * self._passes(strategy) / strategy.pp * slowest_factor(strategy.devices)
 
     def bound_alone(self, strategy: Strategy, choice: "Choice") -> float:
         """The same bound without exchanges, which the same work has on any number of devices [s].
@@ -315,8 +316,19 @@ class AnalyticalModel:
             choice: in place of that of the strategy
         """
         least_s = _least_alone(self.problem, strategy, choice, _On(), None)
-        least_s *= passes(self.problem, strategy.pp, strategy.microbatches) / strategy.pp
+        least_s *= self._passes(strategy) / strategy.pp
         return least_s * slowest_factor(strategy.devices)
+
+    def _passes(self, strategy: Strategy) -> float:
+        """`passes` of a strategy, computed once."""
+        key = strategy.pp, strategy.microbatches
+        if key not in self._known_passes:
+            self._known_passes[key] = passes(self.problem, *key)
+        return self._known_passes[key]
+
+    @cached_property
+    def _known_passes(self) -> dict[tuple[int, int], float]:
+        return {}
 
     def admitted(self, strategy: Strategy) -> tuple[Strategy, RankMemory]:
         """A strategy as it fits, with types of gradients and of the optimizer that make it, and its largest rank.
@@ -334,8 +346,13 @@ class AnalyticalModel:
             lenient=problem.lenient,
         )
 
-    def step(self, strategy: Strategy) -> TransformerStep:
-        """Time of a step, whether it fits or not."""
+    def step(self, strategy: Strategy, alone: ReplicaStep | None = None) -> TransformerStep:
+        """Time of a step, whether it fits or not.
+
+        Args:
+            strategy: of the problem
+            alone: the step of its replica, where it is known; None: it is not
+        """
         problem = self.problem
         return transformer_step(
             problem.shape,
@@ -345,12 +362,13 @@ class AnalyticalModel:
             exchange=self._exchange,
             constants=step_constants(),
             host_update_s=self._host_update_s if strategy.offload else 0.0,
+            alone=alone,
         )
 
-    def step_alone(self, strategy: Strategy) -> float:
-        """A bound of a step: without exchanges between replicas and the update [s]."""
+    def alone(self, strategy: Strategy) -> ReplicaStep:
+        """The step of one replica, without exchanges with others and without the update."""
         problem = self.problem
-        return step_alone(
+        return replica_step(
             problem.shape,
             strategy,
             problem.program,
@@ -393,8 +411,8 @@ _EXCHANGES: dict[tuple[int, int, float], MachineExchange] = {}
 
 _MOST_EXCHANGES = 256
 
-_ALONE: dict[tuple[Any, ...], tuple[Machine, float]] = {}
-"""Bounds that are known, with the machine that their keys name by identity."""
+_ALONE: dict[tuple[Any, ...], tuple[tuple[TransformerShape, Program, Machine], float]] = {}
+"""Bounds that are known, with what their keys name by identity."""
 
 _MOST_ALONE = 100_000
 
@@ -420,8 +438,8 @@ def _least_alone(
         exchange: prices collectives; None: they cost nothing
     """
     key = (
-        problem.shape,
-        problem.program,
+        id(problem.shape),
+        id(problem.program),
         id(problem.machine),
         exchange and (exchange.ranks, strategy.tensor_overlap, strategy.rank_order),
         (strategy.tp, strategy.cp, strategy.sequence_parallel, strategy.microbatch),
@@ -443,7 +461,8 @@ def _least_alone(
             constants=step_constants(),
             filling=0.0,
         )
-        _ALONE[key] = problem.machine, least_s / on.microbatches * on.stages
+        named = problem.shape, problem.program, problem.machine
+        _ALONE[key] = named, least_s / on.microbatches * on.stages
     return _ALONE[key][1]
 
 
@@ -576,16 +595,33 @@ def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strat
         yield from box.groups(problem)
 
 
+class Family(NamedTuple):
+    """Strategies that differ in what replicas shard and where it is; the step of a replica they have in common.
+
+    Attributes:
+        first: with nothing sharded
+        states: in which they differ, by fields of `Strategy`
+    """
+
+    first: Strategy
+    states: tuple[Mapping[str, Any], ...] = ({},)
+
+    @property
+    def members(self) -> Iterator[Strategy]:
+        """Each of them."""
+        for state in self.states:
+            yield varied(self.first, **state)
+
+
 def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
     """Strategies of a group: chunks, schedules, layers of stages, sharding, and as little recomputed as fits."""
-    for one in plain_members(problem, group):
-        yield one
-        yield from partly_recomputed(problem, one)
+    for family in families(problem, group):
+        for one in family.members:
+            yield one
+            yield from partly_recomputed(problem, one)
 
 
-def plain_members(
-    problem: AnalyticalProblem, group: Strategy, *, without: Collection[ZeroStage] = ()
-) -> Iterator[Strategy]:
+def families(problem: AnalyticalProblem, group: Strategy, *, without: Collection[ZeroStage] = ()) -> Iterator[Family]:
     """The same without what is recomputed only where it fits no other way, which takes longer.
 
     Args:
@@ -593,23 +629,37 @@ def plain_members(
         group: a strategy of it
         without: levels of ZeRO that are left out
     """
-    states = [state for state in zero_levels(problem, group) if state[0] not in without]
+    states = tuple(
+        {"zero": zero, "shard_ranks": share, "offload": offload}
+        for (zero, share), offload in product(zero_levels(problem, group), offloads(problem))
+        if zero not in without
+    )
     for schedule, chunks in _orders(problem, group) if states else ():
         together = _group(problem, group.pp, group.microbatches) if chunks > 1 else 0
         for layers in _segment_layers(problem, group, chunks):
-            for (zero, share), offload in product(states, _offloads(problem)):
-                one = varied(
+            family = Family(
+                varied(
                     group,
                     chunks=chunks,
                     segment_layers=layers,
                     microbatch_group=together if together > group.pp else 0,
-                    zero=zero,
-                    shard_ranks=share,
                     schedule=schedule,
-                    offload=offload,
-                )
-                if not offload or host_has_room(problem, one):
-                    yield one
+                ),
+                states,
+            )
+            if "optimizer-offload" in problem.pins.special or problem.pins.offload:
+                family = _with_room(problem, family)
+            yield family
+
+
+def _with_room(problem: AnalyticalProblem, family: Family) -> Family:
+    """The same without what hosts have no room for."""
+    fitting = (
+        state
+        for state in family.states
+        if not state["offload"] or host_has_room(problem, varied(family.first, **state))
+    )
+    return family._replace(states=tuple(fitting))
 
 
 def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:
@@ -710,7 +760,8 @@ def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) ->
     return (pins.segment_layers,) if right else ()
 
 
-def _offloads(problem: AnalyticalProblem) -> tuple[bool, ...]:
+def offloads(problem: AnalyticalProblem) -> tuple[bool, ...]:
+    """Whether the optimizer's state is in the memory of the host: what is tried."""
     pins = problem.pins
     if pins.offload is not None:
         return (pins.offload,)
@@ -1073,7 +1124,8 @@ _ANY_GROUP_SINCE = 2024.83
 def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
     """Microbatches that a chunk of an interleaved pipeline computes before the next one; 0: it is not interleaved.
 
-    With experts larger groups are not tried: of 120 such plans seven had some, for up to twice the work of a search.
+    With experts larger groups are tried where the batch has a prime factor above seven, which few stages divide. With
+    other batches they are up to twice the work of a search, and of 69 such plans none had some.
 
     Source:
         NVIDIA/Megatron-LM, `microbatch_group_size_per_vp_stage`; pytorch/pytorch, distributed/pipelining/schedules.py,
@@ -1082,11 +1134,25 @@ def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
     program, rounds = problem.program, microbatches // stages
     if not microbatches % stages or not rounds:
         return stages if rounds else 0
-    if problem.shape.experts is not None:
+    if problem.shape.experts is not None and not _is_awkward(problem.batch):
         return 0
     if program.eager is not None:
         return 0 if microbatches % rounds else microbatches // rounds
     return microbatch_group(stages, microbatches) if program.tuned and program.year >= _ANY_GROUP_SINCE else 0
+
+
+@functools.cache
+def _is_awkward(batch: int) -> bool:
+    """Whether a batch has a prime factor above seven.
+
+    Example:
+        >>> [_is_awkward(batch) for batch in (1024, 840, 608)]
+        [False, False, True]
+    """
+    for prime in (2, 3, 5, 7):
+        while batch % prime == 0:
+            batch //= prime
+    return batch > 1
 
 
 def zero_levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[ZeroStage, int | None], ...]:

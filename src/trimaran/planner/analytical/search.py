@@ -38,13 +38,15 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalProblem,
     Box,
     Choice,
+    Family,
     Least,
     boxes,
     boxes_below,
+    families,
     members,
+    offloads,
     only_whole,
     partly_recomputed,
-    plain_members,
     recomputed_before_layers,
     varied,
     zero_levels,
@@ -206,6 +208,9 @@ IDLE_S = 6.5
 ASIDE_S = 0.4
 """Work on each question that is answered besides: half of the devices, a batch near by [s, likewise]."""
 
+GLANCE_S = 3.0
+"""Work on what may fit in place of a problem in which nothing does, until something fits [s, likewise]."""
+
 WORTH_NAMING = 0.02
 """A neighbouring batch that is faster per sample by a smaller share is not named."""
 
@@ -317,17 +322,19 @@ class _Hunt:
 
     def groups(self, box: Box) -> Iterator[_Node]:
         """The groups of a box with a microbatch with their bounds, as far as they may matter."""
-        model = self.model(box.devices)
-        whole = box.whole(model.problem)
+        model, most_s = self.model(box.devices), self.ratio * self.best_s
+        whole, beyond = box.whole(model.problem), None
         for choice in box.choices(model.problem):
             self._spend(BOUNDED_S)
-            bound_s, most_s = max(box.bound_s, model.bound_alone(whole, choice)), self.ratio * self.best_s
+            # What is recomputed comes on top of the same without, which comes first.
+            bound_s = math.inf if choice[:3] == beyond else max(box.bound_s, model.bound_alone(whole, choice))
             if bound_s <= most_s:
                 bound_s = max(bound_s, model.bound(whole, choice))
             if bound_s <= most_s:
                 yield bound_s, box.devices, _Group(whole, choice)
             else:
                 self._beyond += 1
+                beyond = beyond if choice.recomputed else choice[:3]
 
     def expand(self, node: _Node) -> Iterable[_Node]:
         """The microbatches of a box, their groups, the strategies of a group; one strategy is tried."""
@@ -342,7 +349,7 @@ class _Hunt:
             if later_s > bound_s:
                 return [(later_s, devices, what._replace(is_delayed=True))]
         hopeless = self._hopeless_levels(model, group)
-        found = self._timed(plain_members(model.problem, group, without=hopeless), bound_s, devices)
+        found = self._timed(families(model.problem, group, without=hopeless), bound_s, devices)
         if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:
             # So long nothing fitted: what takes longest needs least, and is better than no answer.
             found = [self.settled(node) or node for node in found]
@@ -351,20 +358,22 @@ class _Hunt:
             self.rejected["does not fit the memory of a device"] += 1
         return found
 
-    def _timed(
-        self, strategies: Iterable[Strategy], bound_s: float, devices: int, *, is_last: bool = False
-    ) -> list[_Node]:
+    def _timed(self, families: Iterable[Family], bound_s: float, devices: int, *, is_last: bool = False) -> list[_Node]:
         """Strategies with their steps, as far as they may matter; memory is looked at later, of the fastest first."""
         model, found, most_s = self.model(devices), list[_Node](), self.ratio * self.best_s
-        for strategy in strategies:
-            self._spend(PRICED_S)
-            least_s = model.step_alone(strategy)
-            step = None if math.isinf(most_s) or least_s > most_s else model.step(strategy)
-            seconds = least_s if step is None else step.seconds
-            if seconds <= most_s:
-                found.append((seconds, devices, _Timed(strategy, step, bound_s, is_last)))
-            else:
-                self._slower += 1
+        for family in families:
+            self._spend(PRICED_S * len(family.states))
+            alone = model.alone(family.first)
+            if alone.bound_s > most_s:
+                self._slower += len(family.states)
+                continue
+            for strategy in family.members:
+                step = None if math.isinf(most_s) else model.step(strategy, alone)
+                seconds = alone.bound_s if step is None else step.seconds
+                if seconds <= most_s:
+                    found.append((seconds, devices, _Timed(strategy, step, bound_s, is_last)))
+                else:
+                    self._slower += 1
         return found
 
     def settled(self, node: _Node) -> _Node | None:
@@ -404,7 +413,8 @@ class _Hunt:
             self.rejected["does not fit the memory of a device"] += 1
         if one.is_last or (fits and fitting[0] is one.strategy):
             return ()
-        return self._timed(partly_recomputed(model.problem, one.strategy), one.bound_s, devices, is_last=True)
+        some = map(Family, partly_recomputed(model.problem, one.strategy))
+        return self._timed(some, one.bound_s, devices, is_last=True)
 
     def _delayed(self, model: AnalyticalModel, what: _Group, group: Strategy, bound_s: float) -> float:
         """The bound of a group with enough layers recomputed that it needs at most a tenth above what there is.
@@ -435,15 +445,14 @@ class _Hunt:
         """Levels of ZeRO with which a group needs a tenth more than there is, whatever of it is recomputed.
 
         Chunks, other schedules and layers of stages that differ need more than a plain pipeline of even stages, or
-        less by no more than that tenth; what is kept on hosts does not count, so those strategies are looked at.
+        less by no more than that tenth; where the optimizer's state may be on hosts, it is.
         """
-        pins, limit = self.problem.pins, 1.1 * self.problem.memory_limit
-        if pins.offload or "optimizer-offload" in pins.special:
-            return frozenset()
+        limit = 1.1 * self.problem.memory_limit
         if self._last is not None and self._last[0] is group:
             self._spend(self._last[2])
             return self._last[1]
-        again = varied(group, recomputed=frozenset({"layers"}), recompute_layers=None)
+        hosted = any(offloads(self.problem))
+        again = varied(group, recomputed=frozenset({"layers"}), recompute_layers=None, offload=hosted)
         if again not in self._hopeless:
             tried = {zero for zero, _ in zero_levels(model.problem, group)}
             peaks: dict[ZeroStage, float] = {}
@@ -468,7 +477,8 @@ class _Hunt:
         """The same with those that recompute no layers and need more; and the work that this took [s]."""
         left = {zero for zero, _ in zero_levels(model.problem, group)} - levels
         whole = {zero for zero in left if only_whole(model.problem, group, zero)}
-        own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
+        hosted = any(offloads(self.problem))
+        own = {zero: model.admitted(varied(group, zero=zero, offload=hosted))[1].peak for zero in whole}
         self._spend(MEASURED_S * len(whole))
         self.least_bytes = min([self.least_bytes, *own.values()])
         return levels | {zero for zero in whole if own[zero] > limit}, MEASURED_S * len(whole)
@@ -764,7 +774,8 @@ def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:
 
 def _glance(problem: AnalyticalProblem) -> str:
     """The fastest strategy on all devices that a short search finds; empty: none."""
-    hunt = _Hunt(problem=replace(problem, ratio=1.0, lenient=False), work=Work(limit_s=ASIDE_S))
+    short = replace(problem, ratio=1.0, lenient=False)
+    hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=GLANCE_S)
     hunt.search_all_devices()
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
     return "" if best is None else f"{best.name} ({format_seconds(best.step_time_s)} a step)"

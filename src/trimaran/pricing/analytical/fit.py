@@ -21,7 +21,7 @@ Source:
     training is not known; 0 to 10 % are taken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -34,8 +34,7 @@ from trimaran.pricing.analytical.memory import (
     Bookkeeping,
     Eager,
     RankMemory,
-    ends_and_middle,
-    restated,
+    largest_rank,
 )
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Recomputed
@@ -274,7 +273,17 @@ def with_buffers(
     if usual:
         buffers, share = sum(COMMUNICATOR_BYTES) // 2, sum(_FRAGMENTS) / 2
     moved = memory.activations + memory.transient
-    return replace(memory, buffers=_groups(degrees) * buffers, fragments=int(share * moved))
+    return RankMemory(
+        stage=memory.stage,
+        weights=memory.weights,
+        gradients=memory.gradients,
+        optimizer=memory.optimizer,
+        activations=memory.activations,
+        transient=memory.transient,
+        workspace=memory.workspace,
+        buffers=_groups(degrees) * buffers,
+        fragments=int(share * moved),
+    )
 
 
 def need_of(memory: RankMemory, degrees: Degrees) -> Need:
@@ -388,13 +397,12 @@ def judge_fit(
         'fits'
     """
     room = device_bytes if reserve is None else reserve.left(device_bytes)
-    ranks = ends_and_middle(shape, degrees, bookkeeping=keeping)
-    own = _need_of_largest(ranks, degrees, reserve)
+    own = _need(largest_rank(shape, degrees, bookkeeping=keeping), degrees, reserve)
     if own.most <= room:
         return Fit(verdict="fits", need=own, room=room)
     possible = [
-        Fit(verdict="fits with", need=_need_of_largest(each, strategy, reserve), room=room, lever=one.words)
-        for one, strategy, each in _leaner_ranks(shape, degrees, ranks, keeping)
+        Fit(verdict="fits with", need=_need(rank, strategy, reserve), room=room, lever=one.words)
+        for one, strategy, rank in _leaner_ranks(shape, degrees, keeping)
     ]
     certain = next((fit for fit in possible if fit.need.most <= room), None)
     usual = next((fit for fit in possible if fit.need.usual <= room), None)
@@ -413,15 +421,11 @@ def judge_fit(
 
 
 def _leaner_ranks(
-    shape: TransformerShape, degrees: Some, ranks: Sequence[RankMemory], keeping: Bookkeeping
-) -> Iterator[tuple[Leaner, Some, Sequence[RankMemory]]]:
-    """Each strategy that keeps less, with the memory of its ranks; `ranks` is of the strategy as it is."""
+    shape: TransformerShape, degrees: Some, keeping: Bookkeeping
+) -> Iterator[tuple[Leaner, Some, RankMemory]]:
+    """Each strategy that keeps less, with the memory of its largest rank."""
     for one, strategy in leaner(degrees, keeping):
-        if one.recomputed:
-            yield one, strategy, ends_and_middle(shape, strategy, bookkeeping=keeping)
-        else:
-            # Types of gradients and of the optimizer's state leave activations as they are.
-            yield one, strategy, [restated(shape, rank, strategy, keeping) for rank in ranks]
+        yield one, strategy, largest_rank(shape, strategy, bookkeeping=keeping)
 
 
 def _remedy(
@@ -439,14 +443,14 @@ def _remedy(
         ("ZeRO-3, a microbatch of one sequence and whole layers recomputed", replace(small, zero=3, recomputed=again)),
     )
     for words, one in others:
-        ranks = ends_and_middle(shape, one, bookkeeping=keeping)
-        if one != degrees and _need_of_largest(ranks, one, reserve).usual <= room:
+        rank = largest_rank(shape, one, bookkeeping=keeping)
+        if one != degrees and _need(rank, one, reserve).usual <= room:
             return words
     return ""
 
 
-def _need_of_largest(ranks: Sequence[RankMemory], degrees: Degrees, reserve: Reserve | None) -> Need:
-    return need_of(with_buffers(max(ranks, key=lambda rank: rank.peak), degrees, reserve=reserve), degrees)
+def _need(rank: RankMemory, degrees: Degrees, reserve: Reserve | None) -> Need:
+    return need_of(with_buffers(rank, degrees, reserve=reserve), degrees)
 
 
 def admitted(
@@ -471,16 +475,15 @@ def admitted(
     Returns:
         The strategy as it is, where it fits or nothing helps; else with the first types with which it fits.
     """
-    ranks = ends_and_middle(shape, degrees, bookkeeping=keeping)
-    own = with_buffers(max(ranks, key=lambda rank: rank.peak), degrees, reserve=reserve, usual=lenient)
+    own = with_buffers(largest_rank(shape, degrees, bookkeeping=keeping), degrees, reserve=reserve, usual=lenient)
     # What the leanest types save on this rank; the largest one then needs no less.
     spared = own.gradients * (1.0 - 2.0 / keeping.gradient_bytes) + own.optimizer * (0.5 if lenient else 1.0 / 6.0)
     if own.peak <= room or own.peak - spared > room:
         return degrees, own
-    for one, strategy, each in _leaner_ranks(shape, degrees, ranks, keeping):
+    for one, strategy, rank in _leaner_ranks(shape, degrees, keeping):
         if one.recomputed or (one.optimizer_state in ROUNDING and not lenient):
             break
-        memory = with_buffers(max(each, key=lambda rank: rank.peak), strategy, reserve=reserve, usual=lenient)
+        memory = with_buffers(rank, strategy, reserve=reserve, usual=lenient)
         if memory.peak <= room:
             return strategy, memory
     return degrees, own

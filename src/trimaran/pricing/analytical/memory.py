@@ -52,7 +52,7 @@ import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.pricing.analytical.shapes import (
@@ -463,59 +463,44 @@ def rank_memory(
     keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
     if keeping.eager is not None:
         return _fsdp_memory(shape, degrees, stage, keeping.of(degrees), keeping.eager)
-    weights, gradients, optimizer = _state_of_stage(shape, degrees, stage, keeping)
-    activations, transient = _peak_of_activations(shape, degrees, stage, keeping)
+    return _largest_of(shape, degrees, (stage,), keeping)
+
+
+def _largest_of(shape: TransformerShape, degrees: Degrees, stages: tuple[int, ...], keeping: Bookkeeping) -> RankMemory:
+    """Memory of the rank with the highest peak of some stages, under Megatron."""
+    # A stage has never more microbatches in flight, however many there are.
+    number = min(degrees.microbatches, 2 * degrees.pp + max(degrees.pp, degrees.microbatch_group))
+    held, (weights, gradients, optimizer) = max(
+        (
+            (held, state_bytes(held.dense, degrees, keeping, experts=held.experts, gathered=held.gathered))
+            for held in _held_on_stages(shape, _stage_values(degrees), number, stages, keeping)
+        ),
+        key=lambda rank: rank[0].activations + rank[0].transient + sum(rank[1]),
+    )
     return RankMemory(
-        stage=stage,
+        stage=held.stage,
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        activations=activations,
-        transient=transient,
+        activations=held.activations,
+        transient=held.transient,
         workspace=keeping.workspace_bytes + overlap_bytes(shape, degrees),
     )
 
 
-def restated(shape: TransformerShape, rank: RankMemory, degrees: Degrees, keeping: Bookkeeping) -> RankMemory:
-    """The memory of a rank with other types of gradients and of the optimizer's state.
-
-    Args:
-        shape: the network
-        rank: of the same strategy with the types that it had
-        degrees: with the new types
-        keeping: of the training program
-
-    Returns:
-        The same activations, with the new state; under FSDP2, whose peak may then be at another moment, all of it.
-    """
-    if keeping.eager is not None:
-        return rank_memory(shape, degrees, stage=rank.stage, bookkeeping=keeping)
-    weights, gradients, optimizer = _state_of_stage(shape, degrees, rank.stage, keeping)
-    return replace(rank, weights=weights, gradients=gradients, optimizer=optimizer)
-
-
-def _state_of_stage(
-    shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
-) -> tuple[int, int, int]:
-    dense, experts = stage_elements(shape, degrees, stage)
-    # Two units at a time are whole: the one that computes and the one that is fetched ahead.
-    layer = largest_layer(shape, degrees.tp)
-    table = embedding_elements(shape, degrees.tp) if stage in (0, degrees.pp - 1) else 0
-    return state_bytes(dense, degrees, keeping, experts=experts, gathered=layer + max(layer, table))
-
-
-def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
-    """Memory of the stage with the highest peak: it decides whether the parallel degrees fit."""
-    return max(ends_and_middle(shape, degrees, bookkeeping=bookkeeping), key=lambda rank: rank.peak)
-
-
 @functools.lru_cache(maxsize=64)
-def ends_and_middle(
-    shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None
-) -> tuple[RankMemory, ...]:
-    """Memory of the first stage, of one in the middle and of the last: one of them has the highest peak."""
-    stages = sorted({0, degrees.pp // 2, degrees.pp - 1})
-    return tuple(rank_memory(shape, degrees, stage=stage, bookkeeping=bookkeeping) for stage in stages)
+def largest_rank(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> RankMemory:
+    """Memory of the stage with the highest peak: it decides whether the parallel degrees fit.
+
+    It is the first one, one in the middle, or the last.
+    """
+    stages = tuple(sorted({0, degrees.pp // 2, degrees.pp - 1}))
+    keeping = bookkeeping if bookkeeping is not None else Bookkeeping()
+    if keeping.eager is not None:
+        ranks = [rank_memory(shape, degrees, stage=stage, bookkeeping=keeping) for stage in stages]
+        return max(ranks, key=lambda rank: rank.peak)
+    _check(degrees, stages[-1])
+    return _largest_of(shape, degrees, stages, keeping)
 
 
 _OVERLAP_BUFFERS = 10
@@ -588,10 +573,13 @@ def state_bytes(
         Each of them [bytes].
     """
     level, keeping = degrees.zero, keeping.of(degrees)
-    held = ((dense, degrees.state_ranks), (experts, degrees.expert_state_ranks))
+
+    share, experts_share = (degrees.state_ranks, degrees.expert_state_ranks) if level else (1, 1)
 
     def sharded(nbytes: float, threshold: int) -> int:
-        return sum(math.ceil(count * nbytes / (replicas if level >= threshold else 1)) for count, replicas in held)
+        if level < threshold:
+            return math.ceil(dense * nbytes) + math.ceil(experts * nbytes)
+        return math.ceil(dense * nbytes / share) + math.ceil(experts * nbytes / experts_share)
 
     each = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
     weights = sharded(keeping.weight_bytes, 3) + (gathered * each if level == 3 else 0)
@@ -599,11 +587,26 @@ def state_bytes(
     return weights, sharded(keeping.gradient_bytes, 2), optimizer
 
 
-# Strategies that differ in their state keep the same activations.
 _OF_STATE = ("zero", "shard_ranks", "offload", "gradients", "optimizer_state")
-_ACTIVATION_FIELDS = tuple(one.name for one in fields(Degrees) if one.name not in _OF_STATE)
-degrees_without_state = operator.attrgetter(*_ACTIVATION_FIELDS)
+_FIELDS_BUT_STATE = tuple(one.name for one in fields(Degrees) if one.name not in _OF_STATE)
+degrees_without_state = operator.attrgetter(*_FIELDS_BUT_STATE)
 """Degrees but for what is sharded of the state and where it is."""
+
+# Strategies of a search differ in their state, replicas and order of ranks too, which leave a rank's activations as
+# they are.
+_OF_LAYER = (
+    "tp",
+    "cp",
+    "ep",
+    "expert_tp",
+    "microbatch",
+    "sequence_parallel",
+    "ulysses",
+    "recomputed",
+    "recompute_layers",
+)
+_OF_STAGE = (*_OF_LAYER, "pp", "chunks", "segment_layers", "microbatch_group", "schedule")
+_layer_values, _stage_values = operator.attrgetter(*_OF_LAYER), operator.attrgetter(*_OF_STAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,21 +626,68 @@ class _Activations:
     backward: int
 
 
-def _peak_of_activations(
-    shape: TransformerShape, degrees: Degrees, stage: int, keeping: Bookkeeping
-) -> tuple[int, int]:
-    """Activations at the peak, and what comes and goes at it: at the loss, or in the backward of a layer."""
-    found = _kept_activations(shape, degrees_without_state(degrees), stage, keeping)
-    if found.logits and found.at_loss + found.logits >= found.backward:
-        return found.kept + found.at_loss, found.logits
-    return found.kept, found.backward
+class _Held(NamedTuple):
+    """What a rank of a stage holds, whatever is sharded of its state.
+
+    Attributes:
+        stage: of the pipeline
+        dense: parameters that all replicas hold
+        experts: parameters of its experts
+        gathered: parameters that are whole for a while where replicas shard them
+        activations: at the peak [bytes]
+        transient: what comes and goes at it: at the loss, or in the backward of a layer [bytes]
+    """
+
+    stage: int
+    dense: int
+    experts: int
+    gathered: int
+    activations: int
+    transient: int
+
+
+@functools.lru_cache(maxsize=8192)
+def _held_on_stages(
+    shape: TransformerShape, values: tuple[Any, ...], microbatches: int, stages: tuple[int, ...], keeping: Bookkeeping
+) -> tuple[_Held, ...]:
+    degrees = Degrees(**dict(zip(_OF_STAGE, values, strict=True)))
+    # Two units at a time are whole: the one that computes and the one that is fetched ahead.
+    layer, table = largest_layer(shape, degrees.tp), embedding_elements(shape, degrees.tp)
+    if shape.experts is None or shape.experts.imbalance == 1.0:
+        # How many ranks have different experts matters where one of them has more visits.
+        values = _stage_values(replace(degrees, ep=1))
+    found = []
+    for stage in stages:
+        dense, experts = stage_elements(shape, degrees, stage)
+        gathered = layer + max(layer, table if stage in (0, degrees.pp - 1) else 0)
+        kept = _kept_activations(shape, values, microbatches, stage, keeping)
+        peak = kept.kept, kept.backward
+        if kept.logits and kept.at_loss + kept.logits >= kept.backward:
+            peak = kept.kept + kept.at_loss, kept.logits
+        found.append(_Held(stage, dense, experts, gathered, *peak))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=8192)
+def _layer_activations(
+    shape: TransformerShape, values: tuple[Any, ...], layer: int, keeping: Bookkeeping
+) -> LayerActivations:
+    return layer_activations(
+        shape,
+        Degrees(**dict(zip(_OF_LAYER, values, strict=True))),
+        attention=keeping.attention,
+        element_bytes=keeping.element_bytes,
+        product_input_bytes=keeping.product_input_bytes,
+        layer=layer,
+        eager=keeping.eager,
+    )
 
 
 @functools.lru_cache(maxsize=8192)
 def _kept_activations(
-    shape: TransformerShape, without_state: tuple[Any, ...], stage: int, keeping: Bookkeeping
+    shape: TransformerShape, values: tuple[Any, ...], microbatches: int, stage: int, keeping: Bookkeeping
 ) -> _Activations:
-    degrees = Degrees(**dict(zip(_ACTIVATION_FIELDS, without_state, strict=True)))
+    degrees = Degrees(**dict(zip(_OF_STAGE, values, strict=True)), microbatches=microbatches)
     chunks, passes = alike_layers(shape, degrees, stage), passes_in_flight(degrees, stage)
     first, last = stage_ends(degrees, stage)
     predicted = shape.prediction_layers if last else 0
@@ -651,15 +701,7 @@ def _kept_activations(
         whole = replace(degrees, recomputed=degrees.recomputed - {"layers"}, recompute_layers=None)
     # Layers of one kind keep the same, each recomputed or not.
     of_kind = {
-        (layer, again): layer_activations(
-            shape,
-            degrees if again else whole,
-            attention=keeping.attention,
-            element_bytes=keeping.element_bytes,
-            product_input_bytes=keeping.product_input_bytes,
-            layer=layer,
-            eager=keeping.eager,
-        )
+        (layer, again): _layer_activations(shape, _layer_values(degrees if again else whole), layer, keeping)
         for layer, again in {kind for counted in kinds for kind in counted}
     }
     of_chunk = [sum(count * of_kind[kind].kept for kind, count in counted.items()) for counted in kinds]
@@ -743,7 +785,7 @@ def _fsdp_memory(
     dense, experts = stage_elements(shape, degrees, stage)
     held = dense + experts
     first, last = stage_ends(degrees, stage)
-    found = _kept_activations(shape, degrees_without_state(degrees), stage, keeping)
+    found = _kept_activations(shape, _stage_values(degrees), degrees.microbatches, stage, keeping)
     element = keeping.weight_bytes if keeping.gathered_bytes is None else keeping.gathered_bytes
     # Gradients are exchanged in their own type, and kept in that of the parameters that are updated.
     sharded = replace(degrees, zero=3 if degrees.zero else 0, gradients=None)
@@ -808,15 +850,18 @@ def _share_with_gradients(degrees: Degrees, stage: int) -> float:
     return min(1.0, math.ceil(done / (degrees.microbatch_group or degrees.pp)) / degrees.chunks)
 
 
+_COUNTED = ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches")
+_COUNTS = operator.attrgetter(*_COUNTED)
+
+
 def _check(degrees: Degrees, stage: int) -> None:
-    for name in ("tp", "pp", "chunks", "cp", "dp", "ep", "microbatch", "microbatches"):
-        degree = getattr(degrees, name)
-        if degree < 1:
-            raise InputError(
-                f"degrees: {name}: expected 1 or more, got {degree}",
-                code="degrees.degree-too-small",
-                **{name: degree},
-            )
+    if min(_COUNTS(degrees)) < 1:
+        name, degree = next((name, getattr(degrees, name)) for name in _COUNTED if getattr(degrees, name) < 1)
+        raise InputError(
+            f"degrees: {name}: expected 1 or more, got {degree}",
+            code="degrees.degree-too-small",
+            **{name: degree},
+        )
     if not 0 <= stage < degrees.pp:
         raise InputError(
             f"stage {stage}: the pipeline has {degrees.pp} stages, counted from 0",

@@ -16,7 +16,7 @@ from typing import Literal
 
 from trimaran.networks.names import canonical_network
 from trimaran.networks.sizes import FAMILIES, find_size
-from trimaran.program.strategy import Degrees
+from trimaran.program.strategy import Degrees, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -659,13 +659,28 @@ def stage_elements(shape: TransformerShape, degrees: Degrees, stage: int) -> tup
     The last stage holds the output layer; where it is tied to the embedding, as a copy of it. Modules that predict
     further tokens are there too.
     """
-    kinds = tuple((layer, number) for layer, number, _ in alike_on_stage(shape, degrees, stage))
-    if degrees.schedule == "dualpipe" and degrees.pp > 1:
+    spread = degrees.tp, degrees.ep, degrees.expert_ranks
+    return _stage_elements(shape, degrees.pp, degrees.chunks, degrees.segment_layers, degrees.schedule, spread, stage)
+
+
+@functools.lru_cache(maxsize=16384)
+def _stage_elements(
+    shape: TransformerShape,
+    pipeline: int,
+    chunks: int,
+    parts: tuple[int, ...],
+    schedule: Schedule,
+    spread: tuple[int, int, int],
+    stage: int,
+) -> tuple[int, int]:
+    """The same by tensor ranks, ranks of experts, and those that share an expert: all that it depends on."""
+    kinds = tuple((layer, number) for layer, number, _ in _alike_on_stage(shape, pipeline, chunks, parts, 0, stage))
+    if schedule == "dualpipe" and pipeline > 1:
         # A rank holds the stage as far from the other end too.
-        other = alike_on_stage(shape, degrees, degrees.pp - 1 - stage)
+        other = _alike_on_stage(shape, pipeline, chunks, parts, 0, pipeline - 1 - stage)
         kinds += tuple((layer, number) for layer, number, _ in other)
-    first, last = stage_ends(degrees, stage)
-    return _held(shape, kinds, degrees.tp, degrees.ep, degrees.expert_ranks, first=first, last=last)
+    first, last = stage_ends(Degrees(pp=pipeline, schedule=schedule), stage)
+    return _held(shape, kinds, *spread, first=first, last=last)
 
 
 @functools.lru_cache(maxsize=4096)

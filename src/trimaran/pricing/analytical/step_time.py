@@ -73,7 +73,7 @@ import math
 import statistics
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
@@ -1025,6 +1025,10 @@ class Program:
     documents: Documents | None = None
     sequence: int = 0
 
+    def __hash__(self) -> int:
+        """By the figures in which programs differ most: a search asks for it very often."""
+        return hash((self.framework, self.precision, self.year, self.sequence))
+
     @property
     def element_bytes(self) -> int:
         """Of an element of an activation, and of a parameter that is gathered [bytes]."""
@@ -1274,11 +1278,9 @@ def filling_share(schedule: str, *, chunks: int, backward: float, weights: float
 
 
 def data_seconds(
-    shape: TransformerShape,
     degrees: Degrees,
     program: Program,
-    stage: int,
-    microbatch_s: float,
+    stage: "StageStep",
     exchange: Exchange,
     constants: StepConstants,
     copy_s: float = 0.0,
@@ -1286,17 +1288,17 @@ def data_seconds(
     """Exchanges between replicas, as far as they are waited for [s].
 
     Args:
-        shape: the network
-        degrees: of it
+        degrees: of the network
         program: whether exchanges overlap, and the bytes of a gradient
-        stage: the slowest one
-        microbatch_s: its forward and backward, which exchanges may overlap [s]
+        stage: what exchanges may overlap, and what it holds
         exchange: prices collectives
         constants: the share of overlapped exchanges that is waited for
         copy_s: time to flatten, cast and scatter a sharded parameter of this rank [s]
     """
     if program.frozen:
         return 0.0
+
+    microbatch_s = stage.seconds
 
     def waits(seconds: float, meanwhile_s: float = microbatch_s, exposed: float = constants.data_exposed) -> float:
         # The longer of the two counts, and a share of the shorter one.
@@ -1306,13 +1308,13 @@ def data_seconds(
 
     forward_s = microbatch_s / (4.0 if _all_again(degrees) else 3.0)
     backward_s = microbatch_s - forward_s
-    held, experts = stage_elements(shape, degrees, stage)
+    held, experts = stage.dense, stage.experts
     # Ranks that hold the same experts stand as far apart as there are ranks with others.
     apart = degrees.ep * degrees.expert_ranks
     dense_ranks = degrees.dp * degrees.cp, degrees.state_ranks
     expert_ranks = degrees.expert_data, degrees.expert_state_ranks
     if degrees.zero == 3:
-        units = sum(number for _, number, _ in alike_on_stage(shape, degrees, stage)) + 1
+        units = stage.layers + 1
         gathered = scattered = once = 0.0
         for count, ranks, near in ((held, dense_ranks, degrees.tp), (experts, expert_ranks, apart)):
             if ranks[0] > 1 and count:
@@ -1410,23 +1412,41 @@ class TransformerStep:
         return parts + self.unequal_s + self.slowest_s
 
 
+class StageStep(NamedTuple):
+    """A stage in a step.
+
+    Attributes:
+        seconds: forward and backward of one microbatch [s]
+        dense: parameters that all replicas hold
+        experts: parameters of its experts
+        layers: that it has
+    """
+
+    seconds: float
+    dense: int
+    experts: int
+    layers: int
+
+
 @dataclass(frozen=True, slots=True)
-class _ReplicaStep:
+class ReplicaStep:
     """What a step takes in one replica, without exchanges with others and without the update.
 
     Attributes:
-        stages: forward and backward of one microbatch, by the first stage of each kind [s]
+        stages: one of each kind
         slowest_s: of the slowest stage [s]
         inside_s: of it, exchanges inside layers [s]
         slowest_at: which stage
         bubble_s: wait of the pipeline [s]
+        bound_s: no step of it is shorter [s]
     """
 
-    stages: Mapping[int, float]
+    stages: tuple[StageStep, ...]
     slowest_s: float
     inside_s: float
     slowest_at: int
     bubble_s: float
+    bound_s: float
 
 
 def _replica_step(
@@ -1436,7 +1456,7 @@ def _replica_step(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
-) -> _ReplicaStep:
+) -> ReplicaStep:
     alike = alike_stages(shape, degrees)
     known = {
         stage: (
@@ -1459,12 +1479,23 @@ def _replica_step(
     through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
     through += sends * (degrees.pp - 1)
     waited = send_seconds(degrees, sends, constants)
-    return _ReplicaStep(
-        stages={stage: sum(both) for stage, both in known.items()},
+    bubble_s = through + degrees.microbatches * waited if degrees.pp > 1 else 0.0
+    seconds = degrees.microbatches * slowest + bubble_s
+    return ReplicaStep(
+        stages=tuple(
+            StageStep(
+                sum(both),
+                *stage_elements(shape, degrees, stage),
+                sum(number for _, number, _ in alike_on_stage(shape, degrees, stage)),
+            )
+            for stage, both in known.items()
+        ),
         slowest_s=slowest,
         inside_s=inner,
         slowest_at=slowest_at,
-        bubble_s=through + degrees.microbatches * waited if degrees.pp > 1 else 0.0,
+        bubble_s=bubble_s,
+        # Sums of floats in another order may be less.
+        bound_s=seconds * _slowest_factor(constants, degrees.devices) * (1.0 - 1e-9),
     )
 
 
@@ -1477,6 +1508,7 @@ def transformer_step(
     exchange: Exchange,
     constants: StepConstants,
     host_update_s: float = 0.0,
+    alone: ReplicaStep | None = None,
 ) -> TransformerStep:
     """Time of a step.
 
@@ -1488,26 +1520,25 @@ def transformer_step(
         exchange: prices collectives between ranks
         constants: shares of peak and overheads
         host_update_s: update of a parameter of each rank by the host (`host_update_seconds`) [s]
+        alone: the step of a replica, where it is known; None: it is not
 
     Returns:
         By part.
     """
+    if alone is None:
+        alone = replica_step(shape, degrees, program, device=device, exchange=exchange, constants=constants)
     asked, documents = shape, program.documents
     shape, program = as_packed(shape, degrees, program)
     exchange = placed(exchange, degrees)
-    alone = _known_replica_step(shape, degrees, program, device, exchange, constants)
     slowest, inner, slowest_at = alone.slowest_s, alone.inside_s, alone.slowest_at
     # Buffers of the device maker's frameworks are exchanged where they are.
     copy_s = 0.0 if program.tuned else constants.sharded_bytes / device.sustained_bytes_per_s
-    after = {
-        stage: (
-            data_seconds(shape, degrees, program, stage, seconds, exchange, constants, copy_s=copy_s),
-            _updated(shape, degrees, stage),
-        )
-        for stage, seconds in alone.stages.items()
-    }
+    after = [
+        (data_seconds(degrees, program, stage, exchange, constants, copy_s=copy_s), _updated(degrees, stage))
+        for stage in alone.stages
+    ]
     # A stage whose exchange takes longest need not be the one that computes longest, as where it has the embedding.
-    data_s, updated = (max(values) for values in zip(*after.values(), strict=True))
+    data_s, updated = (max(values) for values in zip(*after, strict=True))
     update_s = updated * (host_update_s if degrees.offload else constants.update_bytes / device.sustained_bytes_per_s)
     unequal = 0.0
     if documents is not None:
@@ -1526,7 +1557,7 @@ def transformer_step(
     return TransformerStep(**parts, slowest_s=slowest_s)
 
 
-def step_alone(
+def replica_step(
     shape: TransformerShape,
     degrees: Degrees,
     program: Program,
@@ -1534,26 +1565,13 @@ def step_alone(
     device: Device,
     exchange: Exchange,
     constants: StepConstants,
-) -> float:
-    """A step without exchanges between replicas and without the update: no `transformer_step` is shorter [s].
+) -> ReplicaStep:
+    """What a step takes in one replica, which strategies that differ in what they shard of the state have in common.
 
-    Strategies that differ in what they shard of the state have it in common. Arguments as of `transformer_step`.
+    Arguments as of `transformer_step`.
     """
     shape, program = as_packed(shape, degrees, program)
-    alone = _known_replica_step(shape, degrees, program, device, placed(exchange, degrees), constants)
-    seconds = degrees.microbatches * alone.slowest_s + alone.bubble_s
-    # Sums of floats in another order may be less.
-    return seconds * _slowest_factor(constants, degrees.devices) * (1.0 - 1e-9)
-
-
-def _known_replica_step(
-    shape: TransformerShape,
-    degrees: Degrees,
-    program: Program,
-    device: Device,
-    exchange: Exchange,
-    constants: StepConstants,
-) -> _ReplicaStep:
+    exchange = placed(exchange, degrees)
     return _once(
         ("replica", shape, program, degrees_without_state(degrees)),
         (device, exchange, constants),
@@ -1565,12 +1583,11 @@ def _slowest_factor(constants: StepConstants, ranks: int) -> float:
     return _once(("slowest", ranks), (constants,), lambda: constants.slowest_factor(ranks))
 
 
-def _updated(shape: TransformerShape, degrees: Degrees, stage: int) -> float:
+def _updated(degrees: Degrees, stage: StageStep) -> float:
     """Parameters that a rank of a stage updates."""
-    held, experts = stage_elements(shape, degrees, stage)
     if degrees.zero == 0:
-        return held + experts
-    return held / degrees.state_ranks + experts / degrees.expert_state_ranks
+        return stage.dense + stage.experts
+    return stage.dense / degrees.state_ranks + stage.experts / degrees.expert_state_ranks
 
 
 _HOST_ADAM_S = 2.57e-10

@@ -1,5 +1,7 @@
 """Interleaved pipelines whose microbatches do not divide over their stages: groups that leave no further idle time."""
 
+from dataclasses import replace
+
 import pytest
 from tests import builders
 
@@ -126,3 +128,11 @@ def test_a_given_strategy_is_priced_with_a_group_that_fills_its_stages_or_refuse
     assert given.strategy.microbatch_group == 5
     with pytest.raises(InputError, match=r"groups of 3 do not fill 3 stages .*: say group5"):
         complete_strategy("pp3 vp2 dp1 m25", shape, most_devices=24)
+
+
+def test_with_experts_a_batch_with_a_large_prime_factor_is_interleaved_in_groups() -> None:
+    """544 is 32 · 17: 34 microbatches do not divide over four stages; of 512 = 2^9 others do."""
+    shape = builders.transformer_shape(experts=builders.experts(count=8, active=2, ffn=512))
+    asked = transformer_problem(shape, find_machine("dgx-h100:17"), batch=544)
+    assert _group(asked, 4, 34) == 5
+    assert _group(replace(asked, batch=512), 4, 34) == 0
