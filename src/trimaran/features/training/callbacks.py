@@ -13,7 +13,7 @@ heard by all. Whether weights have changed is seen by sums of their bits: after 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -82,11 +82,21 @@ class Callbacks:
         executor: trains it
         rank: number of this process
         world_size: number of processes
+        data: gives a digest of what a callback has changed of what the data set holds; 0: nothing, -1: it is not read
     """
 
-    def __init__(self, job: Job, strategy: Strategy, executor: Executor, *, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        executor: Executor,
+        *,
+        rank: int,
+        world_size: int,
+        data: Callable[[], int] = lambda: -1,
+    ) -> None:
         self._job, self._strategy, self._executor = job, strategy, executor
-        self._rank, self._alone = rank, world_size == 1
+        self._rank, self._alone, self._data = rank, world_size == 1, data
         # Otherwise this rank has a part of the network, or shards of its parameters.
         self._whole = strategy.segments == 1 and strategy.tp == 1 and not strategy.shards and strategy.zero < 2
         self._shares = strategy.tp > 1 or bool(strategy.shards) or strategy.zero >= 2
@@ -278,8 +288,9 @@ class Callbacks:
             _digest([before.options]),
             _digest([after.options]) if retuned and self._has_like_groups() else 0,
             int(after.numbers != before.numbers),
+            self._data(),
         )
-        doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers = zip(
+        doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers, data = zip(
             *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
         )
         first = _first_unlike(doing)
@@ -296,6 +307,7 @@ class Callbacks:
             ("buffers", buffers),
             ("the options of the optimizer", [one for one in tuned if one >= 0]),
             ("the options of the optimizer in another way", _of_like(options_before, options)),
+            ("what the data set reads, in another way", [one for one in data if one >= 0]),
         ):
             if _first_unlike(numbers):
                 raise InputError(
