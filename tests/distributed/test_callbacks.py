@@ -177,6 +177,10 @@ def copy_model(session: Session) -> None:
     copy.deepcopy(session.model)
 
 
+def read_state(session: Session) -> None:
+    session.model.state_dict()
+
+
 def average_in_buffer(session: Session) -> None:
     session.model.scale.lerp_(session.model.first.weight.detach().mean(), 0.1)
 
@@ -209,6 +213,8 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO1, free, "cannot be followed under"),
     (PIPELINE, change_weights, "has only its part of them"),
     (PIPELINE, call_model, "called session.model"),
+    (PIPELINE, read_state, r"asked for session.model.state_dict\(\), and under pp2"),
+    (ZERO3, read_state, r"asked for session.model.state_dict\(\), and under dp2"),
     (PIPELINE, change_attribute, "factor of session.model changed, and under pp2"),
     (PIPELINE, copy_model, "copied session.model"),
     (ZERO3, change_weights, "has only its part of them"),
@@ -243,6 +249,28 @@ def test_what_ranks_do_not_do_alike_or_cannot_follow_is_refused_on_all(tmp_path:
     for rank in launch(provoke, ranks=2, log_dir=tmp_path, device="cpu"):
         for (_, _, message), told in zip(CASES, rank, strict=True):
             assert re.match(f"InputError: .*{message}", told), told
+
+
+def read_in_loop(world: World) -> list[str]:
+    """What a loop of one's own is told under a pipeline, and afterwards."""
+    told = []
+    session = open_session(world, make_job(), PIPELINE)
+    session.step(next(session.batches()))
+    for do in (call_model, copy_model, read_state):
+        try:
+            do(session)
+        except TrimaranError as error:
+            told.append(error.code)
+    model = session.model
+    session.close()
+    model.state_dict()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_of_ones_own_gets_no_part_of_a_model_for_the_whole(tmp_path: Path) -> None:
+    refused = ["model.called-in-parts", "model.copied-in-parts", "model.state-in-parts"]
+    assert launch(read_in_loop, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
 def test_between_steps_nothing_may_be_frozen_nor_stopped() -> None:

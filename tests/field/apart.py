@@ -113,7 +113,7 @@ def replayed() -> Job:
     return job(mlp, dataset=Kept, on_step=on_step)
 
 
-# ---------------------------------------------------------------------------------------- updates by more than gradients
+# --------------------------------------------------------------------------------------- updates by more than gradients
 
 
 def with_gradients_of_samples() -> nn.Module:

@@ -30,6 +30,7 @@ from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.parts.setup import is_partitioned
 
 Name = Literal["on_step", "on_epoch"]
 
@@ -109,6 +110,8 @@ class Callbacks:
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         self._held_before = self._values()
+        self._guard = self._refused()
+        self._guard.__enter__()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
 
     def _set_by_callbacks(self) -> Iterator[Settable]:
@@ -164,7 +167,7 @@ class Callbacks:
         self._running, self._stop = name, False
         self._before = self._look()
         try:
-            with ACTIVITY.during(f"Job.{name}"), self._forward_refused(), self._rebinding_refused():
+            with ACTIVITY.during(f"Job.{name}"), self._rebinding_refused():
                 callback(session, number, metrics)
             stop = self._agree(_END)
             self._accept()
@@ -384,40 +387,60 @@ class Callbacks:
             numbers=tuple(repr(one.get()) for one in self._settable),
         )
 
-    @contextmanager
-    def _forward_refused(self) -> Iterator[None]:
-        """Where this rank's model is not whole, a forward or a copy of it is refused.
+    def close(self) -> None:
+        """Give the model back."""
+        self._guard.__exit__(None, None, None)
 
-        A forward would be wrong, or wait for others; a copy would keep parts that are not up to date, or be no model.
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Where this rank's model is not whole, a forward, a copy and the state of it are refused to the user.
+
+        A forward would be wrong, or wait for others; a copy, or a file of weights, would have parts that are not up to
+        date.
         """
         if self._whole:
             yield
             return
+        model, partitioned = self._executor.model, is_partitioned(self._strategy)
+        part = f"under {self._strategy.name} a rank has only its part of the weights"
+        by_name = "in a dict by the names of session.model.named_parameters(); or train by replicas: --allow dp"
+
+        def who() -> str:
+            return f"Job.{self._running}" if self.running else "the loop"
 
         def refuse(model: nn.Module, arguments: Any) -> None:
-            if self.running:
+            if self.running or partitioned:
                 raise InputError(
-                    f"Job.{self._running} called session.model, and under {self._strategy.name} a rank has only its "
-                    "part of the weights: use session.evaluate(dataset), or session.weights(), which gives rank 0 "
-                    "whole tensors; or train by replicas: --allow dp"
+                    f"{who()} called session.model, and {part}: use session.evaluate(dataset), or session.weights(), "
+                    "which gives rank 0 whole tensors; or train by replicas: --allow dp",
+                    code="model.called-in-parts",
                 )
 
         def refuse_copy(memo: Any) -> None:
             raise InputError(
-                f"Job.{self._running} copied session.model, as AveragedModel does, and under {self._strategy.name} a "
-                "rank has only its part of the weights: average parameter by parameter, in a dict by the names of "
-                "session.model.named_parameters(); or train by replicas: --allow dp"
+                f"{who()} copied session.model, as AveragedModel does, and {part}: average parameter by parameter, "
+                f"{by_name}",
+                code="model.copied-in-parts",
             )
 
-        model = self._executor.model
+        def refuse_state(*arguments: Any, **keywords: Any) -> None:
+            raise InputError(
+                f"{who()} asked for session.model.state_dict(), and {part}: session.save(path) writes a file of the "
+                f"whole, and session.weights() gives it to rank 0, called by every rank; to average, do so "
+                f"{by_name}",
+                code="model.state-in-parts",
+            )
+
         handle = model.register_forward_pre_hook(refuse, prepend=True)
         # copy.deepcopy asks the object first.
-        model.__dict__["__deepcopy__"] = refuse_copy
+        refused = {"__deepcopy__": refuse_copy, "state_dict": refuse_state}
+        model.__dict__.update(refused)
         try:
             yield
         finally:
             handle.remove()
-            del model.__dict__["__deepcopy__"]
+            for name in refused:
+                model.__dict__.pop(name, None)
 
     @contextmanager
     def _rebinding_refused(self) -> Iterator[None]:

@@ -895,6 +895,7 @@ class Session:
         self._steps, self._epoch = self.executor.steps, self._feed.epoch
         atexit.unregister(self._close_at_exit)
         self._memory.close()
+        self._callbacks.close()
         self.executor.close()
         Session._open.remove(self)
         if self._owns_world and Session._open:
