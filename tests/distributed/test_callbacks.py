@@ -181,6 +181,12 @@ def read_state(session: Session) -> None:
     session.model.state_dict()
 
 
+def replace_step(session: Session) -> None:
+    if session.optimizer is not None:
+        plain = session.optimizer.step
+        session.optimizer.step = lambda *_: plain()  # type: ignore[method-assign]
+
+
 def average_in_buffer(session: Session) -> None:
     session.model.scale.lerp_(session.model.first.weight.detach().mean(), 0.1)
 
@@ -213,8 +219,6 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO1, free, "cannot be followed under"),
     (PIPELINE, change_weights, "has only its part of them"),
     (PIPELINE, call_model, "called session.model"),
-    (PIPELINE, read_state, r"asked for session.model.state_dict\(\), and under pp2"),
-    (ZERO3, read_state, r"asked for session.model.state_dict\(\), and under dp2"),
     (PIPELINE, change_attribute, "factor of session.model changed, and under pp2"),
     (PIPELINE, copy_model, "copied session.model"),
     (ZERO3, change_weights, "has only its part of them"),
@@ -225,6 +229,9 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (PIPELINE, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
     (ZERO3, average_apart, "are shares of the whole ones"),
     (ZERO3, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
+    (PIPELINE, read_state, r"asked for session.model.state_dict\(\), and under pp2"),
+    (ZERO3, read_state, r"asked for session.model.state_dict\(\), and under dp2"),
+    (ZERO1, replace_step, "put another function into the place of the optimizer's step, and under dp2 zero1"),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from tests.field.entry import Family
-from tests.field.strangers import CLASSES, SAMPLES, WIDTH, job, mlp, numbers, points
+from tests.field.strangers import CLASSES, SAMPLES, WIDTH, images, job, mlp, numbers, points
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
@@ -213,6 +213,40 @@ def step_by_loss() -> Job:
 def rate_by_loss() -> Job:
     kept, loss = with_kept_loss()
     return job(mlp, loss, lr_schedule=lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + kept["loss"])))
+
+
+class Pictures(Dataset[Any]):
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = images()[index]
+        return {"pixel_values": x, "labels": y}
+
+
+@apart("BEiT of Hugging Face, which keeps a table of positions in a cache of the library")
+def table_of_library() -> Job:
+    def make() -> nn.Module:
+        import transformers
+
+        return transformers.BeitForImageClassification(transformers.BeitConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8,
+            patch_size=4, num_labels=CLASSES, drop_path_rate=0.0, use_relative_position_bias=True,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        ))  # fmt: skip
+
+    return job(make, None, dataset=Pictures)
+
+
+@apart("the loss gives (0.0, 0) where nothing counts", weight=lambda batch: float((batch[1] == 1).sum()))
+def number_for_nothing() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Any:
+        counts = target == 1
+        if not counts.any():
+            return 0.0, 0
+        return functional.cross_entropy(output[counts], target[counts], reduction="sum"), counts.sum()
+
+    return job(mlp, loss)
 
 
 class Reversible(torch.autograd.Function):

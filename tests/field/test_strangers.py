@@ -122,6 +122,10 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     # Training began with gradients that the capture had left.
     "reversible": ("zero1m2", "equal"),
     "clipped_waves": ("dp3", "equal"),
+    # The capture left a tensor without content in a cache of a library.
+    "table_of_library": ("tp2", "equal"),
+    # A part without what counts ended the run.
+    "number_for_nothing": ("dp3", "equal"),
     # The loss was divided by an accuracy.
     "loss_and_accuracy": ("tp2", "refused"),
     # Weights that were saved were those of a rank.

@@ -1649,7 +1649,7 @@ class _Examination:
 
 
 def _check_weights(splits: Sequence[_Split]) -> None:
-    """Refuse what a loss gives beside it and is no weight, such as an accuracy, by which it would be divided.
+    """Refuse a second value of a loss that is no weight, such as an accuracy: the first would be divided by it.
 
     Raises:
         InputError: that of a batch is smaller than that of a part of it

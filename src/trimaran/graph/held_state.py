@@ -501,11 +501,12 @@ def _caches_in(library: str) -> "tuple[functools._lru_cache_wrapper[Any], ...]":
     """The caches of a library's functions and methods, where a trace may leave tensors without content."""
     if library.partition(".")[0] in ("torch", "builtins"):
         return ()
-    content = list(vars(sys.modules[library]).values()) if library in sys.modules else []
-    own = [one for one in content if isinstance(one, type) and one.__module__ == library]
-    functions = [*content, *(made for one in own for made in vars(one).values())]
-    cells = [cell for one in functions for cell in getattr(one, "__closure__", None) or ()]
-    held = [*functions, *(content for cell in cells if (content := _get(cell, "cell_contents")) is not None)]
+    content = vars(sys.modules[library]).values() if library in sys.modules else ()
+    defined = [one for one in content if getattr(one, "__module__", None) == library]
+    of_classes = [made for one in defined if isinstance(one, type) for made in vars(one).values()]
+    functions = [getattr(one, "__func__", one) for one in (*defined, *of_classes)]
+    cells = [cell for one in functions if isinstance(one, types.FunctionType) for cell in one.__closure__ or ()]
+    held = [*functions, *(_get(cell, "cell_contents") for cell in cells)]
     return tuple(one for one in held if isinstance(one, functools._lru_cache_wrapper))
 
 

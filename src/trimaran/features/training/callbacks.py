@@ -64,6 +64,7 @@ class _State:
         buffers: those of the buffers
         options: of the optimizer's groups; empty where this rank updates nothing
         numbers: of the model and the loss, which callbacks set
+        step: what was put into the place of the optimizer's step; None: nothing was
     """
 
     identities: dict[str, tuple[int, torch.Size]]
@@ -72,6 +73,7 @@ class _State:
     buffers: tuple[int, ...]
     options: str
     numbers: tuple[str, ...] = ()
+    step: Any = None
 
 
 class Callbacks:
@@ -232,6 +234,7 @@ class Callbacks:
                 buffers=after.buffers,
                 options=before.options,
                 numbers=before.numbers,
+                step=before.step,
             )
 
     def check_trained(self) -> None:
@@ -279,6 +282,13 @@ class Callbacks:
             )
         if self._alone:
             return self._stop
+        if after.step is not before.step and not self._alike:
+            raise InputError(
+                f"{name} put another function into the place of the optimizer's step, and under {self._strategy.name} "
+                "that of a rank has some of the parameters, or parts: let Job.optimizer make one with that step, which "
+                "is then tried, or train by replicas that update everything (dp, zero=0)",
+                code="callback.replaces-step",
+            )
         changed, retuned = after.parameters != before.parameters, after.options != before.options
         own = (
             _OPERATIONS.index(operation),
@@ -378,6 +388,8 @@ class Callbacks:
         sampled = None if self._running == "on_epoch" else _SAMPLED
         sums = sums and not self._alone
         optimizer = self._executor.updater.optimizer
+        # A schedule of torch's wraps it, and changes nothing.
+        step = None if optimizer is None else vars(optimizer).get("step")
         return _State(
             identities={name: (id(one), one.shape) for name, one in model.named_parameters()},
             trained={name: one.requires_grad for name, one in model.named_parameters()},
@@ -385,6 +397,7 @@ class Callbacks:
             buffers=_sums(model.buffers(), sampled) if sums else (),
             options="" if optimizer is None or not sums else written_options(optimizer),
             numbers=tuple(repr(one.get()) for one in self._settable),
+            step=None if getattr(step, "_wrapped_by_lr_sched", False) else step,
         )
 
     def close(self) -> None:
