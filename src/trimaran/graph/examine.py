@@ -819,7 +819,8 @@ class _Examination:
             for one in model.parameters():
                 one.grad = None
             self._put_back()
-        return next(iter(changed(*seen, lambda one, other: _same(one, other, tolerance=PARTLY))), "")
+        one_end, other_end = seen
+        return next(iter(changed(one_end, other_end, lambda one, other: _same(one, other, tolerance=PARTLY))), "")
 
     def _without_weight(self, weigh: Any) -> _Split | None:
         """A batch of which a part has samples alone that do not count; None: there are none, or all count.
