@@ -272,6 +272,15 @@ def make_model(job: Job) -> nn.Module:
             "both as they are, and choose in Job.optimizer, or call requires_grad_(False) on what is not trained",
             code="model.own-parameters",
         )
+    held = (*model.named_parameters(), *model.named_buffers())
+    sparse = [name for name, one in held if str(one.layout).startswith("torch.sparse")]
+    if sparse:
+        raise InputError(
+            f"{sparse[0]} of the model is sparse, and only dense tensors are captured: keep it dense, or its rows, "
+            "columns and values in buffers, and multiply by gathering and index_add",
+            code="model.sparse",
+            name=sparse[0],
+        )
     wrapped = [type(one).__name__ for one in model.modules() if type(one).__name__ in _EXCHANGING]
     if wrapped:
         raise InputError(
