@@ -177,6 +177,16 @@ def copy_model(session: Session) -> None:
     copy.deepcopy(session.model)
 
 
+def read_state(session: Session) -> None:
+    session.model.state_dict()
+
+
+def replace_step(session: Session) -> None:
+    if session.optimizer is not None:
+        plain = session.optimizer.step
+        session.optimizer.step = lambda *_: plain()  # type: ignore[method-assign]
+
+
 def average_in_buffer(session: Session) -> None:
     session.model.scale.lerp_(session.model.first.weight.detach().mean(), 0.1)
 
@@ -219,6 +229,9 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (PIPELINE, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
     (ZERO3, average_apart, "are shares of the whole ones"),
     (ZERO3, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
+    (PIPELINE, read_state, r"asked for session.model.state_dict\(\), and under pp2"),
+    (ZERO3, read_state, r"asked for session.model.state_dict\(\), and under dp2"),
+    (ZERO1, replace_step, "put another function into the place of the optimizer's step, and under dp2 zero1"),
 ]
 
 
@@ -243,6 +256,28 @@ def test_what_ranks_do_not_do_alike_or_cannot_follow_is_refused_on_all(tmp_path:
     for rank in launch(provoke, ranks=2, log_dir=tmp_path, device="cpu"):
         for (_, _, message), told in zip(CASES, rank, strict=True):
             assert re.match(f"InputError: .*{message}", told), told
+
+
+def read_in_loop(world: World) -> list[str]:
+    """What a loop of one's own is told under a pipeline, and afterwards."""
+    told = []
+    session = open_session(world, make_job(), PIPELINE)
+    session.step(next(session.batches()))
+    for do in (call_model, copy_model, read_state):
+        try:
+            do(session)
+        except TrimaranError as error:
+            told.append(error.code)
+    model = session.model
+    session.close()
+    model.state_dict()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_of_ones_own_gets_no_part_of_a_model_for_the_whole(tmp_path: Path) -> None:
+    refused = ["model.called-in-parts", "model.copied-in-parts", "model.state-in-parts"]
+    assert launch(read_in_loop, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
 def test_between_steps_nothing_may_be_frozen_nor_stopped() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.field.apart import APART
 from tests.field.cells import DEFECTS, Cell, cells_apart, run_entry
 from tests.field.changing import CHANGING
 from tests.field.handed import HANDED
@@ -14,7 +15,7 @@ from tests.field.streams import STREAMS
 STEPS = 6
 LIMIT_S = 200.0
 ENTRIES = {
-    entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED) for entry in family.entries
+    entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED, APART) for entry in family.entries
 }
 
 KINDS = ("dp3", "zero1m2", "zero3m2", "pp2", "tp2")
@@ -104,6 +105,29 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "samples_by_model": ("pp2", "refused"),
     # The step of the optimizer read, and wrote to, a network that it was not given; also while it was tried.
     "target_in_step": ("zero1m2", "refused"),
+    # Ranks had other data to evaluate, other batches, a metric that waited for others, or other models.
+    "evaluation_by_rank": ("dp3", "refused"),
+    "collate_by_rank": ("zero1m2", "refused"),
+    "metric_over_ranks": ("pp2", "refused"),
+    "ordered_by_process": ("dp3", "refused"),
+    # Each rank's callback put other samples into its data set.
+    "replayed": ("dp3", "refused"),
+    # The update went by what was left of the samples of a rank.
+    "private": ("zero1m2", "refused"),
+    "by_activations": ("dp3", "refused"),
+    "step_by_loss": ("pp2", "refused"),
+    "rate_by_loss": ("zero3m2", "refused"),
+    # Gradients were exchanged twice.
+    "wrapped_in_group": ("dp3", "refused"),
+    # Training began with gradients that the capture had left.
+    "reversible": ("zero1m2", "equal"),
+    "clipped_waves": ("dp3", "equal"),
+    # The capture left a tensor without content in a cache of a library.
+    "table_of_library": ("tp2", "equal"),
+    # A part without what counts ended the run.
+    "number_for_nothing": ("dp3", "equal"),
+    # The loss was divided by an accuracy.
+    "loss_and_accuracy": ("tp2", "refused"),
     # Weights that were saved were those of a rank.
     "state_renamed": ("pp2", "refused"),
     # A layer without gradients ended the run in its middle.

@@ -94,7 +94,7 @@ class Weight:
         return f'elements of "{self.tensor}"{after}{but}'
 
 
-ScheduleReads = Literal["", "gradients", "parameters"]
+ScheduleReads = Literal["", "gradients", "parameters", "chance"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,8 @@ class Behaviour:
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
         batch_norms: modules whose statistics follow the batches
-        follows_ranks: part of the job that gives something else where there are several ranks; empty: none does
+        follows_ranks: part of the job that gives something else where there are several ranks, or communicates where
+            no parts are added up; empty: none does
         synced: those of them that wait for other ranks (SyncBatchNorm)
         thawed: callbacks of the job whose code changes requires_grad
         averaged: those whose code makes an AveragedModel
@@ -193,6 +194,7 @@ class Behaviour:
         carried_by_model: those of them that the model has, or hooks on it
         results: what the forward leaves in Python for a loss or a callback that reads it, or with a gradient
         feeds_back: what callbacks set, and read of what the forward or the loss leaves by the samples that it sees
+        updates_by: what the optimizer or the schedule can read of what a forward, the loss or a backward leaves by them
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
         later: number that later steps or callbacks may change, and what it is where parts no longer add up; empty: none
@@ -263,6 +265,7 @@ class Behaviour:
     carried_by_model: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     feeds_back: str = ""
+    updates_by: str = ""
     in_loss: tuple[str, ...] = ()
     bent: str = ""
     later: str = ""

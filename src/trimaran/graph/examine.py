@@ -87,7 +87,13 @@ from trimaran.graph.held_state import (
 )
 from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
 from trimaran.graph.metrics import copied_metric, kind_of_metric
-from trimaran.graph.optimizers import follows_ranks, modules_of, optimizer_traits, parameter_names
+from trimaran.graph.optimizers import (
+    follows_ranks,
+    modules_of,
+    optimizer_traits,
+    parameter_names,
+    parts_of_update,
+)
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
@@ -374,6 +380,7 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
 def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
     carries = samples.carries()
+    follows = "" if carries else samples.follows(_among_ranks)
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
     name_tensors(batch, others)
@@ -385,7 +392,8 @@ def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
         stream=samples.stream,
         data_draws=samples.draws(),
         data_carries=carries,
-        data_follows="" if carries else samples.follows(),
+        data_follows="" if follows == "rank" else follows,
+        follows_ranks="Job.dataset or Job.collate" if follows == "rank" else found.follows_ranks,
     )
 
 
@@ -464,6 +472,9 @@ class _Examination:
         self._restarted: set[int] = set()
         self._parted: set[int] = set()
         self.foreign: dict[str, None] = {}
+        # Parameters on which a pass has written attributes.
+        self._marked: set[str] = set()
+        self._metric_follows = False
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[LossCall] = []
@@ -567,6 +578,7 @@ class _Examination:
             most, self.part_failed = 2 * most, ""
             splits = self._splits(most)
         splits += self._told(splits, most)
+        _check_weights(splits)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         self._find_carried(splits)
@@ -589,6 +601,7 @@ class _Examination:
                 ),
             ),
             bent=self._bent(splits),
+            updates_by=self._left_for_update(splits),
         )
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         without = self._without_weight(weight or self._job.loss_weight)
@@ -601,8 +614,9 @@ class _Examination:
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
         padded = False
         communicates, follows = self._on_ranks(self._batch(range(SAMPLES)))
-        if follows:
-            found = replace(found, follows_ranks="the forward or the loss")
+        metric = self._metric()
+        if follows or self._metric_follows:
+            found = replace(found, follows_ranks="the forward or the loss" if follows else "Job.metric")
         # A forward may gather what it keeps in a buffer, and the loss nothing.
         if communicates:
             reduction, weight, apart = "gathers", None, 0.0
@@ -627,7 +641,7 @@ class _Examination:
             part_failed=self.part_failed,
             failing=self._failing,
             left_out=len(self._left_out),
-            metric=self._metric(),
+            metric=metric,
             collate_draws=self._collate_draws,
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
@@ -755,6 +769,7 @@ class _Examination:
                 with torch.no_grad(), self._promoting():
                     output = call_model(job, self._work, batch)
                 made.append((output, split_batch(batch, own_loss=job.loss is None)[2]))
+            self._metric_follows = self._differs_among_ranks(metric, made[0])
             with torch.no_grad(), self._promoting():
                 drops = job.collate is not None and chooses(job.collate)
                 return kind_of_metric(metric, made[0], made[1:], sizes, samples=data.total, chooses=drops)
@@ -765,6 +780,47 @@ class _Examination:
             self._put_back()
             for module, training in modes:
                 module.training = training
+
+    def _differs_among_ranks(self, metric: Any, made: tuple[Any, Any]) -> bool:
+        """Whether a metric communicates where there are several ranks, or goes by their number."""
+        values = []
+        for context in (nullcontext(), _among_ranks()):
+            coupled = Coupled(Draws(), None)
+            try:
+                with context, torch.no_grad(), self._promoting(), coupled:
+                    values.append(float(copied_metric(metric)(*made)))
+            except Exception:  # noqa: BLE001 - as where what it gathers is empty
+                return coupled.communicated
+            if coupled.communicated:
+                return True
+        return values[0] != values[1] and not any(map(math.isnan, values))
+
+    def _left_for_update(self, splits: Sequence[_Split]) -> str:
+        """What the optimizer or the schedule can read of what a pass leaves by the samples that it sees; else empty."""
+        if not self._marked and not self._differs(splits[0].held, splits[0].run.held):
+            return ""
+        job, model, size = self._job, self._model, sum(splits[0].sizes)
+        seen: list[Values] = []
+        try:
+            parts = parts_of_update(job, model)
+            of_parameters = {name: vars(one) for name, one in model.named_parameters() if name in self._marked}
+            held = HeldState({**parts, **of_parameters})
+            for first in (0, self._samples.count - size):
+                seed_generators(job.seed)
+                batch = self._samples.batch(range(first, first + size))
+                with precision_context(job, device_of(model)):
+                    value = loss_value(job, call_model(job, model, batch), batch)
+                (value[0] if isinstance(value, tuple) else value).backward()
+                seen.append(held.values())
+                held.put_back()
+        except Exception:  # noqa: BLE001 the user's, in the precision of the job; the training tells
+            return ""
+        finally:
+            for one in model.parameters():
+                one.grad = None
+            self._put_back()
+        one_end, other_end = seen
+        return next(iter(changed(one_end, other_end, lambda one, other: _same(one, other, tolerance=PARTLY))), "")
 
     def _without_weight(self, weigh: Any) -> _Split | None:
         """A batch of which a part has samples alone that do not count; None: there are none, or all count.
@@ -1163,6 +1219,7 @@ class _Examination:
         coupled = Coupled(drawn, bound)
         parameters = dict(self._work.named_parameters())
         versions = {name: one._version for name, one in parameters.items()}
+        marks = {name: dict(vars(one)) for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
@@ -1196,6 +1253,11 @@ class _Examination:
         self.reads |= coupled.reads
         self.selects |= coupled.selects
         self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
+        self._marked |= {
+            name
+            for name, one in parameters.items()
+            if any(marks[name].get(key) is not value for key, value in vars(one).items())
+        }
         self.host_draws |= bool(find_moved(hosts))
         found = _Pass(
             value=float(total),
@@ -1585,6 +1647,23 @@ class _Examination:
         self._put_back()
         sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
         return self._reduction([sliced], tolerance)[2] <= tolerance
+
+
+def _check_weights(splits: Sequence[_Split]) -> None:
+    """Refuse a second value of a loss that is no weight, such as an accuracy: the first would be divided by it.
+
+    Raises:
+        InputError: that of a batch is smaller than that of a part of it
+    """
+    for split in splits:
+        of_whole, of_parts = split.run.weight, [one.weight or 0.0 for one in split.apart]
+        if of_whole is not None and of_whole < max(of_parts) * (1 - EXACT):
+            raise InputError(
+                f"Job.loss returns two values, (sum, weight), of which the first is divided by the second, and here "
+                f"that is {of_whole:.4g} for {sum(split.sizes)} samples and {max(of_parts):.4g} for some of them, so "
+                "that it is no weight: return the loss alone, and an accuracy from Job.metric",
+                code="loss.not-a-weight",
+            )
 
 
 _NOTED = (

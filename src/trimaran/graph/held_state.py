@@ -21,6 +21,7 @@ import dis
 import enum
 import functools
 import inspect
+import itertools
 import random
 import sys
 import types
@@ -118,6 +119,13 @@ class HeldState:
         """The generators of Python and NumPy that are held."""
         return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
 
+    def shares(self, other: "HeldState") -> bool:
+        """Whether something that is held is held by another, too."""
+        mine, others = set[int](), set[int]()
+        for _ in itertools.chain(self._walk(None, met=mine), other._walk(None, met=others)):
+            pass
+        return not mine.isdisjoint(others)
+
     def settable(self, wanted: Callable[[str, str], bool]) -> "Iterator[Settable]":
         """The numbers that are held, and can be set.
 
@@ -136,8 +144,8 @@ class HeldState:
             for one in self._undo:
                 one()
 
-    def _walk(self, undo: Undo | None, *, parts: bool = False) -> Iterator[_Entry]:
-        met: set[int] = set()
+    def _walk(self, undo: Undo | None, *, parts: bool = False, met: set[int] | None = None) -> Iterator[_Entry]:
+        met = set() if met is None else met
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value, place in _values_of(root, "", 0, met, undo):
@@ -441,6 +449,8 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
         yield path, forward, None
         yield from ((path, one, None) for one in _methods_called(type(value), forward))
         yield from _classes_of(value)
+        if undo is not None and not is_users(type(value)):
+            undo.extend(one.cache_clear for one in _caches_in(type(value).__module__))
     elif isinstance(value, list | dict | set | deque | tuple):
         yield f"the length of {path}" if path else "the length", len(value), None
         if len(value) > _MOST_ENTRIES:
@@ -484,6 +494,20 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
                 if undo is not None:
                     undo.append(functools.partial(_put, value, name, one))
                 yield f"{value.__name__}.{name}", one, (value, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _caches_in(library: str) -> "tuple[functools._lru_cache_wrapper[Any], ...]":
+    """The caches of a library's functions and methods, where a trace may leave tensors without content."""
+    if library.partition(".")[0] in ("torch", "builtins"):
+        return ()
+    content = vars(sys.modules[library]).values() if library in sys.modules else ()
+    defined = [one for one in content if getattr(one, "__module__", None) == library]
+    of_classes = [made for one in defined if isinstance(one, type) for made in vars(one).values()]
+    functions = [getattr(one, "__func__", one) for one in (*defined, *of_classes)]
+    cells = [cell for one in functions if isinstance(one, types.FunctionType) for cell in one.__closure__ or ()]
+    held = [*functions, *(_get(cell, "cell_contents") for cell in cells)]
+    return tuple(one for one in held if isinstance(one, functools._lru_cache_wrapper))
 
 
 def _is_open(made_of: type) -> bool:

@@ -212,6 +212,22 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     return optimizer
 
 
+def parts_of_update(job: Job, model: nn.Module) -> dict[str, Any]:
+    """What updates a model, by what it is called: its optimizer, made over parameters without values, and the schedule.
+
+    Args:
+        job: makes them
+        model: whose parameters are trained
+
+    Raises:
+        InputError: the job fails to make its optimizer
+    """
+    with preserved_randomness(model), quiet():
+        made = _make_without_values(job, trained_parameters(model)).made
+    hooks = [one for name, kept in vars(made).items() if name.startswith("_optimizer_step_") for one in kept.values()]
+    return {"the optimizer": made, "a hook on its step": tuple(hooks), "the schedule": job.lr_schedule}
+
+
 def written_options(optimizer: Any) -> str:
     """The options of each group of an optimizer, the same text for the same options.
 
@@ -584,7 +600,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
 
 
 def _read_by_schedule(job: Job, trained: Trained, names: Sequence[str], tried: Sequence[str]) -> ScheduleReads:
-    """What the job's schedule sets options by: gradients, or other tensors of what it is given, or their number.
+    """What the job's schedule sets options by: gradients, other tensors of what it is given, their number, or chance.
 
     Args:
         job: of the schedule
@@ -622,7 +638,7 @@ def _read_by_schedule(job: Job, trained: Trained, names: Sequence[str], tried: S
         if together is None:
             return ""
         if not same(together, along(starts, gradients, forgotten=False)):
-            return "gradients"
+            return "gradients" if same(together, along(starts, gradients)) else "chance"
         some = [[one[place] for place in places] for one in together]
         for (named, steps), expected in ((others, together), (halves, together), (fewer, some)):
             if (found := along(named, steps)) is not None and not same(found, expected):

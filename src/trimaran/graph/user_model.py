@@ -30,7 +30,7 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from types import MappingProxyType
 from typing import Any, Literal
@@ -90,6 +90,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     attributes = [dict(vars(module)) for module in modules]
     contents = [[(value, value.copy()) for value in vars(module).values() if _is_plain(value)] for module in modules]
     buffers = [(tensor, tensor.detach().clone()) for tensor in model.buffers()]
+    # A backward of the user's may call another one, which leaves gradients.
+    gradients = [(one, one.grad) for one in model.parameters()]
     with preserved_randomness(model):
         try:
             yield
@@ -108,6 +110,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
                     parameter.data = data
                     if not torch.equal(data, value):
                         data.copy_(value)
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
 
 
 def overrides_train(module: nn.Module) -> bool:
@@ -268,7 +272,26 @@ def make_model(job: Job) -> nn.Module:
             "both as they are, and choose in Job.optimizer, or call requires_grad_(False) on what is not trained",
             code="model.own-parameters",
         )
+    held = (*model.named_parameters(), *model.named_buffers())
+    sparse = [name for name, one in held if str(one.layout).startswith("torch.sparse")]
+    if sparse:
+        raise InputError(
+            f"{sparse[0]} of the model is sparse, and only dense tensors are captured: keep it dense, or its rows, "
+            "columns and values in buffers, and multiply by gathering and index_add",
+            code="model.sparse",
+            name=sparse[0],
+        )
+    wrapped = [type(one).__name__ for one in model.modules() if type(one).__name__ in _EXCHANGING]
+    if wrapped:
+        raise InputError(
+            f"Job.model wraps a module in {wrapped[0]}, which exchanges gradients, and so do the ranks that train the "
+            "job: return the module itself",
+            code="model.exchanges-gradients",
+        )
     return cast_model(job, begin_training(model))
+
+
+_EXCHANGING = ("DistributedDataParallel", "FullyShardedDataParallel")
 
 
 def cast_model(job: Job, model: nn.Module) -> nn.Module:
@@ -276,7 +299,7 @@ def cast_model(job: Job, model: nn.Module) -> nn.Module:
     return model.double() if job.precision == "fp64" else model
 
 
-Follows = Literal["", "others", "worker", "process"]
+Follows = Literal["", "rank", "others", "worker", "process"]
 """What a batch depends on besides its samples."""
 
 
@@ -440,16 +463,24 @@ class Samples:
         with preserved_randomness():
             return copy.deepcopy(_tensors_and_numbers(self._drawn(number)))
 
-    def follows(self) -> Follows:
-        """What a batch depends on besides its samples: those that are read with them, or the process that reads it."""
+    def follows(self, among_ranks: Callable[[], AbstractContextManager[None]]) -> Follows:
+        """What a batch depends on besides its samples: those that are read with them, or the process that reads it.
+
+        Args:
+            among_ranks: tells who asks that this is one of several ranks
+        """
+        if not self._alike_elsewhere(among_ranks()):
+            self._held.put_back()
+            return "rank"
         if self.stream:
             return ""
         if self._differ_together():
             return "others"
         try:
-            if self._alike_elsewhere(worker=True, process=True):
+            if self._alike_elsewhere(_elsewhere(self.dataset, worker=True, process=True)):
                 return ""
-            return "worker" if self._alike_elsewhere(worker=False, process=True) else "process"
+            alike = self._alike_elsewhere(_elsewhere(self.dataset, worker=False, process=True))
+            return "worker" if alike else "process"
         finally:
             self._held.put_back()
 
@@ -472,13 +503,13 @@ class Samples:
                 return False
         return list(map(len, together)) != list(map(len, alone)) or not _alike(alone, together)
 
-    def _alike_elsewhere(self, *, worker: bool, process: bool) -> bool:
+    def _alike_elsewhere(self, elsewhere: AbstractContextManager[None]) -> bool:
         """Whether a batch of a few samples is the same in another process."""
         numbers = (0, self.count // 2, self.count - 1)
         with preserved_randomness():
             here = self._batched(numbers)
             try:
-                with _elsewhere(self.dataset, worker=worker, process=process):
+                with elsewhere:
                     there = self._batched(numbers)
             except InputError:
                 return False

@@ -56,6 +56,12 @@ that update everything (dp with sync="all-reduce", zero=0)'
         return found
     if strategy.devices == 1:
         return ""
+    if traits.schedule_reads == "chance":
+        return (
+            "Job.lr_schedule sets other options each time that it is tried: it draws them, or reads a clock, and every "
+            "rank would have its own: let it go by its own steps, or draw from a generator that it makes and seeds, or "
+            "use one device"
+        )
     if traits.draws:
         return f"the step of {name} draws random numbers, and every rank would draw its own: use one device"
     if traits.foreign:
@@ -230,9 +236,9 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
 def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
     if seen.follows_ranks and strategy.devices > 1:
         yield (
-            f"{seen.follows_ranks} asks which rank of how many this is (torch.distributed, WORLD_SIZE), and gives "
-            "something else among several: a global batch and its gradient are the same on any number of ranks, so "
-            "write it as for one process"
+            f"{seen.follows_ranks} asks which rank of how many this is, or communicates (torch.distributed, "
+            "WORLD_SIZE), and gives something else among several: a global batch and its gradient are the same on any "
+            "number of ranks, so write it as for one process"
         )
     if seen.thawed and not _follows_thawing(strategy):
         yield (
@@ -391,6 +397,13 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"a callback {seen.feeds_back}, which the forward or the loss leaves of the samples that it saw last, and "
             "here that is a part of the batch: go by metrics, which are the same on every rank, or use one device "
             "without microbatches"
+        )
+    if seen.updates_by and (splits or partitioned):
+        yield (
+            f"the optimizer or the schedule can read {seen.updates_by}, which the forward, the loss or the backward "
+            "leaves of the samples that it saw last, and here that is a part of the batch, whose ranks exchange "
+            "gradients alone: let them go by gradients, by their own state, or by metrics in a callback, or use one "
+            "device without microbatches"
         )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (

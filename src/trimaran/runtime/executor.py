@@ -57,12 +57,13 @@ from trimaran.runtime.communication.point_to_point import Exchanges
 from trimaran.runtime.communication.reduce import Reductions
 from trimaran.runtime.data.batch_shares import Share, Shares, microbatch_sizes, partition_batch
 from trimaran.runtime.data.datasets import dataset_length
-from trimaran.runtime.data.pipeline import Feed, open_feed
+from trimaran.runtime.data.pipeline import Feed, agree_on_data, open_feed
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import Interpreter, cycle_of, released_sends
 from trimaran.runtime.parts.part import evaluating
 from trimaran.runtime.parts.setup import (
     bucket_instructions,
+    check_alike,
     check_capture,
     check_update,
     check_use,
@@ -161,11 +162,14 @@ class Executor:
         self._cycle = cycle_of(program, world.rank) if program.behind else ()
         self._begun = 0
         self._under_way: list[State | None] = []
+        # Evaluation data that ranks have compared.
+        self._compared: Any = None
         self._settled = 0
         self._evaluation = evaluation.ranks[world.rank]
         self._buckets = bucket_instructions(self._instructions)
         self._channels = Channels([program, evaluation], world)
         self.agreement = self._channels.agreement
+        check_alike(self.model, self.agreement)
         share_weights(self.model, world, self._channels)
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self.model)
@@ -482,6 +486,19 @@ class Executor:
             self._recorder.enabled = recording
         return float(total[0] / total[1])
 
+    def compare_evaluation(self, dataset: Any) -> None:
+        """See that evaluation data are the same on every rank that reads them; every rank calls it.
+
+        Args:
+            dataset: of this rank; a stream tells as it is read
+
+        Raises:
+            InputError: they are not
+        """
+        if dataset is not self._compared and not is_stream(dataset):
+            agree_on_data(self.agreement, dataset, reads=self.reads, seed=self._job.seed, name="Job.evaluation_dataset")
+            self._compared = dataset
+
     def _metric_of(self, metric: WholeMetric, outputs: Outputs) -> float:
         """A metric that is no mean over samples, of all that ranks have kept."""
         what = "gathering the outputs of an evaluation"
@@ -731,8 +748,9 @@ class Executor:
         """
         size, seed = self._job.global_batch_size, derive_seed(self._job.seed, "evaluation")
         if not is_stream(dataset):
-            samples = dataset_length(dataset)
             own = dataset if self.reads else None
+            self.compare_evaluation(dataset)
+            samples = dataset_length(dataset)
             yield from self._load(torch.arange(samples), range(-(-samples // size)), own, seed)
             return
         stream_length(dataset)

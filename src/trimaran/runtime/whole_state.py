@@ -163,6 +163,16 @@ class _Piece(NamedTuple):
         return self.kind, self.name, self.key
 
 
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """The `state_dict` of a model, also where a session refuses it to the user, as a rank has a part of it.
+
+    Args:
+        model: the user's
+    """
+    state: dict[str, Any] = type(model).state_dict(model)
+    return state
+
+
 class StateGatherer:
     """Gathers the state of all ranks; one a rank.
 
@@ -179,7 +189,7 @@ class StateGatherer:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.aliases = _first_names(model)
-        self.names = {name: self.aliases.get(name) for name in model.state_dict()}
+        self.names = {name: self.aliases.get(name) for name in state_of(model)}
         self.shapes = {
             (kind, name): (tuple(one.shape), str(one.dtype).removeprefix("torch."))
             for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))

@@ -69,6 +69,16 @@ def test_a_sparse_gradient_is_refused_with_what_to_do() -> None:
         capture(make_job(Rows))
 
 
+def test_a_sparse_buffer_is_refused_by_its_name() -> None:
+    def make() -> nn.Module:
+        model = nn.Linear(3, 2)
+        model.register_buffer("edges", torch.eye(3).to_sparse())
+        return model
+
+    with raises("model.sparse", match="edges of the model is sparse.*index_add", name="edges"):
+        capture(make_job(make))
+
+
 def test_wrong_export_is_found_out() -> None:
     """The model behaves otherwise when it is traced: the comparison with the real one notices."""
 

@@ -1,6 +1,8 @@
 """What an optimizer does with its parameters, found out by trying it."""
 
 import dataclasses
+import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -249,6 +251,8 @@ COUNTED = [0]
         (lambda made: abs(float(held(made)[0].detach()[9, 5])), "parameters"),
         (lambda made: sum(float(one.grad.norm()) for one in held(made) if one.grad is not None), "gradients"),
         (lambda made: COUNTED.__setitem__(0, COUNTED[0] + 1) or COUNTED[0], ""),
+        (lambda made: random.random(), "chance"),
+        (lambda made: time.perf_counter(), "chance"),
     ],
 )  # fmt: skip
 def test_what_a_schedule_reads_of_its_optimizer_is_found(figure: Any, reads: str) -> None:

@@ -13,7 +13,7 @@ heard by all. Whether weights have changed is seen by sums of their bits: after 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.runtime.parts.setup import is_partitioned
 
 Name = Literal["on_step", "on_epoch"]
 
@@ -63,6 +64,7 @@ class _State:
         buffers: those of the buffers
         options: of the optimizer's groups; empty where this rank updates nothing
         numbers: of the model and the loss, which callbacks set
+        step: what was put into the place of the optimizer's step; None: nothing was
     """
 
     identities: dict[str, tuple[int, torch.Size]]
@@ -71,6 +73,7 @@ class _State:
     buffers: tuple[int, ...]
     options: str
     numbers: tuple[str, ...] = ()
+    step: Any = None
 
 
 class Callbacks:
@@ -82,11 +85,21 @@ class Callbacks:
         executor: trains it
         rank: number of this process
         world_size: number of processes
+        data: gives a digest of what a callback has changed of what the data set holds; 0: nothing, -1: it is not read
     """
 
-    def __init__(self, job: Job, strategy: Strategy, executor: Executor, *, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        strategy: Strategy,
+        executor: Executor,
+        *,
+        rank: int,
+        world_size: int,
+        data: Callable[[], int] = lambda: -1,
+    ) -> None:
         self._job, self._strategy, self._executor = job, strategy, executor
-        self._rank, self._alone = rank, world_size == 1
+        self._rank, self._alone, self._data = rank, world_size == 1, data
         # Otherwise this rank has a part of the network, or shards of its parameters.
         self._whole = strategy.segments == 1 and strategy.tp == 1 and not strategy.shards and strategy.zero < 2
         self._shares = strategy.tp > 1 or bool(strategy.shards) or strategy.zero >= 2
@@ -99,6 +112,8 @@ class Callbacks:
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         self._held_before = self._values()
+        self._guard = self._refused()
+        self._guard.__enter__()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
 
     def _set_by_callbacks(self) -> Iterator[Settable]:
@@ -154,7 +169,7 @@ class Callbacks:
         self._running, self._stop = name, False
         self._before = self._look()
         try:
-            with ACTIVITY.during(f"Job.{name}"), self._forward_refused(), self._rebinding_refused():
+            with ACTIVITY.during(f"Job.{name}"), self._rebinding_refused():
                 callback(session, number, metrics)
             stop = self._agree(_END)
             self._accept()
@@ -219,6 +234,7 @@ class Callbacks:
                 buffers=after.buffers,
                 options=before.options,
                 numbers=before.numbers,
+                step=before.step,
             )
 
     def check_trained(self) -> None:
@@ -266,6 +282,13 @@ class Callbacks:
             )
         if self._alone:
             return self._stop
+        if after.step is not before.step and not self._alike:
+            raise InputError(
+                f"{name} put another function into the place of the optimizer's step, and under {self._strategy.name} "
+                "that of a rank has some of the parameters, or parts: let Job.optimizer make one with that step, which "
+                "is then tried, or train by replicas that update everything (dp, zero=0)",
+                code="callback.replaces-step",
+            )
         changed, retuned = after.parameters != before.parameters, after.options != before.options
         own = (
             _OPERATIONS.index(operation),
@@ -278,8 +301,9 @@ class Callbacks:
             _digest([before.options]),
             _digest([after.options]) if retuned and self._has_like_groups() else 0,
             int(after.numbers != before.numbers),
+            self._data(),
         )
-        doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers = zip(
+        doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers, data = zip(
             *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
         )
         first = _first_unlike(doing)
@@ -296,6 +320,7 @@ class Callbacks:
             ("buffers", buffers),
             ("the options of the optimizer", [one for one in tuned if one >= 0]),
             ("the options of the optimizer in another way", _of_like(options_before, options)),
+            ("what the data set reads, in another way", [one for one in data if one >= 0]),
         ):
             if _first_unlike(numbers):
                 raise InputError(
@@ -363,6 +388,8 @@ class Callbacks:
         sampled = None if self._running == "on_epoch" else _SAMPLED
         sums = sums and not self._alone
         optimizer = self._executor.updater.optimizer
+        # A schedule of torch's wraps it, and changes nothing.
+        step = None if optimizer is None else vars(optimizer).get("step")
         return _State(
             identities={name: (id(one), one.shape) for name, one in model.named_parameters()},
             trained={name: one.requires_grad for name, one in model.named_parameters()},
@@ -370,42 +397,63 @@ class Callbacks:
             buffers=_sums(model.buffers(), sampled) if sums else (),
             options="" if optimizer is None or not sums else written_options(optimizer),
             numbers=tuple(repr(one.get()) for one in self._settable),
+            step=None if getattr(step, "_wrapped_by_lr_sched", False) else step,
         )
 
-    @contextmanager
-    def _forward_refused(self) -> Iterator[None]:
-        """Where this rank's model is not whole, a forward or a copy of it is refused.
+    def close(self) -> None:
+        """Give the model back."""
+        self._guard.__exit__(None, None, None)
 
-        A forward would be wrong, or wait for others; a copy would keep parts that are not up to date, or be no model.
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Where this rank's model is not whole, a forward, a copy and the state of it are refused to the user.
+
+        A forward would be wrong, or wait for others; a copy, or a file of weights, would have parts that are not up to
+        date.
         """
         if self._whole:
             yield
             return
+        model, partitioned = self._executor.model, is_partitioned(self._strategy)
+        part = f"under {self._strategy.name} a rank has only its part of the weights"
+        by_name = "in a dict by the names of session.model.named_parameters(); or train by replicas: --allow dp"
+
+        def who() -> str:
+            return f"Job.{self._running}" if self.running else "the loop"
 
         def refuse(model: nn.Module, arguments: Any) -> None:
-            if self.running:
+            if self.running or partitioned:
                 raise InputError(
-                    f"Job.{self._running} called session.model, and under {self._strategy.name} a rank has only its "
-                    "part of the weights: use session.evaluate(dataset), or session.weights(), which gives rank 0 "
-                    "whole tensors; or train by replicas: --allow dp"
+                    f"{who()} called session.model, and {part}: use session.evaluate(dataset), or session.weights(), "
+                    "which gives rank 0 whole tensors; or train by replicas: --allow dp",
+                    code="model.called-in-parts",
                 )
 
         def refuse_copy(memo: Any) -> None:
             raise InputError(
-                f"Job.{self._running} copied session.model, as AveragedModel does, and under {self._strategy.name} a "
-                "rank has only its part of the weights: average parameter by parameter, in a dict by the names of "
-                "session.model.named_parameters(); or train by replicas: --allow dp"
+                f"{who()} copied session.model, as AveragedModel does, and {part}: average parameter by parameter, "
+                f"{by_name}",
+                code="model.copied-in-parts",
             )
 
-        model = self._executor.model
+        def refuse_state(*arguments: Any, **keywords: Any) -> None:
+            raise InputError(
+                f"{who()} asked for session.model.state_dict(), and {part}: session.save(path) writes a file of the "
+                f"whole, and session.weights() gives it to rank 0, called by every rank; to average, do so "
+                f"{by_name}",
+                code="model.state-in-parts",
+            )
+
         handle = model.register_forward_pre_hook(refuse, prepend=True)
         # copy.deepcopy asks the object first.
-        model.__dict__["__deepcopy__"] = refuse_copy
+        refused = {"__deepcopy__": refuse_copy, "state_dict": refuse_state}
+        model.__dict__.update(refused)
         try:
             yield
         finally:
             handle.remove()
-            del model.__dict__["__deepcopy__"]
+            for name in refused:
+                model.__dict__.pop(name, None)
 
     @contextmanager
     def _rebinding_refused(self) -> Iterator[None]:

@@ -151,7 +151,9 @@ class Session:
             on_nan=on_nan,
         )
         self.executor.training.graph = "" if captured is None else captured.graph.digest
-        self._callbacks = Callbacks(job, strategy, self.executor, rank=world.rank, world_size=world.size)
+        self._callbacks = Callbacks(
+            job, strategy, self.executor, rank=world.rank, world_size=world.size, data=lambda: self._feed.changes()
+        )
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
@@ -162,6 +164,10 @@ class Session:
         self._feed = self.executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._held_out: Any = None
+        if world.size > 1 and job.evaluation_dataset is not None and job.metric is not None:
+            with self.executor.agreement.alike("the evaluation data"):
+                self._held_out = make_evaluation_dataset(job)
+            self.executor.compare_evaluation(self._held_out)
         self._losses, self._samples = 0.0, 0
         self._index = 0
         self._scored: float | None = None
@@ -889,6 +895,7 @@ class Session:
         self._steps, self._epoch = self.executor.steps, self._feed.epoch
         atexit.unregister(self._close_at_exit)
         self._memory.close()
+        self._callbacks.close()
         self.executor.close()
         Session._open.remove(self)
         if self._owns_world and Session._open:

@@ -38,7 +38,7 @@ from trimaran.checkpoint_files.plain import decode, dtype_named
 from trimaran.checkpoint_files.store import FOLDER, MARKER, has_checkpoints
 from trimaran.runtime.checkpoint.saving import Saved, describe_saved, find_saved
 from trimaran.runtime.communication.channels import ALONE, Agreement
-from trimaran.runtime.whole_state import WholeState
+from trimaran.runtime.whole_state import WholeState, state_of
 
 
 def model_weights(model: nn.Module, state: WholeState) -> dict[str, torch.Tensor]:
@@ -51,7 +51,7 @@ def model_weights(model: nn.Module, state: WholeState) -> dict[str, torch.Tensor
     tensors = state.parameters | state.buffers
     return {
         name: tensors[state.aliases[name]] if name in state.aliases else torch.clone(tensor).cpu()
-        for name, tensor in model.state_dict().items()
+        for name, tensor in state_of(model).items()
     }
 
 
@@ -281,7 +281,7 @@ def forms_of(
     Raises:
         InputError: it has more than tensors
     """
-    state = model.state_dict()
+    state = state_of(model)
     odd = [name for name, one in state.items() if not isinstance(one, torch.Tensor)]
     if odd:
         raise InputError(
@@ -338,7 +338,7 @@ def put_weights(
         if put is not None:
             put(weights)
             return
-        for name, tensor in model.state_dict().items():
+        for name, tensor in state_of(model).items():
             tensor.copy_(weights[name])
 
 

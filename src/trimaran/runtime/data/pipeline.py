@@ -28,7 +28,14 @@ from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.batch_shares import Share, Shares, first_sample, microbatch_sizes, skip_to
 from trimaran.runtime.data.cache import SampleCache, Shared, share_cache
-from trimaran.runtime.data.datasets import check_length, check_replicas, check_streamed, data_length, make_dataset
+from trimaran.runtime.data.datasets import (
+    check_length,
+    check_replicas,
+    check_streamed,
+    data_length,
+    dataset_length,
+    make_dataset,
+)
 from trimaran.runtime.data.loader import TIMEOUT_S, Loader
 from trimaran.runtime.data.orders import Orders, other_order
 from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
@@ -246,7 +253,10 @@ class Feed:
         self._arrivals: Arrivals | None = None
         # Workers have copies, and a cache keeps samples, of what a callback may change.
         copied = self._reading is not None and (feeding.workers or feeding.cached or feeding.copies_ahead)
-        self._held = HeldState(_readers_of(dataset, job), undoable=False) if copied else None
+        held = HeldState(_readers_of(dataset, job) if self._reading is not None else {}, undoable=False)
+        callbacks = HeldState({"Job.on_step": job.on_step, "Job.on_epoch": job.on_epoch}, undoable=False)
+        several = agreement.group is not None
+        self._held = held if copied or (several and held.shares(callbacks)) else None
         self._known: Values = {}
         self._last, self._by_share = _BEFORE_ALL, False
         self._epochs: dict[int, Shares] = {}
@@ -493,6 +503,14 @@ class Feed:
         if self._held is not None and not self._feeding.workers:
             self._known = self._held.versions()
 
+    def changes(self) -> int:
+        """A digest of what a callback has changed of what the data set holds; 0: nothing, -1: it is not known here."""
+        if self._held is None or not self._known:
+            return -1
+        found = changed(self._known, self._held.versions())
+        values = self._held.values() if found else {}
+        return digest_of([values.get(path) for path in found]) if found else 0
+
     def follow(self) -> None:
         """After a step, or a callback: what the data set holds may be other than when it was copied to workers.
 
@@ -737,8 +755,36 @@ def _digest_of_one(dataset: Any, number: int, seed: int) -> int:
     return found[0] if found[0] == found[1] else 0
 
 
+def agree_on_data(agreement: Agreement, dataset: Any, *, reads: bool, seed: int, name: str) -> None:
+    """See that map-style data are the same on every rank that reads them; every rank calls it.
+
+    Args:
+        agreement: with the other ranks
+        dataset: of this rank
+        reads: this rank reads it
+        seed: under which samples are read to be compared
+        name: of the data, for messages
+
+    Raises:
+        InputError: they are not, or are empty on a rank
+    """
+    if agreement.group is None:
+        return
+    fault, said, digests = None, None, tuple[int, ...]()
+    try:
+        said = False, dataset_length(dataset)
+        digests = _digests_of_some(dataset, samples=said[1], seed=seed) if reads else ()
+    except InputError as error:
+        fault = error
+    _agreed(agreement, said, fault, digests, name)
+
+
 def _agreed(
-    agreement: Agreement, said: tuple[bool, int | None] | None, fault: InputError | None, digests: tuple[int, ...]
+    agreement: Agreement,
+    said: tuple[bool, int | None] | None,
+    fault: InputError | None,
+    digests: tuple[int, ...],
+    name: str = "Job.dataset",
 ) -> tuple[bool, int | None]:
     """Whether the data are a stream, and their length, on which all ranks that have some must agree.
 
@@ -757,7 +803,7 @@ def _agreed(
     for rank, one in told:
         if one != agreed:
             raise InputError(
-                f"Job.dataset makes {_named(*agreed)} on rank {first}, and {_named(*one)} on rank {rank}: let it "
+                f"{name} makes {_named(*agreed)} on rank {first}, and {_named(*one)} on rank {rank}: let it "
                 "make all data on every rank; each rank takes its share of them",
                 ranks=(first, rank),
             )
@@ -768,8 +814,8 @@ def _agreed(
         if place is not None:
             which = "the first ones differ" if place == 0 else "some of them differ"
             raise InputError(
-                f"Job.dataset makes other samples on rank {rank} than on rank {compared[0][0]}: {which}. "
-                "Each rank would train on its share of other data: let it draw from the global generators, which are "
+                f"{name} makes other samples on rank {rank} than on rank {compared[0][0]}: {which}. "
+                "Each rank would have its share of other data: let it draw from the global generators, which are "
                 "seeded, or from a generator that it seeds, read files in a fixed order, and number classes by a "
                 "sorted list, as the order of a set is another in each process",
                 code="feed.other-samples",

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -19,7 +21,8 @@ from trimaran.program.gradients import gradient_buckets
 from trimaran.program.layout import is_chained
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Program
-from trimaran.runtime.communication.channels import Channels
+from trimaran.runtime.communication.channels import Agreement, Channels
+from trimaran.runtime.data.streaming import digest_of
 from trimaran.runtime.parts.part import Part, ReduceSegmentBucket, Used
 from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import parameters_by_name, segmented_part
@@ -132,6 +135,51 @@ def make_updater(job: Job, strategy: Strategy, part: Part, model: nn.Module, tra
     some = bool(part.elsewhere) or strategy.pp > 1 or bool(strategy.shards)
     parameters = named_in(model, part.parameters)
     return Updater(job, parameters, part.counted, elsewhere=part.elsewhere, traits=traits if some else None)
+
+
+def check_alike(model: nn.Module, agreement: Agreement) -> None:
+    """Refuse models that differ from rank to rank in more than values of parameters and buffers, which rank 0 gives.
+
+    Args:
+        model: the user's
+        agreement: with the other ranks
+
+    Raises:
+        InputError: they do
+    """
+    heard = agreement.gather_objects(_written_down(model) if agreement.group is not None else {}, "comparing models")
+    for rank, found in enumerate(heard):
+        for name in {**heard[0], **found}:
+            one, other = heard[0].get(name), found.get(name)
+            # A number that is that of the rank says which part it has, and not what it computes.
+            if one != other and (one, other) != (("number", "0"), ("number", str(rank))):
+                raise InputError(
+                    f"Job.model makes another model on rank {rank} than on rank 0: {name} differs. Ranks get the "
+                    "parameters and buffers of rank 0, and nothing else of its model: let Job.model draw from the "
+                    "global generators, which are seeded, ask for no rank, and iterate over sorted lists, as the order "
+                    "of a set is another in each process; or put the tensor into a buffer (register_buffer)",
+                    code="model.other-on-rank",
+                    ranks=(0, rank),
+                    name=name,
+                )
+
+
+def _written_down(model: nn.Module) -> dict[str, tuple[str, str]]:
+    """What a model has but the values of its parameters and buffers, by name."""
+    found = {
+        name: ("tensor", f"{one.dtype} {tuple(one.shape)}")
+        for name, one in (*model.named_parameters(), *model.named_buffers())
+        if not is_lazy(one)
+    }
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        found[path or "the model"] = ("module", type(module).__name__)
+        for name, one in vars(module).items():
+            if isinstance(one, bool | int | float) and "seed" not in name:
+                found[prefix + name] = ("number", repr(one))
+            elif isinstance(one, torch.Tensor | numpy.ndarray | list | tuple):
+                found[prefix + name] = ("content", str(digest_of([one])))
+    return found
 
 
 def share_weights(model: nn.Module, world: World, channels: Channels) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
@@ -73,6 +74,10 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
         InputError: the loss is no scalar, or no tensor
     """
     root, term = _loss_term(job, output, batch, samples=samples, of=of)
+    if torch.is_grad_enabled() and not root.requires_grad:
+        # Where nothing counts a loss may read no output: its gradients are zeros, for which other ranks wait.
+        made = (one for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor) and one.requires_grad)
+        root = sum((one.sum() * 0.0 for one in made), start=root)
     if samples:
         return root, term
     return root * 0.0, replace(term, total=torch.zeros_like(term.total), weight=torch.zeros_like(term.weight))
@@ -92,10 +97,10 @@ def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> t
         value = job.loss(output, split_batch(batch)[2])
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
-        total = _scalar(total, "the sum of the loss")
+        total = _scalar(total, "the sum of the loss", output)
         weight = _on_device(weight, total.device)
         return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
-    mean = _scalar(value, "the loss")
+    mean = _scalar(value, "the loss", output)
     if job.loss_weight is SUMMED:
         share = _on_device(samples / of, mean.device)
         return mean, LossTerm(total=mean.detach().double(), weight=share, weighted=False)
@@ -117,7 +122,11 @@ def _on_device(weight: Any, device: torch.device) -> torch.Tensor:
     return torch.full((), float(weight), dtype=torch.float64, device=device)
 
 
-def _scalar(value: Any, what: str) -> torch.Tensor:
+def _scalar(value: Any, what: str, output: Any) -> torch.Tensor:
+    if isinstance(value, int | float):
+        # Where nothing counts, a loss may give the number 0.
+        made = next((one for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor)), None)
+        value = torch.full((), float(value), dtype=torch.float64, device=None if made is None else made.device)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         raise InputError(
             f"{what} must be a scalar tensor, a mean over the samples of the batch, or (sum, weight); it is "

@@ -135,7 +135,7 @@ class Updater:
         """
         gradients = self.gradients()
         if gradients:
-            torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
+            torch._foreach_div_(gradients, divisor.to(gradients[0].real.dtype))
 
     def square_norm(self, device: str) -> torch.Tensor:
         """Sum of the squares of the gradients that count here, fp64.
@@ -159,7 +159,7 @@ class Updater:
         if self._clip_norm is not None and gradients:
             # As torch clips: the small number keeps a norm of zero from being divided by.
             scale = (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(gradients, scale.to(gradients[0]))
+            torch._foreach_mul_(gradients, scale.to(gradients[0].device, gradients[0].real.dtype))
 
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule, unless that is stepped by a metric; no gradient is left.

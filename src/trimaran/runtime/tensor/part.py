@@ -29,6 +29,7 @@ from trimaran.runtime.parts.part import HasGradient, Part, ReduceSegmentBucket, 
 from trimaran.runtime.parts.segments import segmented_part
 from trimaran.runtime.tensor.collectives import Edges, Group, PartialGradients, SampleEdges, WholeEdges
 from trimaran.runtime.tensor.rewriting import rewrite
+from trimaran.runtime.whole_state import state_of
 
 
 class SharedWeights:
@@ -110,7 +111,7 @@ class SharedWeights:
         """
         splits = {alias: (name, split) for name, split in self._splits.items() for alias in self._names[name]}
         with torch.no_grad():
-            for name, tensor in self._model.state_dict().items():
+            for name, tensor in state_of(self._model).items():
                 whole = state[name]
                 if name in splits:
                     first, split = splits[name]

@@ -36,6 +36,7 @@ from trimaran.runtime.parts.part import Sharing, Used
 from trimaran.runtime.parts.replica import WholeModel
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.updates import local_part
+from trimaran.runtime.whole_state import state_of
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 
 
@@ -204,7 +205,7 @@ class ShardedReplica(WholeModel):
         """
         self.free()
         with torch.no_grad():
-            for name, tensor in self.module.state_dict().items():
+            for name, tensor in state_of(self.module).items():
                 _keep_share(tensor, weights[name])
 
     def close(self) -> None:
