@@ -165,7 +165,7 @@ def prediction_section(
         words=frozenset({0, 4}),
     )
     content: list[Chart | DataTable] = [
-        Chart(svg=_intervals(rows, unit, size), table=table, caption=_said_of(predicted_s, measured))
+        Chart(svg=_intervals(rows, unit, size), table=table, caption=_said_of(measured))
     ]
     if kinds:
         content.append(
@@ -192,7 +192,7 @@ def prediction_section(
     )
 
 
-def _said_of(predicted_s: float, measured: Measured | None) -> str:
+def _said_of(measured: Measured | None) -> str:
     if measured is None:
         return "Nothing was measured: the interval is that of the prediction."
     return (

@@ -645,7 +645,7 @@ class TrainingState:
         table = {entry.what: entry for entry in entries}
         prepared = self._prepare(plain, table, source, check_refit)
         self._train(self._flipped(plain))
-        held, states, options, lost, notes, wants = prepared
+        states, options, lost, notes, wants = prepared
         same = self._is_same_plan(plain)
         random = ("random", f"rank{self._world.rank}", "")
         if same and random in table:
@@ -655,7 +655,7 @@ class TrainingState:
         if self._scaler is not None and plain["scaler"]:
             self._scaler.scaler.load_state_dict(decode(plain["scaler"]["state"], source))
             self._scaler.skipped = int(plain["scaler"]["skipped"])
-        self._load_compression(lost, held, plain, source)
+        self._load_compression(lost, plain, source)
         steps = int(plain["steps"])
         notes = (*self._differences(plain), *notes)
         if same:
@@ -694,7 +694,7 @@ class TrainingState:
             options = self._own_groups(plain, source)
             states = self._own_states(held, table, plain, source)
             lost, notes = self._own_residuals(held, table, plain)
-            prepared = _Prepared(held, states, options, lost, notes, [])
+            prepared = _Prepared(states, options, lost, notes, [])
         except TrimaranError as error:
             fault = error
         said = fault, [one.what for one in held if not one.spare]
@@ -1092,9 +1092,7 @@ class TrainingState:
             own_state = _of_groups(plain["schedule"]["state"], own_groups, fresh, source)
             schedule.load_state_dict(decode(own_state, source))
 
-    def _load_compression(
-        self, lost: Sequence[tuple[Held, Want]], held: Sequence[Held], plain: Mapping[str, Any], source: str
-    ) -> None:
+    def _load_compression(self, lost: Sequence[tuple[Held, Want]], plain: Mapping[str, Any], source: str) -> None:
         if self._codec is None:
             return
         residuals: dict[int, torch.Tensor] = {}
@@ -1215,9 +1213,8 @@ class _Kept:
 
 
 class _Prepared(NamedTuple):
-    """What one rank needs to go on: what it has, states and groups of its optimizer, residuals, notes, all wants."""
+    """What one rank needs to go on: states and groups of its optimizer, residuals, notes, all wants."""
 
-    held: list[Held]
     states: "dict[int, _State]"
     options: "list[_Group | None]"
     lost: list[tuple[Held, Want]]
