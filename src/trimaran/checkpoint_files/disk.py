@@ -1,7 +1,7 @@
 """What a checkpoint asks of a file system, one small operation each.
 
-`Store` does all that it does to files through a `LocalDisk`. A test gives it one that stops, fails or loses power at any
-of these operations. Any POSIX file system will do, with or without atomic rename, which is not used.
+`Store` does all that it does to files through a `LocalDisk`. A test gives it one that stops, fails or loses power at
+any of these operations. Any POSIX file system will do, with or without atomic rename, which is not used.
 
 No symbolic link is followed below the folder of the checkpoints, and nothing but a regular file is read.
 """
