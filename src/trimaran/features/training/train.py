@@ -284,7 +284,7 @@ def train_planned(
             raise error from raised.__cause__
         except KeyboardInterrupt as error:
             if stopping.step and isinstance(error, Interrupted):
-                notes.interrupt(error.number, stopping.step, stopping.epoch)
+                notes.leave(error.number, stopping.step, stopping.epoch, starting=True)
                 error.add_note(f"run directory: {run.shown}")
                 if has_checkpoint(run.path):
                     error.add_note(f"to go on from its last checkpoint: {command()}")

@@ -112,11 +112,6 @@ class Taken:
     tensors: dict[str, torch.Tensor]
     plain: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def nbytes(self) -> int:
-        """Tensors that this rank writes [bytes]."""
-        return sum(one.nbytes for one in self.tensors.values())
-
 
 class _Said(NamedTuple):
     """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by name and key."""
@@ -427,10 +422,6 @@ class TrainingState:
             for what, (shape, dtype) in self._gatherer.shapes.items()
         }
         return sum(size * (3 if kind == "parameter" else 1) for (kind, _), size in sizes.items())
-
-    def forget(self) -> None:
-        """Give the memory of the last state that was taken back."""
-        self._room = {}
 
     def _here(self) -> tuple[dict[What, _Here], dict[str, dict[str, Any]]]:
         """What this rank has: tensors, and what its optimizer keeps that is none, by parameter and key."""
