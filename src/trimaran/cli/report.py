@@ -39,7 +39,7 @@ def report(
         from dataclasses import asdict
 
         from trimaran.base.units import format_bytes
-        from trimaran.features.report_page import report as write
+        from trimaran.features.report_page.make import report as write
         from trimaran.report.page.layout import by_way
 
         with progress_shown() as progress:

@@ -233,7 +233,7 @@ def has_branches(graph: Graph) -> bool:
     """Whether two operations can run side by side.
 
     Example:
-        >>> from trimaran.graph import Op, TensorSpec, Affine
+        >>> from trimaran.graph.types import Affine, Op, TensorSpec
         >>> def op(name, *inputs):
         ...     spec = TensorSpec(name=name, shape=("B",), dtype="float32", nbytes=Affine(0, 4))
         ...     return Op(id=name, target="Linear", inputs=inputs, outputs=(spec,))

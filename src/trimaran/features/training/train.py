@@ -62,11 +62,16 @@ from trimaran.planning.plan_files import whole_plan
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
-from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
-from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
+from trimaran.program.lowering.lower import lower_evaluation
+from trimaran.program.plan import write_plan
+from trimaran.program.text import format_program
+from trimaran.report.comparison import Comparison, compare
 from trimaran.report.gradient_noise import gradient_noise_document
+from trimaran.report.run_report import RunReport, write_report
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
+from trimaran.report.timelines import write_timeline
+from trimaran.report.trace import write_trace
 from trimaran.runtime.checkpoint import STATE
 
 if TYPE_CHECKING:
