@@ -42,9 +42,6 @@ from trimaran.program.layout import even_nodes
 from trimaran.program.lowering.tensor_parallel import find_classifier_shards, find_shards
 from trimaran.program.strategy import Execution, Part, Schedule, Shard, Strategy
 
-__all__ = ["SCHEDULES", "Cause", "Rejection", "bucket_sizes", "enumerate_strategies"]
-
-
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 # A pipeline with K stages idles for (K - 1) / (M + K - 1) of the time: beyond M = 4 K little is left to gain.
 MICROBATCHES_PER_STAGE = (1, 2, 4)

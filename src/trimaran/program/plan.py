@@ -36,28 +36,6 @@ from trimaran.program.strategy import (
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Program
 
-__all__ = [
-    "PLAN_VERSION",
-    "CandidateRow",
-    "Objective",
-    "Plan",
-    "PlannedRates",
-    "PlannedTraining",
-    "Prediction",
-    "Premises",
-    "Verdict",
-    "check_has_program",
-    "check_plan",
-    "format_plan",
-    "plan_program",
-    "plan_table",
-    "plan_verdict",
-    "program_lines",
-    "read_plan",
-    "write_plan",
-]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What a plan file holds, as values
 

@@ -33,24 +33,6 @@ from trimaran.report.page.charts import (
 from trimaran.report.page.layout import Chart, Commands, Section, Words
 from trimaran.report.svg import Drawing
 
-__all__ = [
-    "Considered",
-    "Measured",
-    "RankParts",
-    "candidates_section",
-    "commands_section",
-    "considered",
-    "drawn_placement",
-    "memory_section",
-    "parts_section",
-    "percent",
-    "placement_section",
-    "prediction_section",
-    "rate",
-    "scaling_section",
-    "training_section",
-]
-
 PARTS_OF_STEP = (
     ("forward", "var(--forward)"),
     ("backward", "var(--backward)"),

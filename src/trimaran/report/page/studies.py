@@ -42,8 +42,6 @@ from trimaran.report.page.steps import (
 )
 from trimaran.report.rehearsal import PURPOSES, MemoryHelp, RehearsedCollectives, RehearsedRank, RehearsedStep, Trouble
 
-__all__ = ["READERS", "StudyPage"]
-
 Pair = tuple[Real | None, Real | None]
 
 

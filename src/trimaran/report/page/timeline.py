@@ -26,8 +26,6 @@ from trimaran.report.breakdown import part_of
 from trimaran.report.page.layout import Timelines
 from trimaran.report.trace import threads_of
 
-__all__ = ["PARTS_SHOWN", "step_timelines", "typical_steps"]
-
 MOST_BYTES = 1_200_000
 """Of the timelines of a page [bytes]."""
 

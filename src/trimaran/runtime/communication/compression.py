@@ -76,9 +76,6 @@ from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import Stamp, fetch
 
-__all__ = ["Codec", "CompressedBuckets", "Round", "open_codec", "wire_bytes"]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Rounds of sums
 
