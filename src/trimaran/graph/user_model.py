@@ -447,9 +447,9 @@ class Samples:
         if self._differ_together():
             return "others"
         try:
-            if self._alike_elsewhere(worker=True):
+            if self._alike_elsewhere(worker=True, process=True):
                 return ""
-            return "worker" if self._alike_elsewhere(worker=False) else "process"
+            return "worker" if self._alike_elsewhere(worker=False, process=True) else "process"
         finally:
             self._held.put_back()
 
@@ -472,13 +472,13 @@ class Samples:
                 return False
         return list(map(len, together)) != list(map(len, alone)) or not _alike(alone, together)
 
-    def _alike_elsewhere(self, *, worker: bool) -> bool:
+    def _alike_elsewhere(self, *, worker: bool, process: bool) -> bool:
         """Whether a batch of a few samples is the same in another process."""
         numbers = (0, self.count // 2, self.count - 1)
         with preserved_randomness():
             here = self._batched(numbers)
             try:
-                with _elsewhere(self.dataset, worker=worker):
+                with _elsewhere(self.dataset, worker=worker, process=process):
                     there = self._batched(numbers)
             except InputError:
                 return False
@@ -524,14 +524,15 @@ class Samples:
 
 
 @contextmanager
-def _elsewhere(dataset: Any, *, worker: bool) -> Iterator[None]:
-    """Tell who asks that this is another process, and the second of two workers of a loader."""
+def _elsewhere(dataset: Any, *, worker: bool, process: bool) -> Iterator[None]:
+    """Tell who asks that this is the second of two workers of a loader, or another process."""
     info, number = torch_worker._worker_info, os.getpid
     try:
         if worker:
             told = torch_worker.WorkerInfo(id=1, num_workers=2, seed=1, dataset=dataset)
             torch_worker._worker_info = told
-        os.getpid = lambda: number() + 1
+        if process:
+            os.getpid = lambda: number() + 1
         yield
     finally:
         torch_worker._worker_info, os.getpid = info, number
