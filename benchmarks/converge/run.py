@@ -32,7 +32,9 @@ from trimaran.measure.convergence.runs import (  # noqa: E402
     find_crossing,
 )
 from trimaran.planning.target import source_as_planned  # noqa: E402
-from trimaran.program import Plan, format_program, lower_evaluation, read_plan  # noqa: E402
+from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
+from trimaran.program.plan import Plan, read_plan  # noqa: E402
+from trimaran.program.text import format_program  # noqa: E402
 
 OBJECTIVES = ("time", "throughput")
 FIRST_SEED = 100

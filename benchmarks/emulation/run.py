@@ -22,7 +22,7 @@ from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.planner.problem import Problem, split_for  # noqa: E402
 from trimaran.planning.emulated import EmulatedJob, prepare_emulation  # noqa: E402
 from trimaran.planning.requests import parse_link  # noqa: E402
-from trimaran.program import Strategy  # noqa: E402
+from trimaran.program.strategy import Strategy  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from trimaran.graph.capture.capture import capture
 from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.program import Program, Strategy
-from trimaran.program.strategy import IN_LINE, Feeding
-from trimaran.runtime.data import Feed
+from trimaran.program.strategy import IN_LINE, Feeding, Strategy
+from trimaran.program.types import Program
+from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.executor import Executor
 
 LEAST_STEPS = 4

@@ -22,10 +22,10 @@ from benchmarks.feed.ranks import time_feeds  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
-from trimaran.planner import Pins  # noqa: E402
+from trimaran.planner.pins import Pins  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
-from trimaran.program import lower_evaluation  # noqa: E402
+from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
 
 JOBS = ROOT / "benchmarks" / "feed" / "jobs.py"
 

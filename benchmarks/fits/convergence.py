@@ -101,7 +101,7 @@ def constants_of(values: Sequence[float], spread: float) -> ConvergenceConstants
 
 def left_out(tables: dict[str, CurveTable], constants: ConvergenceConstants) -> list[LeftOut]:
     """Every point of every table, foretold by the others of its table."""
-    return [point for table in tables.values() for point in leave_one_out(table, constants=constants)]
+    return [point for table in tables.values() for point in leave_one_out(table)]
 
 
 def foretold(

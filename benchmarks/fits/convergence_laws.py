@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimaran.convergence import Curve, CurveTable, Point, fit_curve
-from trimaran.convergence.curve import LeftOut, leave_one_out
+from trimaran.convergence.curve import Curve, LeftOut, fit_curve, leave_one_out
+from trimaran.convergence.types import CurveTable, Point
 
 Law = Callable[[float, float, float], float]
 """Amount at B / Bcrit and at B, with a power p between 0.1 and 0.6."""

@@ -20,10 +20,10 @@ from benchmarks.gpu.loops import PlainLoop
 from trimaran.base.job import Job
 from trimaran.graph.types import Graph
 from trimaran.launch.world import World
-from trimaran.planner import Candidate
-from trimaran.program import lower_evaluation
-from trimaran.report import Comparison, Figure, compare
-from trimaran.runtime.data import Share
+from trimaran.planner.candidates import Candidate
+from trimaran.program.lowering.lower import lower_evaluation
+from trimaran.report.comparison import Comparison, Figure, compare
+from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 
 RESAMPLES = 500

@@ -137,9 +137,9 @@ class Benchmark:
 
         from trimaran.jobs.resolve import JobSource
         from trimaran.machine.detect import detect_machine
-        from trimaran.measure import measure_costs
-        from trimaran.planner import PricedJob, evaluate
-        from trimaran.program import Strategy
+        from trimaran.measure.costs import measure_costs
+        from trimaran.planner.candidates import PricedJob, evaluate
+        from trimaran.program.strategy import Strategy
 
         case = f"{name}, {execution}"
         if missing:

@@ -9,7 +9,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.launch.ranks import launch
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Simulated
-from trimaran.program import lower_evaluation
+from trimaran.program.lowering.lower import lower_evaluation
 
 
 def entry_of(planned: Simulated) -> Entry:

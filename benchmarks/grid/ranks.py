@@ -11,7 +11,8 @@ from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.memory_budget import planned_memory
-from trimaran.program import Program, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Program
 from trimaran.runtime.executor import Executor
 
 WARM_UP_STEPS = 4

@@ -25,12 +25,12 @@ from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
-from trimaran.planner import Candidate  # noqa: E402
+from trimaran.planner.candidates import Candidate  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402
 from trimaran.planning.results import Simulated  # noqa: E402
 from trimaran.pricing.noise import Noise  # noqa: E402
-from trimaran.report import noise_document, noise_line  # noqa: E402
+from trimaran.report.run_report import noise_document, noise_line  # noqa: E402
 
 KINDS = tuple(family.name for family in FAMILIES)
 JOBS = ("digits", "digits-resnet", "digits-branches", "text-lstm", "text-gpt", "wide")

@@ -41,7 +41,9 @@ from trimaran.launch.ranks import launch  # noqa: E402
 from trimaran.measure.convergence.runs import Limits, find_crossing  # noqa: E402
 from trimaran.measure.others import Others  # noqa: E402
 from trimaran.planning.target import source_as_planned  # noqa: E402
-from trimaran.program import Plan, format_program, lower_evaluation, read_plan  # noqa: E402
+from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
+from trimaran.program.plan import Plan, read_plan  # noqa: E402
+from trimaran.program.text import format_program  # noqa: E402
 
 JOBS = ("digits", "digits-branches", "wide")
 LINKS = ("", "1Gb/s", "200Mb/s")

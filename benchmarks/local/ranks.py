@@ -8,8 +8,9 @@ from trimaran.base.timeline import Timeline
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.program import Program, Strategy
-from trimaran.runtime.data import Share
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Program
+from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 
 WARM_UP_STEPS = 20

@@ -26,11 +26,14 @@ from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
 from trimaran.machine.detect import detect_machine  # noqa: E402
-from trimaran.measure import measure_costs  # noqa: E402
-from trimaran.planner import Candidate, PricedJob, evaluate, split_stages  # noqa: E402
+from trimaran.measure.costs import measure_costs  # noqa: E402
+from trimaran.planner.candidates import Candidate, PricedJob, evaluate  # noqa: E402
+from trimaran.planner.pipeline_stages import split_stages  # noqa: E402
 from trimaran.pricing.transfers import collectives_at_once  # noqa: E402
-from trimaran.program import Strategy, lower_evaluation  # noqa: E402
-from trimaran.report import Comparison, compare, noise_document, noise_line  # noqa: E402
+from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
+from trimaran.program.strategy import Strategy  # noqa: E402
+from trimaran.report.comparison import Comparison, compare  # noqa: E402
+from trimaran.report.run_report import noise_document, noise_line  # noqa: E402
 
 RESAMPLES = 1000
 NETWORKS = ("cnn", "unet", "lstm", "gpt")

@@ -16,7 +16,7 @@ import trimaran
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import plan_memory
+from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.memory_budget import VirtualMemory
 from trimaran.memory_budget.device import Device

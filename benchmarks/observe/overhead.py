@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trimaran.measure.observe import load_watch
+from trimaran.measure.observe.injection import load_watch
 
 BLOCK = 10
 

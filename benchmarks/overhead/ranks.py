@@ -19,7 +19,8 @@ from trimaran.graph.capture.segments import Segment, build_segment
 from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World, calm_event_loops
-from trimaran.program import Program, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Program
 from trimaran.runtime.executor import Executor
 
 WARM_UP_STEPS = 6

@@ -23,10 +23,12 @@ from benchmarks.overhead.ranks import time_loops  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.ranks import launch  # noqa: E402
-from trimaran.planner import PricedJob, evaluate, split_stages  # noqa: E402
+from trimaran.planner.candidates import PricedJob, evaluate  # noqa: E402
+from trimaran.planner.pipeline_stages import split_stages  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402
-from trimaran.program import Strategy, lower_evaluation  # noqa: E402
+from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
+from trimaran.program.strategy import Strategy  # noqa: E402
 
 PIPELINES = tuple(Strategy(pp=2, schedule=schedule, microbatches=4) for schedule in ("gpipe", "1f1b"))
 CASES = (

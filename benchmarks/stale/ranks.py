@@ -8,7 +8,7 @@ from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.measure.convergence.runs import Evaluation
-from trimaran.program import lower, lower_evaluation
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 

@@ -29,7 +29,7 @@ from trimaran.planner.pins import Pins  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import parse_request  # noqa: E402
 from trimaran.planning.results import Planned, Simulated  # noqa: E402
-from trimaran.program import lower_evaluation  # noqa: E402
+from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
 
 JOBS = ("digits", "digits-resnet", "text-lstm", "text-gpt", "wide")
 LINKS = ("1Gb/s", "200Mb/s")

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset, default_collate
 
 from trimaran.base.job import Job
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 
 SAMPLES, BATCH, EPOCHS = 60, 16, 4
 BATCHES = -(-SAMPLES // BATCH)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from trimaran.base.job import Job
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 
 
 @dataclass(slots=True, kw_only=True)

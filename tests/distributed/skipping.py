@@ -15,7 +15,7 @@ from torch import nn
 from trimaran.base.errors import TrimaranError
 from trimaran.features.training.rank import Cadence, Saving, _train_epochs
 from trimaran.launch.world import World
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.step.on_nan import Rollback
 
 

@@ -14,8 +14,8 @@ from trimaran.base.job import Job
 from trimaran.features.diagnose.stalls import stalls_rank
 from trimaran.launch.world import World
 from trimaran.measure.stalls.rank import RankRun
-from trimaran.program import Program, Strategy
-from trimaran.program.strategy import Feeding
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.types import Program
 
 BATCH = 16
 SAMPLE_S = 0.005

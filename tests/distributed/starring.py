@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 from trimaran.base.job import Job
 from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 from trimaran_studies.reproduce.input_pipeline_rank import Star
 from trimaran_studies.reproduce.torch_data_parallel import Remedies
 

@@ -18,7 +18,7 @@ from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
 from trimaran.launch.requests import REQUESTS
 from trimaran.launch.world import World
-from trimaran.program import lower
+from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Strategy
 
 ZERO2 = builders.strategy(dp=2, zero=2, units=("first", "third"))

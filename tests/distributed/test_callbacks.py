@@ -25,8 +25,10 @@ from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.program import Plan, format_program, lower, lower_evaluation, program_lines
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.plan import Plan, program_lines
 from trimaran.program.strategy import Strategy
+from trimaran.program.text import format_program
 
 REPLICAS = builders.strategy(dp=2, microbatches=2)
 HOMES = builders.strategy(dp=2, sync="p2p")

@@ -12,7 +12,8 @@ from trimaran.features.training.train import train_planned
 from trimaran.jobs.resolve import JobSource
 from trimaran.networks.small_images import LeNet
 from trimaran.planning.plan import make_plan
-from trimaran.program import parse_program, read_plan
+from trimaran.program.plan import read_plan
+from trimaran.program.text import parse_program
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from tests.commands.running import trimaran
 from tests.forks.commands import begin_module
 
-from trimaran.convergence import read_curve
+from trimaran.convergence.files import read_curve
 from trimaran.measure.convergence.runs import find_crossing, read_runs
 
 JOB = """

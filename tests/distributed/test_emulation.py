@@ -11,9 +11,11 @@ from tests.raising import raises
 
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, Timeline
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
-from trimaran.program import Instruction, Kind, Mark, Program, Strategy, lower
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction, Kind, Mark, Program
 from trimaran.runtime.emulation import emulate_on_rank
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 STEP_S = 0.02
 STEPS = 4

@@ -19,7 +19,7 @@ from tests.representative import each
 from torch import nn
 
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 
 ORDERS = 8
 MARGIN = 1.5

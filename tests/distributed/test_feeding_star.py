@@ -8,7 +8,7 @@ from tests.distributed.starring import train_alone, train_stars
 from tests.forks.client import launch
 
 from trimaran.graph.capture.capture import capture
-from trimaran.program import lower, lower_evaluation
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran_studies.reproduce.input_pipeline_rank import LEAST_STEPS, TriedCase, tried_job, try_remedies
 from trimaran_studies.reproduce.input_pipeline_real import strategy_of
 from trimaran_studies.reproduce.torch_data_parallel import ALL, NONE, Remedies

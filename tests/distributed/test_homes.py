@@ -17,11 +17,11 @@ from tests.representative import some_and_rest
 
 from trimaran import report
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
-from trimaran.program import check_program
+from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import PARTS
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 STEPS = 20
 BUCKET = 8192

@@ -9,21 +9,20 @@ from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
-from trimaran.graph import Graph
 from trimaran.graph.capture.capture import capture
+from trimaran.graph.types import Graph
 from trimaran.launch.ranks import launch
 from trimaran.machine.detect import detect_machine
-from trimaran.measure import measure_costs
 from trimaran.measure.cache import cache_path
-from trimaran.measure.costs import fingerprint_here
+from trimaran.measure.costs import fingerprint_here, measure_costs
 from trimaran.measure.wanted import wanted_curves
-from trimaran.pricing import CostTable, price
 from trimaran.pricing.compute import operation_costs
+from trimaran.pricing.program import price
 from trimaran.pricing.table_files import read_table
-from trimaran.pricing.tables import CurveKey
+from trimaran.pricing.tables import CostTable, CurveKey
 from trimaran.pricing.transfers import HOST, HOST_SEND, QUEUED, SEND
 from trimaran.program.lowering.lower import lower, lower_evaluation
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 pytestmark = pytest.mark.usefixtures("_forked")
 

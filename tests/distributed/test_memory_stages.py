@@ -16,7 +16,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.launch.world import World
 from trimaran.measure.tracing import trace_on_rank
-from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.stages import passes_of, segmented, stage_step
 from trimaran.memory_budget import planned_memory
 from trimaran.planner.memory_plans import ring_bytes

@@ -25,7 +25,7 @@ from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding, Strategy
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.verification import Verifier
 

@@ -25,7 +25,7 @@ from torch.utils.data import default_collate
 from trimaran.base.job import Job
 from trimaran.launch.world import World
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 
 LOSS = 1e-10
 WEIGHTS = 1e-9

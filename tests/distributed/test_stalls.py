@@ -15,11 +15,12 @@ from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls
 from trimaran.features.diagnose.stalls import summed_bytes, usable_cores
 from trimaran.graph.capture.capture import capture
 from trimaran.launch import ranks
-from trimaran.measure.stalls import CLASSES, Split
 from trimaran.measure.stalls.findings import StallFindings, analyse_stalls
+from trimaran.measure.stalls.steps import CLASSES, Split
 from trimaran.planning.requests import parse_link
-from trimaran.program import Program, lower, lower_evaluation
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding
+from trimaran.program.types import Program
 
 pytestmark = pytest.mark.alone
 

@@ -7,7 +7,7 @@ from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import detect_processor
 from trimaran.measure.tracing import trace_steps
-from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.memory_plans import squeeze
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.memory import live_bytes

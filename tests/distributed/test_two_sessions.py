@@ -15,7 +15,7 @@ from tests.forks.client import launch
 from tests.forks.world import run_world
 
 from trimaran.program.strategy import Strategy
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gan.py"
 

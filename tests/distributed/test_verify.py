@@ -32,7 +32,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.runtime import executor as executor_module
 from trimaran.runtime import interpreter
 from trimaran.runtime.communication import reduce as reductions
-from trimaran.runtime.data import Share
+from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.step.updates import Updater

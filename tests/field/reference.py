@@ -25,7 +25,7 @@ from torch.utils.data import default_collate
 from trimaran.base.job import Job
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.randomness import derive_seed, host_states, restore_host, seed_generators, seeded
-from trimaran.runtime.data import sample_order
+from trimaran.runtime.data.orders import sample_order
 
 
 @dataclass(slots=True, kw_only=True)

@@ -99,8 +99,8 @@ def _read_plan(path: Path) -> object:
 def _programs() -> Sequence[bytes]:
     from tests.graphs import chain
 
-    from trimaran.program import lower
     from trimaran.program.json_files import encode_program
+    from trimaran.program.lowering.lower import lower
     from trimaran.program.strategy import Strategy
 
     return [encode_program(lower(chain(3), Strategy(dp=dp), batch=8)).encode() for dp in (1, 2)]
@@ -275,7 +275,8 @@ def _nccl_logs() -> Sequence[bytes]:
 
 def _read_nccl_log(path: Path) -> object:
     from trimaran.machine.find import find_machine
-    from trimaran.pricing.collectives import collective_cost, corrected_by, read_logs
+    from trimaran.pricing.collectives.algorithms import collective_cost
+    from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 
     machine = find_machine("dgx-a100:2")
     correction = corrected_by(read_logs(path, op="all_reduce"), machine=machine)
@@ -685,7 +686,7 @@ def _run_reports() -> Sequence[bytes]:
 
 
 def _report_document(path: Path) -> object:
-    from trimaran.features.report_page import report
+    from trimaran.features.report_page.make import report
 
     return report(path, path.with_name("report.html"))
 

@@ -22,13 +22,13 @@ from typing import Any
 
 from tests.forks.commands import be_command
 
-from trimaran.graph import Graph
+from trimaran.graph.types import Graph
 from trimaran.launch.ranks import launch
-from trimaran.machine import Link
 from trimaran.machine.detect import Processor, detect_gpus, detect_processor
-from trimaran.measure import measure_costs
-from trimaran.pricing import CostTable
+from trimaran.machine.types import Link
+from trimaran.measure.costs import measure_costs
 from trimaran.pricing.table_files import decode_table, encode_table
+from trimaran.pricing.tables import CostTable
 
 FOLDER = Path(__file__).parent / "costs"
 TORCH = "2.13.0"

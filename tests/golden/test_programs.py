@@ -8,9 +8,11 @@ import pytest
 from tests import builders
 from tests.graphs import boundaries, chain, dag, paired
 
-from trimaran.program import check_program, format_program, lower, lower_evaluation, lower_order, parse_order
+from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
 from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Part
+from trimaran.program.text import format_program, parse_order
 from trimaran.program.types import Program
 
 FOLDER = Path(__file__).parent / "programs"

@@ -12,7 +12,7 @@ from tests.distributed.jobs import make_job
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.launch.world import World
-from trimaran.program import lower, lower_evaluation
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Execution
 from trimaran.runtime.executor import Executor
 

@@ -7,7 +7,7 @@ import torch
 from tests.gpu.running import DEVICE, open_executor, zoo_job
 
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.data import Feed
+from trimaran.runtime.data.pipeline import Feed
 
 STEPS = 30
 

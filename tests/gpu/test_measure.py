@@ -10,8 +10,8 @@ from tests.gpu.running import DEVICE, ON_GPU, zoo_job
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
-from trimaran.measure import measure_costs
 from trimaran.measure.calibration.devices import open_clock
+from trimaran.measure.costs import measure_costs
 from trimaran.measure.whole_model import Loader, WholeModel, make_stage
 from trimaran.runtime.precision import place_model
 

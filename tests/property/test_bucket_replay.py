@@ -21,11 +21,13 @@ from tests.graphs import parameter
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import PricedJob, evaluate
 from trimaran.planner.search import exposed_s
-from trimaran.pricing import CostTable, price
 from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.program import price
+from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Transfer
-from trimaran.program import Strategy, lower
 from trimaran.program.gradients import Compression
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Strategy
 
 LENGTH = 6
 BATCH = 16

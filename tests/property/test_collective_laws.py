@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests import builders
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import algorithms, collective_cost
+from trimaran.pricing.collectives.algorithms import algorithms, collective_cost
 from trimaran.pricing.collectives.formulas import OPERATIONS, ring_time
 from trimaran.pricing.collectives.links import Group
 from trimaran.pricing.collectives.prediction import GRID, constants, prior_time

@@ -5,8 +5,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.convergence import CurveTable, Point, fit_curve
-from trimaran.convergence.types import Unit
+from trimaran.convergence.curve import fit_curve
+from trimaran.convergence.types import CurveTable, Point, Unit
 
 POINTS = st.dictionaries(st.integers(1, 10**6), st.floats(1e-3, 1e6), min_size=1, max_size=7)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.property.test_simulator_laws import Case, cases
 
 from trimaran.planner.critical_path import Part, critical_path, parts_of
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 @given(case=cases(), at_once=st.sampled_from([1, 2]))

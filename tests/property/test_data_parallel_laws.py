@@ -24,8 +24,8 @@ from trimaran.pricing.exchange.frameworks import DDP, Recipe
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.types import Cost
 from trimaran.program.gradients import first_bucket_bytes
-from trimaran.simulator import simulate
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step, ready_gradients
+from trimaran.simulator.engine import simulate
 
 # Sums of tens of floats near 1, in another order than the engine's.
 TOLERANCE = 1e-9

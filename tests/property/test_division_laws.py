@@ -19,16 +19,8 @@ from tests.raising import raises
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
 from trimaran.pricing.types import ProgramCosts
-from trimaran.program import (
-    check_against_graph,
-    check_program,
-    decode_program,
-    encode_program,
-    format_program,
-    lower,
-    lower_evaluation,
-    parse_program,
-)
+from trimaran.program.json_files import decode_program, encode_program
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.schedules import (
     Compute,
     Order,
@@ -39,10 +31,13 @@ from trimaran.program.lowering.schedules import (
     zero_bubble,
 )
 from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.rules.check import check_program
 from trimaran.program.rules.deadlock import match_collectives, match_messages
 from trimaran.program.strategy import Part, Strategy
+from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

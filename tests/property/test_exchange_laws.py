@@ -15,7 +15,7 @@ from trimaran.base.timeline import COMMUNICATION
 from trimaran.pricing.exchange.frameworks import Recipe
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.types import Instruction, Kind, Mark, Program
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 from trimaran.simulator.exchange_clock import Call, Exchanged, Ready, exchange_calls, fill_buckets, run_calls
 
 # Sums of tens of floats near 1, in another order than the engine's.

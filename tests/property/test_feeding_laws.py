@@ -8,13 +8,12 @@ from tests import builders
 from tests.builders import cluster, network, table_for
 
 from trimaran.pricing import input_pipeline as fed_step
-from trimaran.pricing import price
+from trimaran.pricing.program import price
 from trimaran.pricing.tables import SampleCosts
 from trimaran.pricing.types import Cost
-from trimaran.program import lower
+from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import IN_LINE, Feeding
-from trimaran.simulator import simulate
-from trimaran.simulator.engine import with_waits
+from trimaran.simulator.engine import simulate, with_waits
 
 GRAPH = network(2)
 TIMES = st.floats(min_value=0.0, max_value=0.1)

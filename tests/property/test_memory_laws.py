@@ -16,9 +16,11 @@ from tests.unit.memory.traces import residual
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import lower_bound, minimum_memory, plan_memory
+from trimaran.memory.bound import lower_bound
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.problem import MemoryProblem, memory_problem
 from trimaran.memory.schedule import build_plan, most_on_host, schedule, step_time
+from trimaran.memory.search import plan_memory
 from trimaran.pricing.copy_codecs import CopyCodec
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan

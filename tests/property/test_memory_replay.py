@@ -20,7 +20,8 @@ from torch.nn import functional as F
 
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace, Tick, TraceOp, TraceStorage
-from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
 from trimaran.networks.googlenet import GoogLeNet
 from trimaran.networks.gpt import Gpt2

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.convergence import CurveTable, Point, fit_curve
+from trimaran.convergence.curve import fit_curve
 from trimaran.convergence.noise_scale import Observation, estimate_noise_scale
 from trimaran.convergence.single_run import RateSchedule, predict_b_crit
+from trimaran.convergence.types import CurveTable, Point
 
 Array = numpy.ndarray
 BATCHES = (16, 32, 64, 128, 256, 512)

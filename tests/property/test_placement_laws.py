@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.list_schedule import earliest_finish
 
-from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, exact, place
+from trimaran.planner.placement import exact
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat, flatten
+from trimaran.planner.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
 from trimaran.planner.placement.schedule import Layout
+from trimaran.planner.placement.solve import place
 from trimaran.planner.placement.stages import Core, filled_up, flat_of, put_back, stages, with_ends, without
 
 REL = 2e-6

@@ -14,15 +14,19 @@ from tests import builders
 from tests.builders import HERE, network
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.graph import Graph
-from trimaran.machine import Allocation
-from trimaran.planner import Candidate, EpochData, Problem, choose, enumerate_strategies, evaluate, search
+from trimaran.graph.types import Graph
+from trimaran.machine.types import Allocation
 from trimaran.planner.bounds import bound, busiest_link, busiest_part
-from trimaran.planner.choice import pareto_front
-from trimaran.planner.problem import has_simple_bound, quick_bounds, split_for
-from trimaran.pricing import Cost, CostTable, Interference
-from trimaran.pricing.tables import TensorFit
-from trimaran.program import Strategy, check_strategy
+from trimaran.planner.candidates import Candidate, evaluate
+from trimaran.planner.choice import choose, pareto_front
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.problem import Problem, has_simple_bound, quick_bounds, split_for
+from trimaran.planner.search import search
+from trimaran.planner.space import enumerate_strategies
+from trimaran.pricing.tables import CostTable, TensorFit
+from trimaran.pricing.types import Cost, Interference
+from trimaran.program.rules.fit import check_strategy
+from trimaran.program.strategy import Strategy
 
 # Sums of tens of floats near 1, in another order than the simulator's.
 TOLERANCE = 1e-9

@@ -18,17 +18,11 @@ from tests.graphs import boundaries, chain
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.program import (
-    check_program,
-    decode_program,
-    encode_program,
-    format_program,
-    lower,
-    lower_evaluation,
-    lower_order,
-    parse_program,
-)
+from trimaran.program.json_files import decode_program, encode_program
+from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
 from trimaran.program.lowering.schedules import Compute, Order, gpipe, one_forward_one_backward, start_times
+from trimaran.program.rules.check import check_program
+from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Mark, Program
 
 

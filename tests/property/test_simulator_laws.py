@@ -26,7 +26,7 @@ from trimaran.program.rules.deadlock import Meeting, match_collectives, match_me
 from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.report.breakdown import utilization
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 # Sums and differences of tens of floats near 1, in another order than the engine's.
 TOLERANCE = 1e-9

@@ -3,7 +3,7 @@
 import pytest
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import algorithms, collective_cost
+from trimaran.pricing.collectives.algorithms import algorithms, collective_cost
 from trimaran.pricing.collectives.formulas import bus_factor
 from trimaran.pricing.collectives.links import group_of
 

@@ -19,7 +19,7 @@ from trimaran.planner.space import unplaced
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Planned, Simulated
-from trimaran.program import Kind
+from trimaran.program.types import Kind
 
 pytestmark = pytest.mark.published
 

@@ -386,19 +386,17 @@ def packaged_text(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def packaged_names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
-    """The files of a folder of the package, sorted.
+def packaged_names(folder: str) -> tuple[str, ...]:
+    """The TOML files of a folder of the catalog, sorted.
 
     Args:
-        package: it is in
-        folder: in the package
-        suffix: that their names end in
+        folder: in `trimaran.machine`
 
     Returns:
         Names for `packaged_text`.
     """
-    found = resources.files(package).joinpath(folder).iterdir()
-    return tuple(sorted(f"{folder}/{file.name}" for file in found if file.name.endswith(suffix)))
+    found = resources.files("trimaran.machine").joinpath(folder).iterdir()
+    return tuple(sorted(f"{folder}/{file.name}" for file in found if file.name.endswith(".toml")))
 
 
 def toml_text(plain: Mapping[str, Any]) -> str:

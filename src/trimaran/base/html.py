@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from trimaran.base.printable import printable
 
-__all__ = ["DataTable", "escaped", "fragment", "letters_across", "table_html"]
-
 
 def escaped(value: object) -> str:
     r"""A text as HTML shows it, in an element or between the quotes of an attribute.

@@ -24,7 +24,7 @@ import torch
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
-from trimaran.checkpoint_files.disk import Disk, LocalDisk, Reading
+from trimaran.checkpoint_files.disk import LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
 """Largest piece of a stream, and of what is read at once for a slice."""
@@ -141,7 +141,7 @@ class TensorFile:
         CorruptDataError: it cannot be read, or is not a whole safetensors file
     """
 
-    def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
+    def __init__(self, path: str | Path, *, disk: LocalDisk | None = None) -> None:
         self._path = Path(path)
         try:
             self._file: Reading = (LocalDisk() if disk is None else disk).open(self._path)

@@ -1,8 +1,7 @@
 """What a checkpoint asks of a file system, one small operation each.
 
-`Store` does all that it does to files through a `Disk`. A test gives it one that stops, fails or loses power at any of
-these operations. `LocalDisk` is that of the machine: any POSIX file system, with or without atomic rename, which is not
-used.
+`Store` does all that it does to files through a `LocalDisk`. A test gives it one that stops, fails or loses power at
+any of these operations. Any POSIX file system will do, with or without atomic rename, which is not used.
 
 No symbolic link is followed below the folder of the checkpoints, and nothing but a regular file is read.
 """
@@ -15,7 +14,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from trimaran.base.system import c_function, lock_file, needs_linux
 
@@ -39,121 +38,65 @@ class Found:
     size: int = 0
 
 
-class Writing(Protocol):
+class Writing:
     """A new file that is open for writing, from its start to its end."""
 
-    def write(self, data: Bytes) -> None:
-        """Append all of the data.
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
-        Raises:
-            OSError: it cannot be written; an unknown part of it may have been
-        """
+    def write(self, data: Bytes) -> None:
+        """Append all of the data; where that fails an unknown part of it may have been written."""
+        left = memoryview(data).cast("B")
+        while left:
+            left = left[os.write(self._descriptor, left) :]
 
     def sync(self) -> None:
-        """Return when all that was written is on the disk.
-
-        Raises:
-            OSError: some of it may not be
-        """
+        """Return when all that was written is on the disk."""
+        os.fsync(self._descriptor)
 
     def close(self) -> None:
         """Close the file; what was not synced may be lost with the power."""
+        os.close(self._descriptor)
 
 
-class Reading(Protocol):
-    """A regular file that is open for reading.
+class Reading:
+    """A regular file that is open for reading; `size` is what it had when it was opened [bytes]."""
 
-    Attributes:
-        size: when it was opened [bytes]
-    """
-
-    size: int
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._descriptor = descriptor
+        self.size = size
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill a buffer from a place of the file; several threads may.
 
         Returns:
             Bytes that were read: fewer than the buffer has where the file ends.
-
-        Raises:
-            OSError: it cannot be read
         """
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._descriptor, [buffer[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
 
     def forget(self) -> None:
         """Put on the disk what is not there yet, and drop what memory keeps of the file where possible."""
+        # A file that is open for reading can be synced too; where it cannot, reading says what is wrong. Pages that are
+        # not on the disk yet would stay in memory.
+        with contextlib.suppress(OSError):
+            os.fsync(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the file."""
-
-
-class Disk(Protocol):
-    """A file system. Every method raises `OSError` when it fails, and leaves nothing half done but a write."""
-
-    def make_directory(self, path: Path) -> None:
-        """Make a directory; `FileExistsError` where there is anything of that name."""
-
-    def create(self, path: Path, size: int) -> Writing:
-        """Make a file, with room for its bytes where the file system lets that be reserved.
-
-        `FileExistsError` where there is anything of that name, a dangling link too; ENOSPC where there is no room.
-        """
-
-    def sync_directory(self, path: Path) -> None:
-        """Return when the names in a directory are on the disk."""
-
-    def unlink(self, path: Path) -> None:
-        """Remove a name that is no directory's; a link, not what it points to."""
-
-    def remove_directory(self, path: Path) -> None:
-        """Remove an empty directory."""
-
-    def list(self, path: Path) -> list[Found]:
-        """The entries of a directory, which is no link, in the order of their names."""
-
-    def open(self, path: Path) -> Reading:
-        """Open a regular file, which is no link; `OSError` with ELOOP or EINVAL where it is something else."""
-
-    def free_bytes(self, path: Path) -> int:
-        """What this process may still write below a directory, or its nearest parent that exists [bytes]."""
-
-    def hold(self, path: Path, *, shared: bool = False) -> Callable[[], None] | None:
-        """Mark a directory as in use until it is released, or this process ends.
-
-        Args:
-            path: of the directory
-            shared: others may hold it too, if they share it
-
-        Returns:
-            What releases it; None: another holds it. A file system that cannot tell says it is free.
-        """
-
-
-def read_bounded(disk: Disk, path: Path, most: int, *, from_disk: bool = False) -> bytes:
-    """A small file, whole.
-
-    Args:
-        disk: it is on
-        path: of the file
-        most: larger files are not read [bytes]
-        from_disk: not what memory keeps of it
-
-    Raises:
-        OSError: it cannot be read; EFBIG: it is larger
-    """
-    file = disk.open(path)
-    try:
-        if file.size > most:
-            raise OSError(errno.EFBIG, f"{file.size} bytes, at most {most} were expected")
-        if from_disk:
-            file.forget()
-        content = bytearray(file.size)
-        return bytes(content[: file.read_into(memoryview(content), 0)])
-    finally:
-        file.close()
+        os.close(self._descriptor)
 
 
 class LocalDisk:
     """The file systems of this machine.
+
+    Every method raises `OSError` when it fails, and leaves nothing half done but a write.
 
     Raises:
         EnvironmentProblem: this is not Linux
@@ -163,11 +106,14 @@ class LocalDisk:
         needs_linux("reading and writing checkpoints")
 
     def make_directory(self, path: Path) -> None:
-        """See `Disk`."""
+        """Make a directory; `FileExistsError` where there is anything of that name."""
         path.mkdir()
 
     def create(self, path: Path, size: int) -> Writing:
-        """See `Disk`."""
+        """Make a file, with room for its bytes where the file system lets that be reserved.
+
+        `FileExistsError` where there is anything of that name, a dangling link too; ENOSPC where there is no room.
+        """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o666)
         try:
@@ -176,10 +122,10 @@ class LocalDisk:
             os.close(descriptor)
             path.unlink()
             raise
-        return _LocalWriting(descriptor)
+        return Writing(descriptor)
 
     def sync_directory(self, path: Path) -> None:
-        """See `Disk`."""
+        """Return when the names in a directory are on the disk."""
         with _directory(path) as descriptor:
             try:
                 os.fsync(descriptor)
@@ -189,15 +135,15 @@ class LocalDisk:
                     raise
 
     def unlink(self, path: Path) -> None:
-        """See `Disk`."""
+        """Remove a name that is no directory's; a link, not what it points to."""
         path.unlink()
 
     def remove_directory(self, path: Path) -> None:
-        """See `Disk`."""
+        """Remove an empty directory."""
         path.rmdir()
 
     def list(self, path: Path) -> list[Found]:
-        """See `Disk`."""
+        """The entries of a directory, which is no link, in the order of their names."""
         found = []
         with _directory(path) as descriptor:
             for name in sorted(os.listdir(descriptor)):  # noqa: PTH208 of this very directory, whatever its path leads to now
@@ -212,17 +158,17 @@ class LocalDisk:
         return found
 
     def open(self, path: Path) -> Reading:
-        """See `Disk`."""
+        """Open a regular file, which is no link; `OSError` with ELOOP or EINVAL where it is something else."""
         # A pipe would block until somebody writes to it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file")
-        return _LocalReading(descriptor, status.st_size)
+        return Reading(descriptor, status.st_size)
 
     def free_bytes(self, path: Path) -> int:
-        """See `Disk`."""
+        """What this process may still write below a directory, or its nearest parent that exists [bytes]."""
         while True:
             try:
                 figures = os.statvfs(path)
@@ -234,7 +180,15 @@ class LocalDisk:
                 return figures.f_bavail * figures.f_frsize
 
     def hold(self, path: Path, *, shared: bool = False) -> Callable[[], None] | None:
-        """See `Disk`."""
+        """Mark a directory as in use until it is released, or this process ends.
+
+        Args:
+            path: of the directory
+            shared: others may hold it too, if they share it
+
+        Returns:
+            What releases it; None: another holds it. A file system that cannot tell says it is free.
+        """
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             lock_file(descriptor, wait=False, shared=shared)
@@ -257,45 +211,28 @@ class LocalDisk:
         return release
 
 
-class _LocalWriting:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+def read_bounded(disk: LocalDisk, path: Path, most: int, *, from_disk: bool = False) -> bytes:
+    """A small file, whole.
 
-    def write(self, data: Bytes) -> None:
-        left = memoryview(data).cast("B")
-        while left:
-            left = left[os.write(self._descriptor, left) :]
+    Args:
+        disk: it is on
+        path: of the file
+        most: larger files are not read [bytes]
+        from_disk: not what memory keeps of it
 
-    def sync(self) -> None:
-        os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-class _LocalReading:
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._descriptor = descriptor
-        self.size = size
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        done = 0
-        while done < len(buffer):
-            count = os.preadv(self._descriptor, [buffer[done:]], offset + done)
-            if not count:
-                break
-            done += count
-        return done
-
-    def forget(self) -> None:
-        # A file that is open for reading can be synced too; where it cannot, reading says what is wrong. Pages that are
-        # not on the disk yet would stay in memory.
-        with contextlib.suppress(OSError):
-            os.fsync(self._descriptor)
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+    Raises:
+        OSError: it cannot be read; EFBIG: it is larger
+    """
+    file = disk.open(path)
+    try:
+        if file.size > most:
+            raise OSError(errno.EFBIG, f"{file.size} bytes, at most {most} were expected")
+        if from_disk:
+            file.forget()
+        content = bytearray(file.size)
+        return bytes(content[: file.read_into(memoryview(content), 0)])
+    finally:
+        file.close()
 
 
 def _reserve(descriptor: int, size: int) -> None:

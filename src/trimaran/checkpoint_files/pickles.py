@@ -50,16 +50,13 @@ class Named:
         return self.state.get(name) if isinstance(self.state, dict) else None
 
 
-def read_pickle(
-    content: bytes, *, source: str, persistent: Callable[[Any], Any] | None = None, unique: type[Any] = Named
-) -> Any:
+def read_pickle(content: bytes, *, source: str, persistent: Callable[[Any], Any] | None = None) -> Any:
     """The value of a pickle.
 
     Args:
         content: of the pickle
         source: what to call it in errors
         persistent: makes a value of a persistent id; None: there may be none
-        unique: what keys of a dict may be besides texts and numbers; equal to themselves alone
 
     Returns:
         dicts, lists, tuples, sets, numbers, texts, bytes, None, and `Named`.
@@ -74,7 +71,7 @@ def read_pickle(
         >>> read_pickle(pickle.dumps(datetime.timedelta(2)), source="here").name
         'datetime.timedelta'
     """
-    machine = _Machine(content, source, persistent, unique)
+    machine = _Machine(content, source, persistent)
     try:
         return machine.run()
     except CorruptDataError:
@@ -88,8 +85,8 @@ def read_pickle(
 
 
 class _Machine:
-    def __init__(self, content: bytes, source: str, persistent: Callable[[Any], Any] | None, unique: type[Any]) -> None:
-        self._content, self._source, self._persistent, self._unique = content, source, persistent, unique
+    def __init__(self, content: bytes, source: str, persistent: Callable[[Any], Any] | None) -> None:
+        self._content, self._source, self._persistent = content, source, persistent
         self.at = 0
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
@@ -179,7 +176,7 @@ class _Machine:
 
     def _put(self, target: Any, key: Any, value: Any) -> None:
         # A tuple of tuples of tuples … as a key would be hashed by the interpreter, as deep as it is.
-        if not isinstance(key, str | int | float | bytes | self._unique | None):
+        if not isinstance(key, str | int | float | bytes | Named | None):
             self._refuse(f"a key of a dict that is a {type(key).__name__}")
         if isinstance(target, Named):
             target = target.items

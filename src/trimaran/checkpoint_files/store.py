@@ -44,7 +44,7 @@ import msgspec
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.checkpoint_files.disk import Bytes, Disk, LocalDisk, Reading, Writing, read_bounded
+from trimaran.checkpoint_files.disk import Bytes, LocalDisk, Reading, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""
@@ -136,7 +136,7 @@ class Checkpoint:
     ranks: int
     files: Mapping[str, FileEntry]
     contents: Mapping[str, Any] = field(repr=False)
-    _disk: Disk = field(repr=False, compare=False)
+    _disk: LocalDisk = field(repr=False, compare=False)
     _held: list[Callable[[], None]] = field(repr=False, compare=False, default_factory=list)
 
     @property
@@ -203,9 +203,9 @@ class Store:
         disk: that the folder is on
     """
 
-    def __init__(self, folder: str | Path, *, disk: Disk | None = None) -> None:
+    def __init__(self, folder: str | Path, *, disk: LocalDisk | None = None) -> None:
         self.folder = Path(folder).resolve()
-        self._disk: Disk = LocalDisk() if disk is None else disk
+        self._disk: LocalDisk = LocalDisk() if disk is None else disk
         self._sound: set[tuple[str, int]] = set()
         """Those that were read back from the disk: name and serial."""
 
@@ -677,7 +677,7 @@ class Draft:
         self,
         folder: Path,
         name: str,
-        disk: Disk,
+        disk: LocalDisk,
         *,
         step: int = 0,
         ranks: int = 0,
@@ -892,7 +892,7 @@ class _Checksums:
         self._current, self._position = 0, 0
 
 
-def _put(disk: Disk, path: Path, chunks: Iterable[Bytes], size: int) -> tuple[int, ...]:
+def _put(disk: LocalDisk, path: Path, chunks: Iterable[Bytes], size: int) -> tuple[int, ...]:
     """Write a new file, synced, or nothing; its checksums."""
     file = disk.create(path, size)
     try:
@@ -937,7 +937,7 @@ def _checksums(content: bytes) -> tuple[int, ...]:
     return tuple(zlib.crc32(view[start : start + BLOCK_BYTES]) for start in range(0, len(view), BLOCK_BYTES))
 
 
-def _remove_directory(disk: Disk, path: Path) -> None:
+def _remove_directory(disk: LocalDisk, path: Path) -> None:
     """Remove what is in a directory of Trimaran, and itself: marker, sync, the rest, sync, FORMAT.
 
     At each moment it is committed and whole, or has FORMAT and no marker, or is empty: a crash leaves nothing that
@@ -1061,7 +1061,7 @@ def _refuse(path: Path, what: str) -> NoReturn:
     )
 
 
-def _check_space(disk: Disk, path: Path, needed: int) -> None:
+def _check_space(disk: LocalDisk, path: Path, needed: int) -> None:
     try:
         free = disk.free_bytes(path)
     except OSError as error:
@@ -1080,7 +1080,7 @@ def _no_space(path: Path, needed: int, free: int, error: OSError | None = None) 
     ) from error
 
 
-def _fail(path: Path, error: OSError, *, needed: int = 0, disk: Disk | None = None) -> NoReturn:
+def _fail(path: Path, error: OSError, *, needed: int = 0, disk: LocalDisk | None = None) -> NoReturn:
     if disk is not None and error.errno in _FULL:
         try:
             free = disk.free_bytes(path)

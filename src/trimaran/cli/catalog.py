@@ -62,40 +62,36 @@ def jobs(as_json: Json = False) -> None:
         print_next(out, ["trimaran", "plan", "digits"])
 
 
-Name = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NAME]",
-        help='Draw one: "dgx1-v100", "dgx1-v100:4@ethernet-25g", "8xv100", "h200", or your TOML file.',
-        show_default=False,
-    ),
-]
-ImportFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--import",
-        help="Read a node from what `nvidia-smi topo -m` printed, or from NCCL's topology (NCCL_TOPO_DUMP_FILE).",
-        show_default=False,
-    ),
-]
-DeviceName = Annotated[
-    str | None, typer.Option("--device", help="Which device the imported node has.", show_default=False)
-]
-Network = Annotated[
-    str | None,
-    typer.Option("--network", help='Kind of the cards that `nvidia-smi` names, such as "ib-hdr".', show_default=False),
-]
-AsToml = Annotated[bool, typer.Option("--toml", help="Write the node as a TOML file that you can correct.")]
-ListDevices = Annotated[bool, typer.Option("--devices", help="List devices instead of machines.")]
-
-
 def clusters(
-    name: Name = None,
-    file: ImportFile = None,
-    device: DeviceName = None,
-    network: Network = None,
-    as_toml: AsToml = False,
-    devices: ListDevices = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help='Draw one: "dgx1-v100", "dgx1-v100:4@ethernet-25g", "8xv100", "h200", or your TOML file.',
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            help="Read a node from what `nvidia-smi topo -m` printed, or from NCCL's topology (NCCL_TOPO_DUMP_FILE).",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="Which device the imported node has.", show_default=False)
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            "--network", help='Kind of the cards that `nvidia-smi` names, such as "ib-hdr".', show_default=False
+        ),
+    ] = None,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="Write the node as a TOML file that you can correct.")
+    ] = False,
+    devices: Annotated[bool, typer.Option("--devices", help="List devices instead of machines.")] = False,
     as_json: Json = False,
 ) -> None:
     """List machines of the catalog, or draw one: pairs, tree, rings, figures and where they come from."""

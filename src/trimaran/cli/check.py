@@ -7,10 +7,14 @@ import typer
 from trimaran.cli.options import Batch, Json, Reference, Seed
 from trimaran.cli.output import console, errors_reported, print_json
 
-All = Annotated[bool, typer.Option("--all", help="List what is usual, too.")]
 
-
-def check(job: Reference, batch: Batch = None, seed: Seed = None, show_all: All = False, as_json: Json = False) -> None:
+def check(
+    job: Reference,
+    batch: Batch = None,
+    seed: Seed = None,
+    show_all: Annotated[bool, typer.Option("--all", help="List what is usual, too.")] = False,
+    as_json: Json = False,
+) -> None:
     """Say in seconds which kinds of plans train a job exactly as one process does, and why others would not."""
     with errors_reported(as_json=as_json):
         from rich.table import Table

@@ -30,33 +30,6 @@ TrustPickle = Annotated[
         "--trust-pickle", help="Read files that are pickles (.pt, .bin, DCP); nothing that they name is called."
     ),
 ]
-Output = Annotated[
-    Path, typer.Option("--output", "-o", help="File or folder to write; it may not be there.", show_default=False)
-]
-To = Annotated[
-    str | None,
-    typer.Option(
-        "--to",
-        help="safetensors, pt (torch.save), dcp (torch.distributed.checkpoint) or huggingface (a folder). Not needed "
-        "where the name of the output ends in .safetensors or .pt.",
-        show_default=False,
-    ),
-]
-WithOptimizer = Annotated[
-    bool, typer.Option("--with-optimizer", help="The state of the optimizer too (pt, dcp).", show_default=False)
-]
-ShardSize = Annotated[
-    str | None,
-    typer.Option("--shard-size", help="Largest file of a Hugging Face folder.", show_default="5GB", metavar="SIZE"),
-]
-Config = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="File or folder with the config.json of a Hugging Face folder.",
-        show_default="the model's, where it has one",
-    ),
-]
 
 
 @checkpoint.command(cls=HelpedCommand)
@@ -96,11 +69,33 @@ def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = Fals
 @with_verbosity
 def export(
     path: Source,
-    output: Output,
-    to: To = None,
-    with_optimizer: WithOptimizer = False,
-    shard_size: ShardSize = None,
-    config: Config = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File or folder to write; it may not be there.", show_default=False)
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            help="safetensors, pt (torch.save), dcp (torch.distributed.checkpoint) or huggingface (a folder). Not "
+            "needed where the name of the output ends in .safetensors or .pt.",
+            show_default=False,
+        ),
+    ] = None,
+    with_optimizer: Annotated[
+        bool, typer.Option("--with-optimizer", help="The state of the optimizer too (pt, dcp).", show_default=False)
+    ] = False,
+    shard_size: Annotated[
+        str | None,
+        typer.Option("--shard-size", help="Largest file of a Hugging Face folder.", show_default="5GB", metavar="SIZE"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="File or folder with the config.json of a Hugging Face folder.",
+            show_default="the model's, where it has one",
+        ),
+    ] = None,
     trust_pickle: TrustPickle = False,
     as_json: Json = False,
 ) -> None:

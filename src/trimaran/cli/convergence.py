@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import (
-    AnyReference,
     CurveName,
     Devices,
     Json,
@@ -22,42 +21,35 @@ from trimaran.cli.options import (
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
-Name = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[TABLE|NAME]",
-        help="A CSV table (global_batch and epochs, samples or steps; optional run), a curve file, or a name of "
-        "--list.",
-        show_default=False,
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option("--at", help='Say what these batches need: "512,4096", or "512..4096".', show_default=False),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write a curve file (.toml or .json) that plans take.", show_default=False),
-]
-Network = Annotated[
-    str | None,
-    typer.Option("--network", help="Job that the curve holds for, kept in the curve file.", show_default=False),
-]
-SamplesPerEpoch = Annotated[
-    int | None,
-    typer.Option("--samples-per-epoch", help="Of the training data, where the table does not say.", min=1),
-]
-ListNames = Annotated[bool, typer.Option("--list", help="List the curves of the catalog.")]
-
 
 def curve(
-    name: Name = None,
-    at: At = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TABLE|NAME]",
+            help="A CSV table (global_batch and epochs, samples or steps; optional run), a curve file, or a name of "
+            "--list.",
+            show_default=False,
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help='Say what these batches need: "512,4096", or "512..4096".', show_default=False),
+    ] = None,
     plot: Plot = None,
-    output: Output = None,
-    network: Network = None,
-    samples_per_epoch: SamplesPerEpoch = None,
-    list_names: ListNames = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write a curve file (.toml or .json) that plans take.", show_default=False),
+    ] = None,
+    network: Annotated[
+        str | None,
+        typer.Option("--network", help="Job that the curve holds for, kept in the curve file.", show_default=False),
+    ] = None,
+    samples_per_epoch: Annotated[
+        int | None,
+        typer.Option("--samples-per-epoch", help="Of the training data, where the table does not say.", min=1),
+    ] = None,
+    list_names: Annotated[bool, typer.Option("--list", help="List the curves of the catalog.")] = False,
     as_json: Json = False,
 ) -> None:
     """Fit a convergence curve: training that each global batch needs, with intervals, and how far to trust it."""
@@ -94,72 +86,69 @@ def curve(
             curve_views.print_curve(console(), study)
 
 
-Batches = Annotated[
-    str | None,
-    typer.Option(
-        "--batches",
-        help='Global batches, such as "32,64,…,1024" or "32..1024".',
-        show_default="a quarter of the job's to eight times it",
-    ),
-]
-Target = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        help="Value of the metric that is to be reached.",
-        show_default="the job's; else 99 % of what it reaches by itself",
-    ),
-]
-Repeats = Annotated[int, typer.Option("--repeats", help="Runs of each batch, each of another seed.", min=1)]
-Rule = Annotated[
-    str | None,
-    typer.Option(
-        "--lr-rule",
-        metavar="RULE",
-        help="Learning rate over that of the job's batch: linear, sqrt, constant, or FILE.py:function of the ratio.",
-        show_default="sqrt for Adam and its kin, else linear",
-    ),
-]
-Warmup = Annotated[
-    float, typer.Option("--warmup", help="Epochs over which the rate goes from the job's to that of the rule.", min=0.0)
-]
-ScheduleName = Annotated[
-    str,
-    typer.Option("--schedule", help='The job\'s own schedule, by samples: "job" as it is, "hold" without its decay.'),
-]
-MaxEpochs = Annotated[
-    float | None,
-    typer.Option("--max-epochs", help="A run that has not arrived by then stops.", show_default="four times the job's"),
-]
-TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time-limit", help='Of the whole command, such as "10min"; finished runs are kept.'),
-]
-Evaluations = Annotated[int, typer.Option("--evaluations", help="Most evaluations of an epoch.", min=1)]
-Microbatch = Annotated[
-    int | None,
-    typer.Option("--microbatch", help="Samples that a device takes at once.", min=1, show_default="the job's batch"),
-]
-CurveOutput = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"),
-]
-
-
 def converge(
     job: Reference,
-    batches: Batches = None,
-    target: Target = None,
-    repeats: Repeats = 3,
-    rule: Rule = None,
-    warmup: Warmup = 1.0,
-    schedule: ScheduleName = "hold",
-    max_epochs: MaxEpochs = None,
-    time_limit: TimeLimit = None,
-    evaluations: Evaluations = 4,
+    batches: Annotated[
+        str | None,
+        typer.Option(
+            "--batches",
+            help='Global batches, such as "32,64,…,1024" or "32..1024".',
+            show_default="a quarter of the job's to eight times it",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help="Value of the metric that is to be reached.",
+            show_default="the job's; else 99 % of what it reaches by itself",
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of each batch, each of another seed.", min=1)] = 3,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            "--lr-rule",
+            metavar="RULE",
+            help="Learning rate over that of the job's batch: linear, sqrt, constant, or FILE.py:function of the "
+            "ratio.",
+            show_default="sqrt for Adam and its kin, else linear",
+        ),
+    ] = None,
+    warmup: Annotated[
+        float,
+        typer.Option("--warmup", help="Epochs over which the rate goes from the job's to that of the rule.", min=0.0),
+    ] = 1.0,
+    schedule: Annotated[
+        str,
+        typer.Option(
+            "--schedule", help='The job\'s own schedule, by samples: "job" as it is, "hold" without its decay.'
+        ),
+    ] = "hold",
+    max_epochs: Annotated[
+        float | None,
+        typer.Option(
+            "--max-epochs", help="A run that has not arrived by then stops.", show_default="four times the job's"
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option("--time-limit", help='Of the whole command, such as "10min"; finished runs are kept.'),
+    ] = None,
+    evaluations: Annotated[int, typer.Option("--evaluations", help="Most evaluations of an epoch.", min=1)] = 4,
     devices: Devices = None,
-    microbatch: Microbatch = None,
-    output: CurveOutput = None,
+    microbatch: Annotated[
+        int | None,
+        typer.Option(
+            "--microbatch", help="Samples that a device takes at once.", min=1, show_default="the job's batch"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"
+        ),
+    ] = None,
     runs: Runs = None,
     as_json: Json = False,
 ) -> None:
@@ -196,28 +185,25 @@ def converge(
             console().print(convergence_view(converged))
 
 
-Counts = Annotated[
-    str | None,
-    typer.Option(
-        "--devices",
-        help='Numbers of devices: "8..1024" in doublings, or "64,96,128".',
-        show_default="8..1024, as far as the cluster has them",
-    ),
-]
-Widths = Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")]
-LocalBatch = Annotated[
-    int | None,
-    typer.Option("--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False),
-]
-
-
 def crossover(
-    job: AnyReference,
+    job: Reference,
     cluster: MachineName,
-    devices: Counts = None,
-    widths: Widths = "2,4,8",
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            help='Numbers of devices: "8..1024" in doublings, or "64,96,128".',
+            show_default="8..1024, as far as the cluster has them",
+        ),
+    ] = None,
+    widths: Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")] = "2,4,8",
     curve: CurveName = None,
-    local_batch: LocalBatch = None,
+    local_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False
+        ),
+    ] = None,
     precision: PrecisionName = None,
     software: MachineSoftware = None,
     plot: Plot = None,

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from trimaran.jobs.resolve import JobSource
     from trimaran.planning.requests import PlanRequest
 
-Command = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="-- COMMAND...", help="What to run, such as: -- python train.py", show_default=False),
-]
-Again = Annotated[
-    bool, typer.Option("--again/--not-again", help="Time a copy of the model on larger batches after the script.")
-]
 
-
-def observe(command: Command = None, again: Again = True, as_json: Json = False) -> None:
+def observe(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="-- COMMAND...", help="What to run, such as: -- python train.py", show_default=False),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again/--not-again", help="Time a copy of the model on larger batches after the script.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
     """Run a PyTorch script as it is; say what its steps are spent on, what limits them, and what would help.
 
     With --json, what the script writes to standard output goes to standard error.
@@ -76,30 +77,6 @@ def _say(ended: str) -> int:
 # Options of `trimaran profile --stalls`
 
 
-Stalls = Annotated[
-    bool,
-    typer.Option(
-        "--stalls",
-        help="Run the job cold, cached and on synthetic data, and say what its steps wait for.",
-        show_default=False,
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option("--steps", help="With --stalls: steps of each way.", min=1, show_default="a few seconds of them"),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", help="With --stalls: processes of each rank that load.", min=0, show_default="as in the plan, or 0"
-    ),
-]
-StallsPlan = Annotated[
-    Path | None,
-    typer.Option("--plan", help="With --stalls: run this plan instead of making one.", show_default=False),
-]
-
-
 _TOP = 10
 
 
@@ -111,40 +88,58 @@ class Line(StrEnum):
     KIND = "kind"
 
 
-By = Annotated[
-    Line | None,
-    typer.Option(
-        "--by", help="Without --stalls: what one line of the compute stands for.", show_default=Line.MODULE.value
-    ),
-]
-Top = Annotated[
-    int | None,
-    typer.Option("--top", help="Without --stalls: lines of the compute that are shown.", min=1, show_default=str(_TOP)),
-]
-Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration",
-        help="Without --stalls: use the figures of this file of `trimaran calibrate`.",
-        show_default=False,
-    ),
-]
-
-
 def profile(
     job: Reference,
     devices: Devices = None,
     batch: Batch = None,
     seed: Seed = None,
-    by: By = None,
-    top: Top = None,
+    by: Annotated[
+        Line | None,
+        typer.Option(
+            "--by", help="Without --stalls: what one line of the compute stands for.", show_default=Line.MODULE.value
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", help="Without --stalls: lines of the compute that are shown.", min=1, show_default=str(_TOP)
+        ),
+    ] = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
-    calibration: Calibration = None,
-    stalls: Stalls = False,
-    steps: Steps = None,
-    workers: Workers = None,
-    plan: StallsPlan = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration",
+            help="Without --stalls: use the figures of this file of `trimaran calibrate`.",
+            show_default=False,
+        ),
+    ] = None,
+    stalls: Annotated[
+        bool,
+        typer.Option(
+            "--stalls",
+            help="Run the job cold, cached and on synthetic data, and say what its steps wait for.",
+            show_default=False,
+        ),
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="With --stalls: steps of each way.", min=1, show_default="a few seconds of them"),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="With --stalls: processes of each rank that load.",
+            min=0,
+            show_default="as in the plan, or 0",
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", help="With --stalls: run this plan instead of making one.", show_default=False),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show forward, backward, update and loading of a job, its memory, and its most expensive parts.

@@ -11,26 +11,6 @@ from trimaran.cli.output import console, errors_reported, print_json, progress_s
 if TYPE_CHECKING:
     from trimaran.planning.results import Planned
 
-WhyNot = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--why-not",
-        help='Compare with the best of a kind: "pp", "dp2", "tp2", "fsdp", "placement", "compiled", "one device", '
-        '"pp2-gpipe-m4"; for a transformer on many devices also "ddp", "tp8-pp4-zero1". Repeatable.',
-        show_default=False,
-    ),
-]
-WhatIf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--what-if",
-        help='Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "latency=0", "wire=x0.5", "interference=0", '
-        '"compute=x2", "load=0", "memory=8GiB", "devices=4"; several at once with commas between them. Repeatable.  '
-        "[default: a list of them]",
-        show_default=False,
-    ),
-]
-
 
 @grouped
 def explain(
@@ -38,8 +18,26 @@ def explain(
     asked: SearchOptions,
     pins: PinOptions,
     loading: LoadingOptions,
-    why_not: WhyNot = None,
-    what_if: WhatIf = None,
+    why_not: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--why-not",
+            help='Compare with the best of a kind: "pp", "dp2", "tp2", "fsdp", "placement", "compiled", "one device", '
+            '"pp2-gpipe-m4"; for a transformer on many devices also "ddp", "tp8-pp4-zero1". Repeatable.',
+            show_default=False,
+        ),
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--what-if",
+            help='Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "latency=0", "wire=x0.5", "interference=0", '
+            '"compute=x2", "load=0", "memory=8GiB", "devices=4"; several at once with commas between them. '
+            "Repeatable.  "
+            "[default: a list of them]",
+            show_default=False,
+        ),
+    ] = None,
     curve: CurveName = None,
     as_json: Json = False,
 ) -> None:

@@ -9,16 +9,17 @@ import typer
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json
 
-PlanFile = Annotated[Path, typer.Argument(help="A plan, as `trimaran plan -o` writes it.", metavar="PLAN")]
-To = Annotated[
-    str, typer.Option("--to", help="torchtitan, megatron, accelerate, or pytorch: a script.", show_default=False)
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the configuration to this file.", show_default=False)
-]
 
-
-def export(plan: PlanFile, to: To, output: Output = None, as_json: Json = False) -> None:
+def export(
+    plan: Annotated[Path, typer.Argument(help="A plan, as `trimaran plan -o` writes it.", metavar="PLAN")],
+    to: Annotated[
+        str, typer.Option("--to", help="torchtitan, megatron, accelerate, or pytorch: a script.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the configuration to this file.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Write a plan for another runtime, and list the settings that cannot be exported."""
     with errors_reported(as_json=as_json):
         from trimaran.features.export import export_plan, write_export

@@ -55,34 +55,31 @@ def _verdict(checks: "Sequence[Check]", missing: "Sequence[str]") -> str:
     return "Trimaran works here" + (f"; {format_count(noted, 'note')} to read." if noted else ".")
 
 
-Jobs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[JOB]...", help="Measure these jobs too, so that planning them starts no process.", show_default=False
-    ),
-]
-Links = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--link",
-        help='Measure the links under this rate limit too, such as "1Gb/s"; may be repeated.',
-        show_default=False,
-    ),
-]
-Repeats = Annotated[
-    int, typer.Option("--repeats", help="Fresh runs of a small program that show the noise of repeated runs.", min=2)
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the calibration to this file too.", show_default=False)
-]
-
-
 def calibrate(
-    jobs: Jobs = None,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[JOB]...",
+            help="Measure these jobs too, so that planning them starts no process.",
+            show_default=False,
+        ),
+    ] = None,
     devices: Devices = None,
-    link: Links = None,
-    repeats: Repeats = 5,
-    output: Output = None,
+    link: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--link",
+            help='Measure the links under this rate limit too, such as "1Gb/s"; may be repeated.',
+            show_default=False,
+        ),
+    ] = None,
+    repeats: Annotated[
+        int,
+        typer.Option("--repeats", help="Fresh runs of a small program that show the noise of repeated runs.", min=2),
+    ] = 5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the calibration to this file too.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure devices, links and the noise of repeated runs; keep them for plans and comparisons."""

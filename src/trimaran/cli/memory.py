@@ -19,81 +19,75 @@ class Policy(StrEnum):
     DYN = "dyn"
 
 
-DeviceName = Annotated[
-    str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
-]
-Batch = Annotated[
-    int | None,
-    typer.Option(
-        "--local-batch",
-        "--batch",
-        help="Samples of a step on the device; on one device that is the global batch too.",
-        min=1,
-        show_default="the job's",
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        help='Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
-        "[default: the whole card]",
-        show_default=False,
-    ),
-]
-PolicyName = Annotated[Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")]
-Slowdown = Annotated[
-    float, typer.Option("--slowdown", help="Most that a plan may cost for the largest batch, in percent.", min=0.0)
-]
-Search = Annotated[bool, typer.Option("--largest-batch/--no-largest-batch", help="Look for the largest batch.")]
-SplitName = Annotated[
-    str,
-    typer.Option(
-        "--split",
-        help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
-        'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.',
-    ),
-]
-Sharing = Annotated[
-    int, typer.Option("--sharing", help="Devices in use on one host: they share a link to it, and its memory.", min=1)
-]
-HostRoom = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        help='Most that may lie on the host for this device, such as "128GiB".  [default: its part of four fifths of '
-        "the host's memory in the usual machine of the device]",
-        show_default=False,
-    ),
-]
-CodecName = Annotated[
-    str | None,
-    typer.Option(
-        "--codec",
-        help='Offloaded storages may be coded where that is faster: "sparse" (exact, after a ReLU; "sparse:2.6" says '
-        'how many times fewer bytes) or "bf16" (rounds).  [default: none]',
-        show_default=False,
-    ),
-]
-Storages = Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")]
-Chart = Annotated[bool, typer.Option("--chart", help="Draw live bytes over the step; with --json, write them.")]
-
-
 def memory(
     job: Reference,
-    device: DeviceName,
-    batch: Batch = None,
-    budget: Budget = None,
+    device: Annotated[
+        str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
+    ],
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            "--local-batch",
+            "--batch",
+            help="Samples of a step on the device; on one device that is the global batch too.",
+            min=1,
+            show_default="the job's",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            help='Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
+            "[default: the whole card]",
+            show_default=False,
+        ),
+    ] = None,
     precision: PrecisionName = None,
-    policy: PolicyName = Policy.OURS,
-    slowdown: Slowdown = 10.0,
-    largest_batch: Search = True,
-    split: SplitName = "auto",
-    sharing: Sharing = 1,
-    host: HostRoom = None,
-    codec: CodecName = None,
-    storages: Storages = False,
-    chart: Chart = False,
+    policy: Annotated[
+        Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")
+    ] = Policy.OURS,
+    slowdown: Annotated[
+        float, typer.Option("--slowdown", help="Most that a plan may cost for the largest batch, in percent.", min=0.0)
+    ] = 10.0,
+    largest_batch: Annotated[
+        bool, typer.Option("--largest-batch/--no-largest-batch", help="Look for the largest batch.")
+    ] = True,
+    split: Annotated[
+        str,
+        typer.Option(
+            "--split",
+            help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
+            'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.',
+        ),
+    ] = "auto",
+    sharing: Annotated[
+        int,
+        typer.Option("--sharing", help="Devices in use on one host: they share a link to it, and its memory.", min=1),
+    ] = 1,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            "--host",
+            help='Most that may lie on the host for this device, such as "128GiB".  [default: its part of four fifths '
+            "of "
+            "the host's memory in the usual machine of the device]",
+            show_default=False,
+        ),
+    ] = None,
+    codec: Annotated[
+        str | None,
+        typer.Option(
+            "--codec",
+            help='Offloaded storages may be coded where that is faster: "sparse" (exact, after a ReLU; "sparse:2.6" '
+            'says how many times fewer bytes) or "bf16" (rounds).  [default: none]',
+            show_default=False,
+        ),
+    ] = None,
+    storages: Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")] = False,
+    chart: Annotated[
+        bool, typer.Option("--chart", help="Draw live bytes over the step; with --json, write them.")
+    ] = False,
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:

@@ -66,107 +66,6 @@ Link = Annotated[
     str | None,
     typer.Option("--link", help='Rate limit of the links between local ranks, such as "1Gb/s".', show_default=False),
 ]
-Objective = Annotated[
-    str | None,
-    typer.Option(
-        "--objective",
-        help='What to optimise: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
-        "(with --curve).",
-        show_default="throughput, with --curve time, or that of the plan",
-    ),
-]
-Execution = Annotated[str, typer.Option("--execution", help='How segments may run: "any", "eager", "compiled".')]
-Calibration = Annotated[
-    Path | None,
-    typer.Option("--calibration", help="Use the figures of this file of `trimaran calibrate`.", show_default=False),
-]
-Keep = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep",
-        metavar="MODULE=ROW",
-        help='Run a module on this row of a replica (stage or place), such as "layer4=1". Repeatable.',
-        show_default=False,
-    ),
-]
-Forbid = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--forbid",
-        metavar="KIND",
-        help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, 1f1b, "
-        "interleaved, zero-bubble, compiled, memory, compress, stale, cache, dualpipe, optimizer-offload. Repeatable.",
-        show_default=False,
-    ),
-]
-Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="KIND",
-        help='Use only these kinds of parallelism, or one device. "compress", "stale", "dualpipe" and '
-        '"optimizer-offload" restrict nothing: they allow lossy compression of gradients, gradients of earlier weights '
-        "(PipeDream), pipelines from both ends, and the optimizer's state on the host. Repeatable.",
-        show_default=False,
-    ),
-]
-StrategyName = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy",
-        help='Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its like.',
-        show_default=False,
-    ),
-]
-Replicas = Annotated[int | None, typer.Option("--dp", help="Number of data-parallel replicas.", min=1)]
-Rows = Annotated[int | None, typer.Option("--pp", help="Number of rows of a replica: stages, or places.", min=1)]
-Shards = Annotated[int | None, typer.Option("--tp", help="Number of ranks that share the tensors of a row.", min=1)]
-Context = Annotated[
-    int | None, typer.Option("--cp", help="Number of ranks that share each sequence (transformers).", min=1)
-]
-ExpertRanks = Annotated[
-    int | None, typer.Option("--ep", help="Number of ranks that hold different experts (transformers).", min=1)
-]
-ExpertShards = Annotated[
-    int | None, typer.Option("--etp", help="Number of ranks that share each expert (transformers).", min=1)
-]
-ChunksOption = Annotated[
-    int | None,
-    typer.Option("--vp", help="Parts of the layers on each stage; more than one is the interleaved schedule.", min=1),
-]
-MicroBatch = Annotated[int | None, typer.Option("--micro-batch", help="Samples of a microbatch of a replica.", min=1)]
-RecomputeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--recompute",
-        help="What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
-        "attention, layers, or layers:N for the first N layers of each stage or chunk.",
-        show_default="what pays",
-    ),
-]
-Zero = Annotated[
-    int | None,
-    typer.Option("--zero", help="Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3),
-]
-Microbatches = Annotated[int | None, typer.Option("--microbatches", help="Number of microbatches of a replica.", min=1)]
-ScheduleOption = Annotated[
-    str | None,
-    typer.Option(
-        "--schedule",
-        help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
-        "earlier weights of each stage (stale: not the training of one process).",
-        show_default=False,
-    ),
-]
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        "--nodes",
-        help="Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks are on.",
-        min=1,
-        show_default="as it pays, where ranks are on several hosts",
-    ),
-]
 Gradients = Annotated[
     str | None,
     typer.Option(
@@ -194,15 +93,6 @@ Reserve = Annotated[
         show_default=False,
     ),
 ]
-RankOrder = Annotated[
-    str | None,
-    typer.Option(
-        "--rank-order",
-        metavar="ORDER",
-        help='Which ranks of a transformer on many devices are next to each other, the nearest first: "tp,pp,dp".',
-        show_default="tp,cp,dp,pp, as Megatron has them",
-    ),
-]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -210,73 +100,6 @@ Workers = Annotated[
         help="Processes of each rank that load its data during the training; 0: its own thread loads.",
         min=0,
         show_default="what is worth it",
-    ),
-]
-Loader = Annotated[
-    str | None,
-    typer.Option(
-        "--loader",
-        help='On a target cluster: rate at which data are loaded, of a node ("1070 images/s"), of a worker ("135 '
-        'images/s per worker"), of a published row ("1070 images/s with 8 workers"); a library (torchvision, '
-        'tensorflow, mxnet, dali-cpu, dali); or "measured": the data set of the job on this machine.',
-        show_default="data are always ready",
-    ),
-]
-Decode = Annotated[
-    str | None,
-    typer.Option(
-        "--decode",
-        help='On a target cluster: work of a core for a sample, such as "7.4ms"; in place of --loader.',
-        show_default=False,
-    ),
-]
-Disk = Annotated[
-    str | None,
-    typer.Option(
-        "--disk",
-        help='On a target cluster: rate of the disk of a node, which its devices share, such as "500MB/s"; with '
-        "--sample-size.",
-        show_default=False,
-    ),
-]
-SampleSize = Annotated[
-    str | None,
-    typer.Option("--sample-size", help='What a sample takes on that disk, such as "110kB".', show_default=False),
-]
-HostCores = Annotated[
-    int | None,
-    typer.Option(
-        "--host-cores",
-        help="On a target cluster: cores of a node that load.",
-        min=1,
-        show_default="all, less one for each of its devices; of a library all",
-    ),
-]
-CopiesAhead = Annotated[
-    int | None,
-    typer.Option(
-        "--copies-ahead",
-        help="On a target cluster: microbatches that are copied to a device before they are asked for; 0: when asked "
-        "for.",
-        min=0,
-        show_default="1",
-    ),
-]
-CompressionName = Annotated[
-    str | None,
-    typer.Option(
-        "--compression",
-        help='Send gradients so: "bf16", "fp16", "powersgd:RANK", or "none".',
-        show_default="none; with --allow compress what pays",
-    ),
-]
-PowersgdSamples = Annotated[
-    float | None,
-    typer.Option(
-        "--powersgd-samples",
-        help="Factor on the samples to the target under PowerSGD, 1 or more; plans are compared with it. "
-        "With --allow compress or --compression powersgd:RANK.",
-        show_default="as on built-in jobs",
     ),
 ]
 
@@ -304,26 +127,8 @@ def hang_seconds(text: str | float) -> float:
     return seconds
 
 
-TimeLimit = Annotated[
-    float | None,
-    typer.Option(
-        "--time-limit",
-        help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in work '
-        "that an idle core does in that time, so that the answer is the same on a busy machine.",
-        parser=seconds_of,
-        metavar="TIME",
-    ),
-]
 Gap = Annotated[
     float, typer.Option("--gap", help="Stop when the best is within this share of what anything takes.", min=0.0)
-]
-ClusterName = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        help='Plan for a target cluster (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.',
-        show_default=False,
-    ),
 ]
 
 
@@ -344,21 +149,12 @@ PrecisionName = Annotated[
         callback=_short,
     ),
 ]
-SoftwareName = Annotated[
-    str | None,
-    typer.Option(
-        "--software",
-        help='With --cluster: framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
-        show_default=False,
-    ),
-]
 SequenceLength = Annotated[
     int | None,
     typer.Option(
         "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
     ),
 ]
-AnyReference = Reference
 MachineName = Annotated[
     str,
     typer.Option(
@@ -384,107 +180,8 @@ CurveName = Annotated[
         show_default="that of the job",
     ),
 ]
-GlobalBatches = Annotated[
-    str | None,
-    typer.Option(
-        "--batches",
-        help='Global batches that may be chosen: "64,128", or "64..4096" in doublings.',
-        show_default="powers of two times the job's, as far as the curve is known",
-    ),
-]
-MostLocalBatch = Annotated[
-    int | None,
-    typer.Option(
-        "--max-local-batch", help="Most samples of one replica in one update.", min=1, show_default="what memory allows"
-    ),
-]
-PriceText = Annotated[
-    str | None,
-    typer.Option(
-        "--price",
-        help='Of devices, such as "24.48 USD/node-hour" or "3 USD/device-hour".',
-        show_default="that of the cluster file; else device-hours",
-    ),
-]
-LeastSaved = Annotated[
-    float,
-    typer.Option(
-        "--least-saved", help="A doubling of the devices that saves less than this share of the time is not worth it."
-    ),
-]
-SamplesPerEpoch = Annotated[
-    int | None,
-    typer.Option(
-        "--samples-per-epoch",
-        help="Samples of the training data.",
-        min=1,
-        show_default="those of the job, or as the curve says",
-    ),
-]
 
 
-Tokens = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens",
-        help='Train a decoder on these tokens, such as "15T": days, cost, goodput with failures. With --cluster.',
-        show_default=False,
-    ),
-]
-Days = Annotated[
-    float | None,
-    typer.Option("--days", help="Find the number of devices that ends within these days.", show_default=False),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        help='Find the number of devices that costs no more, such as "1M USD"; with a price.',
-        show_default=False,
-    ),
-]
-TimeBetweenFailures = Annotated[
-    str | None,
-    typer.Option(
-        "--mtbf",
-        help='Mean time between failures of a node or a device, such as "180 days/node".',
-        show_default="published clusters",
-    ),
-]
-CheckpointRate = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint-rate",
-        help='Rate at which checkpoints are written and read: "200GB/s" of all nodes, or "2GB/s/node".',
-        show_default="published reference storage",
-    ),
-]
-CheckpointEvery = Annotated[
-    str | None,
-    typer.Option("--checkpoint-every", help="Time between two checkpoints.", show_default="what is best"),
-]
-CheckpointWaits = Annotated[
-    bool,
-    typer.Option(
-        "--checkpoint-waits",
-        help="Training waits until a checkpoint is written, not for its copy to the host alone.",
-        show_default=False,
-    ),
-]
-Restart = Annotated[
-    str | None,
-    typer.Option(
-        "--restart", help="Time from a failure until the processes run again.", show_default="5min, from 2 to 20"
-    ),
-]
-Repair = Annotated[
-    str | None,
-    typer.Option("--repair", help="Mean time until a failed node is back.", show_default="1d"),
-]
-SpareProbability = Annotated[
-    float,
-    typer.Option("--spare-probability", help="Probability that the run never lacks a node, for the spare ones."),
-]
 LengthsText = Annotated[
     str | None,
     typer.Option(
@@ -506,15 +203,6 @@ PackingName = Annotated[
 ExpertImbalance = Annotated[
     float,
     typer.Option("--expert-imbalance", help="Load of the busiest rank of experts, by the balanced load: 1 or more."),
-]
-DeviceCounts = Annotated[
-    str | None,
-    typer.Option(
-        "--devices",
-        "-n",
-        help='Most devices that may take part; or several numbers to compare, such as "512,1024" or "256..2048".',
-        show_default="all of the machine",
-    ),
 ]
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -584,29 +272,138 @@ def note_growth(cluster: str, asked: str | None) -> None:
 class PinOptions:
     """Options that decide parts of a strategy."""
 
-    allow: Allow = None
-    forbid: Forbid = None
-    keep: Keep = None
-    strategy: StrategyName = None
-    dp: Replicas = None
-    pp: Rows = None
-    tp: Shards = None
-    cp: Context = None
-    ep: ExpertRanks = None
-    etp: ExpertShards = None
-    vp: ChunksOption = None
-    micro_batch: MicroBatch = None
-    recompute: RecomputeOption = None
-    zero: Zero = None
-    microbatches: Microbatches = None
-    schedule: ScheduleOption = None
-    nodes: Nodes = None
-    compression: CompressionName = None
-    powersgd_samples: PowersgdSamples = None
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="KIND",
+            help='Use only these kinds of parallelism, or one device. "compress", "stale", "dualpipe" and '
+            '"optimizer-offload" restrict nothing: they allow lossy compression of gradients, gradients of earlier '
+            "weights "
+            "(PipeDream), pipelines from both ends, and the optimizer's state on the host. Repeatable.",
+            show_default=False,
+        ),
+    ] = None
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forbid",
+            metavar="KIND",
+            help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, "
+            "1f1b, interleaved, zero-bubble, compiled, memory, compress, stale, cache, dualpipe, optimizer-offload. "
+            "Repeatable.",
+            show_default=False,
+        ),
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            metavar="MODULE=ROW",
+            help='Run a module on this row of a replica (stage or place), such as "layer4=1". Repeatable.',
+            show_default=False,
+        ),
+    ] = None
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            help='Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its '
+            "like.",
+            show_default=False,
+        ),
+    ] = None
+    dp: Annotated[int | None, typer.Option("--dp", help="Number of data-parallel replicas.", min=1)] = None
+    pp: Annotated[int | None, typer.Option("--pp", help="Number of rows of a replica: stages, or places.", min=1)] = (
+        None
+    )
+    tp: Annotated[int | None, typer.Option("--tp", help="Number of ranks that share the tensors of a row.", min=1)] = (
+        None
+    )
+    cp: Annotated[
+        int | None, typer.Option("--cp", help="Number of ranks that share each sequence (transformers).", min=1)
+    ] = None
+    ep: Annotated[
+        int | None, typer.Option("--ep", help="Number of ranks that hold different experts (transformers).", min=1)
+    ] = None
+    etp: Annotated[
+        int | None, typer.Option("--etp", help="Number of ranks that share each expert (transformers).", min=1)
+    ] = None
+    vp: Annotated[
+        int | None,
+        typer.Option(
+            "--vp", help="Parts of the layers on each stage; more than one is the interleaved schedule.", min=1
+        ),
+    ] = None
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", help="Samples of a microbatch of a replica.", min=1)
+    ] = None
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            "--recompute",
+            help="What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
+            "attention, layers, or layers:N for the first N layers of each stage or chunk.",
+            show_default="what pays",
+        ),
+    ] = None
+    zero: Annotated[
+        int | None,
+        typer.Option(
+            "--zero", help="Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3
+        ),
+    ] = None
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", help="Number of microbatches of a replica.", min=1)
+    ] = None
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
+            "earlier weights of each stage (stale: not the training of one process).",
+            show_default=False,
+        ),
+    ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            help="Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks "
+            "are on.",
+            min=1,
+            show_default="as it pays, where ranks are on several hosts",
+        ),
+    ] = None
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            "--compression",
+            help='Send gradients so: "bf16", "fp16", "powersgd:RANK", or "none".',
+            show_default="none; with --allow compress what pays",
+        ),
+    ] = None
+    powersgd_samples: Annotated[
+        float | None,
+        typer.Option(
+            "--powersgd-samples",
+            help="Factor on the samples to the target under PowerSGD, 1 or more; plans are compared with it. "
+            "With --allow compress or --compression powersgd:RANK.",
+            show_default="as on built-in jobs",
+        ),
+    ] = None
     gradients: Gradients = None
     optimizer_state: OptimizerStateName = None
     workers: Workers = None
-    rank_order: RankOrder = None
+    rank_order: Annotated[
+        str | None,
+        typer.Option(
+            "--rank-order",
+            metavar="ORDER",
+            help='Which ranks of a transformer on many devices are next to each other, the nearest first: "tp,pp,dp".',
+            show_default="tp,cp,dp,pp, as Megatron has them",
+        ),
+    ] = None
 
     def read(self) -> "Pins":
         """The pins.
@@ -628,9 +425,22 @@ class RequestOptions:
     memory: Memory = None
     oversubscribe: Oversubscribe = False
     link: Link = None
-    objective: Objective = None
-    execution: Execution = "any"
-    calibration: Calibration = None
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            help='What to optimise: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
+            "(with --curve).",
+            show_default="throughput, with --curve time, or that of the plan",
+        ),
+    ] = None
+    execution: Annotated[str, typer.Option("--execution", help='How segments may run: "any", "eager", "compiled".')] = (
+        "any"
+    )
+    calibration: Annotated[
+        Path | None,
+        typer.Option("--calibration", help="Use the figures of this file of `trimaran calibrate`.", show_default=False),
+    ] = None
 
     def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
         """The request; where its cluster has more nodes than its name says, that is noted on standard error.
@@ -651,13 +461,37 @@ class RequestOptions:
 class SearchOptions(RequestOptions):
     """Options of a request for a new plan, which may be for a target cluster."""
 
-    cluster: ClusterName = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help='Plan for a target cluster (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.',
+            show_default=False,
+        ),
+    ] = None
     precision: PrecisionName = None
-    software: SoftwareName = None
+    software: Annotated[
+        str | None,
+        typer.Option(
+            "--software",
+            help='With --cluster: framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
+            show_default=False,
+        ),
+    ] = None
     sequence: SequenceLength = None
     batch: Batch = None
     reserve: Reserve = None
-    time_limit_s: TimeLimit = None
+    time_limit_s: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit",
+            help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in '
+            "work "
+            "that an idle core does in that time, so that the answer is the same on a busy machine.",
+            parser=seconds_of,
+            metavar="TIME",
+        ),
+    ] = None
     gap: Gap = 0.0
     lengths: LengthsText = None
     packing: PackingName = None
@@ -668,7 +502,15 @@ class SearchOptions(RequestOptions):
 class PlanOptions(SearchOptions):
     """Options of a request for a new plan, which may compare several numbers of devices."""
 
-    devices: DeviceCounts = None  # type: ignore[assignment]  # a text: several numbers
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            "-n",
+            help='Most devices that may take part; or several numbers to compare, such as "512,1024" or "256..2048".',
+            show_default="all of the machine",
+        ),
+    ] = None  # type: ignore[assignment]  # a text: several numbers
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -697,12 +539,56 @@ class PlanOptions(SearchOptions):
 class LoadingOptions:
     """Options of the input pipeline of a target cluster."""
 
-    loader: Loader = None
-    decode: Decode = None
-    disk: Disk = None
-    sample_size: SampleSize = None
-    host_cores: HostCores = None
-    copies_ahead: CopiesAhead = None
+    loader: Annotated[
+        str | None,
+        typer.Option(
+            "--loader",
+            help='On a target cluster: rate at which data are loaded, of a node ("1070 images/s"), of a worker ("135 '
+            'images/s per worker"), of a published row ("1070 images/s with 8 workers"); a library (torchvision, '
+            'tensorflow, mxnet, dali-cpu, dali); or "measured": the data set of the job on this machine.',
+            show_default="data are always ready",
+        ),
+    ] = None
+    decode: Annotated[
+        str | None,
+        typer.Option(
+            "--decode",
+            help='On a target cluster: work of a core for a sample, such as "7.4ms"; in place of --loader.',
+            show_default=False,
+        ),
+    ] = None
+    disk: Annotated[
+        str | None,
+        typer.Option(
+            "--disk",
+            help='On a target cluster: rate of the disk of a node, which its devices share, such as "500MB/s"; with '
+            "--sample-size.",
+            show_default=False,
+        ),
+    ] = None
+    sample_size: Annotated[
+        str | None,
+        typer.Option("--sample-size", help='What a sample takes on that disk, such as "110kB".', show_default=False),
+    ] = None
+    host_cores: Annotated[
+        int | None,
+        typer.Option(
+            "--host-cores",
+            help="On a target cluster: cores of a node that load.",
+            min=1,
+            show_default="all, less one for each of its devices; of a library all",
+        ),
+    ] = None
+    copies_ahead: Annotated[
+        int | None,
+        typer.Option(
+            "--copies-ahead",
+            help="On a target cluster: microbatches that are copied to a device before they are asked for; 0: when "
+            "asked for.",
+            min=0,
+            show_default="1",
+        ),
+    ] = None
 
     def read(self) -> "Loading":
         """The input pipeline as it was written."""
@@ -715,15 +601,64 @@ class LoadingOptions:
 class RunOptions:
     """Options of a training of a number of tokens, as `parse_target` takes them."""
 
-    tokens: Tokens = None
-    price: PriceText = None
-    mtbf: TimeBetweenFailures = None
-    checkpoint_rate: CheckpointRate = None
-    checkpoint_every: CheckpointEvery = None
-    checkpoint_waits: CheckpointWaits = False
-    restart: Restart = None
-    repair: Repair = None
-    spare_probability: SpareProbability = 0.99
+    tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--tokens",
+            help='Train a decoder on these tokens, such as "15T": days, cost, goodput with failures. With --cluster.',
+            show_default=False,
+        ),
+    ] = None
+    price: Annotated[
+        str | None,
+        typer.Option(
+            "--price",
+            help='Of devices, such as "24.48 USD/node-hour" or "3 USD/device-hour".',
+            show_default="that of the cluster file; else device-hours",
+        ),
+    ] = None
+    mtbf: Annotated[
+        str | None,
+        typer.Option(
+            "--mtbf",
+            help='Mean time between failures of a node or a device, such as "180 days/node".',
+            show_default="published clusters",
+        ),
+    ] = None
+    checkpoint_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint-rate",
+            help='Rate at which checkpoints are written and read: "200GB/s" of all nodes, or "2GB/s/node".',
+            show_default="published reference storage",
+        ),
+    ] = None
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option("--checkpoint-every", help="Time between two checkpoints.", show_default="what is best"),
+    ] = None
+    checkpoint_waits: Annotated[
+        bool,
+        typer.Option(
+            "--checkpoint-waits",
+            help="Training waits until a checkpoint is written, not for its copy to the host alone.",
+            show_default=False,
+        ),
+    ] = False
+    restart: Annotated[
+        str | None,
+        typer.Option(
+            "--restart", help="Time from a failure until the processes run again.", show_default="5min, from 2 to 20"
+        ),
+    ] = None
+    repair: Annotated[
+        str | None,
+        typer.Option("--repair", help="Mean time until a failed node is back.", show_default="1d"),
+    ] = None
+    spare_probability: Annotated[
+        float,
+        typer.Option("--spare-probability", help="Probability that the run never lacks a node, for the spare ones."),
+    ] = 0.99
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -731,9 +666,48 @@ class TargetOptions(RunOptions):
     """Options of a training to a target, as `parse_target` takes them."""
 
     curve: CurveName = None
-    batches: GlobalBatches = None
-    most_local_batch: MostLocalBatch = None
-    least_saved: LeastSaved = 0.1
-    samples_per_epoch: SamplesPerEpoch = None
-    days: Days = None
-    budget: Budget = None
+    batches: Annotated[
+        str | None,
+        typer.Option(
+            "--batches",
+            help='Global batches that may be chosen: "64,128", or "64..4096" in doublings.',
+            show_default="powers of two times the job's, as far as the curve is known",
+        ),
+    ] = None
+    most_local_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--max-local-batch",
+            help="Most samples of one replica in one update.",
+            min=1,
+            show_default="what memory allows",
+        ),
+    ] = None
+    least_saved: Annotated[
+        float,
+        typer.Option(
+            "--least-saved",
+            help="A doubling of the devices that saves less than this share of the time is not worth it.",
+        ),
+    ] = 0.1
+    samples_per_epoch: Annotated[
+        int | None,
+        typer.Option(
+            "--samples-per-epoch",
+            help="Samples of the training data.",
+            min=1,
+            show_default="those of the job, or as the curve says",
+        ),
+    ] = None
+    days: Annotated[
+        float | None,
+        typer.Option("--days", help="Find the number of devices that ends within these days.", show_default=False),
+    ] = None
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            help='Find the number of devices that costs no more, such as "1M USD"; with a price.',
+            show_default=False,
+        ),
+    ] = None

@@ -26,22 +26,7 @@ if TYPE_CHECKING:
     from trimaran.planning.results import Planned
     from trimaran.program.strategy import Strategy
 
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)]
 
-Rehearse = Annotated[
-    bool,
-    typer.Option(
-        "--rehearse",
-        help="Export the plan and rehearse the export before the plan is shown (with --cluster).",
-        show_default=False,
-    ),
-]
-To = Annotated[
-    str | None,
-    typer.Option(
-        "--to", help="With --rehearse: pytorch, torchtitan or accelerate.", show_default="pytorch", metavar="TARGET"
-    ),
-]
 STEPS = 3
 """Of an optimizer, in a rehearsal: memory is settled in the second, and the third has the time of a usual one."""
 
@@ -54,9 +39,23 @@ def plan(
     target: TargetOptions,
     loading: LoadingOptions,
     seed: Seed = None,
-    output: Output = None,
-    rehearse: Rehearse = False,
-    to: To = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)
+    ] = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Export the plan and rehearse the export before the plan is shown (with --cluster).",
+            show_default=False,
+        ),
+    ] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", help="With --rehearse: pytorch, torchtitan or accelerate.", show_default="pytorch", metavar="TARGET"
+        ),
+    ] = None,
     accept_inexact: AcceptInexact = False,
     as_json: Json = False,
 ) -> None:

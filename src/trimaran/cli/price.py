@@ -30,50 +30,47 @@ if TYPE_CHECKING:
 
     from trimaran.features.price import PricedStrategy, Pricing, RefusedStrategy
 
-Words = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy",
-        help='Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; without m and mb the batch says the microbatches.',
-        show_default=False,
-    ),
-]
-FileOfStrategies = Annotated[
-    Path | None,
-    typer.Option(
-        "--strategies",
-        help="Price all strategies of this file: one on each line, or a CSV table with a column `strategy`.",
-        show_default=False,
-    ),
-]
-PricedDevices = Annotated[
-    int | None,
-    typer.Option(
-        "--devices",
-        "-n",
-        help="Devices that take part; the degrees multiply to this number.",
-        min=1,
-        show_default="those of the degrees",
-    ),
-]
-PricedSoftware = Annotated[
-    str | None,
-    typer.Option("--software", help='Framework and year, such as "megatron:2024".', show_default="Megatron of 2025"),
-]
-
 
 @grouped
 def price(
     job: Reference,
     cluster: MachineName,
     run: RunOptions,
-    strategy: Words = None,
-    strategies: FileOfStrategies = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            help='Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; without m and mb the batch says the microbatches.',
+            show_default=False,
+        ),
+    ] = None,
+    strategies: Annotated[
+        Path | None,
+        typer.Option(
+            "--strategies",
+            help="Price all strategies of this file: one on each line, or a CSV table with a column `strategy`.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Batch = None,
-    devices: PricedDevices = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            "--devices",
+            "-n",
+            help="Devices that take part; the degrees multiply to this number.",
+            min=1,
+            show_default="those of the degrees",
+        ),
+    ] = None,
     sequence: SequenceLength = None,
     precision: PrecisionName = None,
-    software: PricedSoftware = None,
+    software: Annotated[
+        str | None,
+        typer.Option(
+            "--software", help='Framework and year, such as "megatron:2024".', show_default="Megatron of 2025"
+        ),
+    ] = None,
     memory: Memory = None,
     reserve: Reserve = None,
     gradients: Gradients = None,

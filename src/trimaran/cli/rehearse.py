@@ -11,100 +11,88 @@ from trimaran.cli.output import console, errors_reported, print_json, progress_s
 SETTINGS = {"allow_interspersed_args": False}
 """Of the command: what follows the script is the script's."""
 
-Script = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="SCRIPT [ARGUMENTS]...",
-        help="A Python script written for torchrun, and its arguments.",
-        show_default=False,
-    ),
-]
-World = Annotated[
-    int | None, typer.Option("--world", help="Ranks in all.", min=1, show_default="devices of the cluster")
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        help='Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are needed.',
-        show_default="dgx-h100",
-    ),
-]
-Module = Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as of `python -m`.")]
-Ranks = Annotated[
-    str,
-    typer.Option(
-        "--ranks",
-        help='Ranks to rehearse: "kinds" (rank 0, the last, every pipeline stage, ends of groups), "all", "0,8,16-23".',
-    ),
-]
-Steps = Annotated[int, typer.Option("--steps", help="Steps of an optimizer, after which a rank stops.", min=1)]
-Limit = Annotated[str, typer.Option("--limit", help="Time after which a rank stops.")]
-DeviceMemory = Annotated[
-    str | None,
-    typer.Option("--memory", help='Memory of a device, such as "80GiB".', show_default="the device's"),
-]
-PerNode = Annotated[
-    int | None, typer.Option("--per-node", help="Ranks of a node.", min=1, show_default="the node's devices")
-]
-AllocConf = Annotated[
-    str | None,
-    typer.Option(
-        "--alloc-conf",
-        help="Settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF.",
-        show_default="that variable",
-    ),
-]
-Hints = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hint",
-        help='Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load. May be repeated.',
-        metavar="NAME=VALUE",
-        show_default=False,
-    ),
-]
-Kineto = Annotated[
-    Path | None,
-    typer.Option(
-        "--kineto",
-        help="Trace of PyTorch's profiler of the script on one GPU of the cluster; with --world 1. Its factors go to "
-        "--output.",
-        show_default=False,
-    ),
-]
-Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        "--calibration", help="Output of a rehearsal with --kineto: corrects the step's time.", show_default=False
-    ),
-]
-Logs = Annotated[
-    Path | None,
-    typer.Option("--logs", help="Folder for rank<k>.log: what each rank prints.", show_default=False),
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the result to a JSON file, too.", show_default=False)
-]
-
 
 def rehearse(
-    command: Script = None,
-    world: World = None,
-    cluster: Cluster = None,
-    module: Module = False,
-    ranks: Ranks = "kinds",
-    steps: Steps = 3,
-    limit: Limit = "10min",
-    memory: DeviceMemory = None,
-    per_node: PerNode = None,
-    alloc_conf: AllocConf = None,
-    hint: Hints = None,
-    calibration: Calibration = None,
-    kineto: Kineto = None,
-    logs: Logs = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SCRIPT [ARGUMENTS]...",
+            help="A Python script written for torchrun, and its arguments.",
+            show_default=False,
+        ),
+    ] = None,
+    world: Annotated[
+        int | None, typer.Option("--world", help="Ranks in all.", min=1, show_default="devices of the cluster")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            help='Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are '
+            "needed.",
+            show_default="dgx-h100",
+        ),
+    ] = None,
+    module: Annotated[
+        bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as of `python -m`.")
+    ] = False,
+    ranks: Annotated[
+        str,
+        typer.Option(
+            "--ranks",
+            help='Ranks to rehearse: "kinds" (rank 0, the last, every pipeline stage, ends of groups), "all", '
+            '"0,8,16-23".',
+        ),
+    ] = "kinds",
+    steps: Annotated[int, typer.Option("--steps", help="Steps of an optimizer, after which a rank stops.", min=1)] = 3,
+    limit: Annotated[str, typer.Option("--limit", help="Time after which a rank stops.")] = "10min",
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", help='Memory of a device, such as "80GiB".', show_default="the device's"),
+    ] = None,
+    per_node: Annotated[
+        int | None, typer.Option("--per-node", help="Ranks of a node.", min=1, show_default="the node's devices")
+    ] = None,
+    alloc_conf: Annotated[
+        str | None,
+        typer.Option(
+            "--alloc-conf",
+            help="Settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF.",
+            show_default="that variable",
+        ),
+    ] = None,
+    hint: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hint",
+            help='Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load. May be repeated.',
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration", help="Output of a rehearsal with --kineto: corrects the step's time.", show_default=False
+        ),
+    ] = None,
+    kineto: Annotated[
+        Path | None,
+        typer.Option(
+            "--kineto",
+            help="Trace of PyTorch's profiler of the script on one GPU of the cluster; with --world 1. Its factors go "
+            "to --output.",
+            show_default=False,
+        ),
+    ] = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option("--logs", help="Folder for rank<k>.log: what each rank prints.", show_default=False),
+    ] = None,
     trace: Trace = None,
-    output: Output = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the result to a JSON file, too.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a training script for many GPUs as any of its ranks, without a GPU: memory, agreement, step time.

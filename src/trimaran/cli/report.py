@@ -9,27 +9,27 @@ from rich.markup import escape
 from trimaran.cli.options import Json
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
-Path_ = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RUN|PLAN|STUDY",
-        help="Folder of a run (trimaran train), a plan file, or what plan, scale, crossover, curve, converge, memory, "
-        "rehearse or observe wrote with --json; a folder of such documents makes one report.",
-        show_default=False,
-    ),
-]
-Output = Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")]
-Simulate = Annotated[
-    bool,
-    typer.Option(
-        "--simulate",
-        help="Simulate a plan that is not for a target cluster, too: this measures here, and may run the job's code.",
-    ),
-]
-
 
 def report(
-    path: Path_, output: Output = Path("report.html"), simulate: Simulate = False, as_json: Json = False
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|PLAN|STUDY",
+            help="Folder of a run (trimaran train), a plan file, or what plan, scale, crossover, curve, converge, "
+            "memory, rehearse or observe wrote with --json; a folder of such documents makes one report.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")] = Path("report.html"),
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Simulate a plan that is not for a target cluster, too: this measures here, and may run the job's "
+            "code.",
+        ),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a run, a plan or a study as one HTML file that can be sent: under 2 MB, and it loads nothing.
 
@@ -39,7 +39,7 @@ def report(
         from dataclasses import asdict
 
         from trimaran.base.units import format_bytes
-        from trimaran.features.report_page import report as write
+        from trimaran.features.report_page.make import report as write
         from trimaran.report.page.layout import by_way
 
         with progress_shown() as progress:

@@ -7,108 +7,98 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.options import (
-    AnyReference,
     Json,
     LoadingOptions,
     MachineName,
     MachineSoftware,
     Plot,
     PrecisionName,
+    Reference,
     Workers,
     grouped,
     note_growth,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
-Counts = Annotated[
-    str | None,
-    typer.Option(
-        "--devices",
-        help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
-        show_default="1,2,4,8, as far as the cluster has them",
-    ),
-]
-Batches = Annotated[
-    str | None,
-    typer.Option(
-        "--batch",
-        help="Samples of one update, over all devices, which share them (strong scaling).",
-        show_default=False,
-    ),
-]
-LocalBatches = Annotated[
-    str | None,
-    typer.Option(
-        "--local-batch",
-        help="Samples of each device, however many there are (weak scaling).",
-        show_default="64, without --batch",
-    ),
-]
-Syncs = Annotated[
-    str,
-    typer.Option(
-        "--sync",
-        help='Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".',
-    ),
-]
-Strong = Annotated[bool, typer.Option("--strong", help="Old spelling: --batch says so.", hidden=True)]
-GlobalBatch = Annotated[str | None, typer.Option("--global-batch", help="Old spelling of --batch.", hidden=True)]
-Measured = Annotated[
-    str | None,
-    typer.Option(
-        "--measured",
-        help='What one device does, such as "363 images/s at 64", or several batches, with commas; the rest follows.',
-        show_default=False,
-    ),
-]
-NcclLog = Annotated[
-    Path | None, typer.Option("--nccl-log", help="Output of nccl-tests on this machine.", show_default=False)
-]
-Kineto = Annotated[
-    Path | None, typer.Option("--kineto", help="A trace of PyTorch's profiler of one device.", show_default=False)
-]
-LengthSpread = Annotated[
-    float,
-    typer.Option(
-        "--length-spread",
-        help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
-    ),
-]
-Servers = Annotated[
-    int,
-    typer.Option(
-        "--servers",
-        help="Machines without devices that sum gradients of several nodes (server, kvstore, byteps); 0: the hosts do.",
-    ),
-]
-Price = Annotated[
-    str | None, typer.Option("--price", help='Of the machine: "24.48 USD/node-hour".', show_default=False)
-]
-ServerPrice = Annotated[
-    str | None, typer.Option("--server-price", help='Of a server machine: "2 USD/node-hour".', show_default=False)
-]
-
 
 @grouped
 def scale(
-    job: AnyReference,
+    job: Reference,
     cluster: MachineName,
     loading: LoadingOptions,
-    devices: Counts = None,
-    batch: Batches = None,
-    local_batch: LocalBatches = None,
-    sync: Syncs = "nccl",
-    strong: Strong = False,
-    global_batch: GlobalBatch = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices",
+            help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
+            show_default="1,2,4,8, as far as the cluster has them",
+        ),
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            help="Samples of one update, over all devices, which share them (strong scaling).",
+            show_default=False,
+        ),
+    ] = None,
+    local_batch: Annotated[
+        str | None,
+        typer.Option(
+            "--local-batch",
+            help="Samples of each device, however many there are (weak scaling).",
+            show_default="64, without --batch",
+        ),
+    ] = None,
+    sync: Annotated[
+        str,
+        typer.Option(
+            "--sync",
+            help='Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".',
+        ),
+    ] = "nccl",
+    strong: Annotated[bool, typer.Option("--strong", help="Old spelling: --batch says so.", hidden=True)] = False,
+    global_batch: Annotated[
+        str | None, typer.Option("--global-batch", help="Old spelling of --batch.", hidden=True)
+    ] = None,
     precision: PrecisionName = None,
     software: MachineSoftware = None,
-    measured: Measured = None,
-    nccl_log: NcclLog = None,
-    kineto: Kineto = None,
-    length_spread: LengthSpread = 0.0,
-    servers: Servers = 0,
-    price: Price = None,
-    server_price: ServerPrice = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            "--measured",
+            help='What one device does, such as "363 images/s at 64", or several batches, with commas; the rest '
+            "follows.",
+            show_default=False,
+        ),
+    ] = None,
+    nccl_log: Annotated[
+        Path | None, typer.Option("--nccl-log", help="Output of nccl-tests on this machine.", show_default=False)
+    ] = None,
+    kineto: Annotated[
+        Path | None, typer.Option("--kineto", help="A trace of PyTorch's profiler of one device.", show_default=False)
+    ] = None,
+    length_spread: Annotated[
+        float,
+        typer.Option(
+            "--length-spread",
+            help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
+        ),
+    ] = 0.0,
+    servers: Annotated[
+        int,
+        typer.Option(
+            "--servers",
+            help="Machines without devices that sum gradients of several nodes (server, kvstore, byteps); 0: the "
+            "hosts do.",
+        ),
+    ] = 0,
+    price: Annotated[
+        str | None, typer.Option("--price", help='Of the machine: "24.48 USD/node-hour".', show_default=False)
+    ] = None,
+    server_price: Annotated[
+        str | None, typer.Option("--server-price", help='Of a server machine: "2 USD/node-hour".', show_default=False)
+    ] = None,
     workers: Workers = None,
     plot: Plot = None,
     as_json: Json = False,

@@ -45,29 +45,24 @@ def simulate(
             print_next(out, following("explain", subject))
 
 
-Devices = Annotated[int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)]
-Link = Annotated[
-    str | None,
-    typer.Option("--link", help='Rate limit of the links between them, such as "1Gb/s".', show_default=False),
-]
-NodeCount = Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)]
-UplinkRate = Annotated[
-    str | None,
-    typer.Option(
-        "--uplink", help='With --nodes: what joins each node to the others, such as "200Mb/s".', show_default=False
-    ),
-]
-Steps = Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)]
-
-
 def emulate(
     subject: Subject,
-    devices: Devices = None,
-    link: Link = None,
-    nodes: NodeCount = 1,
-    uplink: UplinkRate = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option("--link", help='Rate limit of the links between them, such as "1Gb/s".', show_default=False),
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)] = 1,
+    uplink: Annotated[
+        str | None,
+        typer.Option(
+            "--uplink", help='With --nodes: what joins each node to the others, such as "200Mb/s".', show_default=False
+        ),
+    ] = None,
     batch: Batch = None,
-    steps: Steps = 20,
+    steps: Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)] = 20,
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:

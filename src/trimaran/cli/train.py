@@ -25,102 +25,6 @@ from trimaran.cli.options import (
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Passes over the data.", min=0, show_default=False)]
-
-GradientNoise = Annotated[
-    bool,
-    typer.Option(
-        "--gradient-noise", help="Observe the gradient noise scale: from which batch on more samples stop paying."
-    ),
-]
-
-Verify = Annotated[
-    int,
-    typer.Option(
-        "--verify",
-        help="Also run the first N steps as one process, compare gradients, weights, buffers and optimizer state, and "
-        "stop if they differ.",
-        min=0,
-        metavar="N",
-        show_default=False,
-    ),
-]
-
-WithOptimizer = Annotated[
-    bool,
-    typer.Option(
-        "--with-optimizer",
-        help="With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
-        show_default=False,
-    ),
-]
-
-HangTimeout = Annotated[
-    float | None,
-    typer.Option(
-        "--hang-timeout",
-        help='End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
-        'and say which rank holds the others up; "none": nobody looks, and a wait for another rank ends after 32 min.',
-        parser=hang_seconds,
-        metavar="TIME",
-        show_default="20 median steps, at least 30 s; 30 min in anything but a step",
-    ),
-]
-
-OnNan = Annotated[
-    str,
-    typer.Option(
-        "--on-nan",
-        help='Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such steps '
-        'in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.',
-    ),
-]
-
-MaxRestarts = Annotated[
-    int,
-    typer.Option(
-        "--max-restarts",
-        help="Start the ranks again up to N times after one died, hung or raised, and go on from the last checkpoint; "
-        "without a device that is lost for good, by a new plan for the others. Needs --save-every.",
-        min=0,
-        metavar="N",
-        show_default=False,
-    ),
-]
-
-SaveEvery = Annotated[
-    str | None,
-    typer.Option(
-        "--save-every",
-        help='Save the whole state of the training again and again: after "500" steps, or after "10min". The last two '
-        "checkpoints stay.",
-        metavar="STEPS|TIME",
-        show_default=False,
-    ),
-]
-
-Resume = Annotated[
-    Path | None,
-    typer.Option(
-        "--resume",
-        help="Go on from the newest checkpoint of a run, or from one checkpoint; by its plan, unless options ask for "
-        "another one.",
-        metavar="RUN",
-        show_default=False,
-    ),
-]
-
-Weights = Annotated[
-    Path | None,
-    typer.Option(
-        "--weights",
-        help="Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
-        "checkpoint, a directory of torch.distributed.checkpoint.",
-        metavar="PATH",
-        show_default=False,
-    ),
-]
-
 
 @grouped
 def train(
@@ -128,21 +32,101 @@ def train(
     asked: RequestOptions,
     pins: PinOptions,
     plan: PlanFile = None,
-    epochs: Epochs = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Passes over the data.", min=0, show_default=False)
+    ] = None,
     batch: Batch = None,
     seed: Seed = None,
     runs: Runs = None,
     curve: CurveName = None,
-    gradient_noise: GradientNoise = False,
+    gradient_noise: Annotated[
+        bool,
+        typer.Option(
+            "--gradient-noise", help="Observe the gradient noise scale: from which batch on more samples stop paying."
+        ),
+    ] = False,
     accept_inexact: AcceptInexact = False,
-    verify: Verify = 0,
-    on_nan: OnNan = "stop",
-    hang_timeout: HangTimeout = None,
-    save_every: SaveEvery = None,
-    max_restarts: MaxRestarts = 0,
-    resume: Resume = None,
-    weights: Weights = None,
-    with_optimizer: WithOptimizer = False,
+    verify: Annotated[
+        int,
+        typer.Option(
+            "--verify",
+            help="Also run the first N steps as one process, compare gradients, weights, buffers and optimizer state, "
+            "and stop if they differ.",
+            min=0,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = 0,
+    on_nan: Annotated[
+        str,
+        typer.Option(
+            "--on-nan",
+            help='Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such '
+            'steps in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.',
+        ),
+    ] = "stop",
+    hang_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--hang-timeout",
+            help='End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
+            'and say which rank holds the others up; "none": nobody looks, and a wait for another rank ends after 32 '
+            "min.",
+            parser=hang_seconds,
+            metavar="TIME",
+            show_default="20 median steps, at least 30 s; 30 min in anything but a step",
+        ),
+    ] = None,
+    save_every: Annotated[
+        str | None,
+        typer.Option(
+            "--save-every",
+            help='Save the whole state of the training again and again: after "500" steps, or after "10min". The last '
+            "two "
+            "checkpoints stay.",
+            metavar="STEPS|TIME",
+            show_default=False,
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            "--max-restarts",
+            help="Start the ranks again up to N times after one died, hung or raised, and go on from the last "
+            "checkpoint; without a device that is lost for good, by a new plan for the others. Needs --save-every.",
+            min=0,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = 0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            "--resume",
+            help="Go on from the newest checkpoint of a run, or from one checkpoint; by its plan, unless options ask "
+            "for another one.",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights",
+            help="Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
+            "checkpoint, a directory of torch.distributed.checkpoint.",
+            metavar="PATH",
+            show_default=False,
+        ),
+    ] = None,
+    with_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--with-optimizer",
+            help="With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
+            show_default=False,
+        ),
+    ] = False,
     trust_pickle: TrustPickle = False,
     as_json: Json = False,
 ) -> None:

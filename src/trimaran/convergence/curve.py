@@ -8,7 +8,6 @@ from pathlib import Path
 from trimaran.base.errors import InputError
 from trimaran.convergence.fit import (
     FEW,
-    ConvergenceConstants,
     fit_form,
     noise_of_single_runs,
     predict_amounts,
@@ -309,14 +308,13 @@ class Quality:
         return _mean([float(point.covered) for point in self.left_out])
 
 
-def leave_one_out(table: CurveTable, *, constants: ConvergenceConstants | None = None) -> tuple[LeftOut, ...]:
+def leave_one_out(table: CurveTable) -> tuple[LeftOut, ...]:
     """Predict each point of a table from the others.
 
     The interval is that of the mean over the point's runs, so their luck counts.
 
     Args:
         table: in epochs, samples or tokens
-        constants: how curves behave; None: as fitted
 
     Returns:
         One entry a point; none where fewer than three are there.
@@ -329,9 +327,9 @@ def leave_one_out(table: CurveTable, *, constants: ConvergenceConstants | None =
     found = []
     for number in range(0, len(points), step):
         point, others = points[number], points[:number] + points[number + 1 :]
-        noise = noise_of_single_runs(others, constants) if point.runs < FEW else 0.0
+        noise = noise_of_single_runs(others) if point.runs < FEW else 0.0
         extra = (float(luck[number]) + noise**2,)
-        low, middle, high = predict_amounts(others, (point.global_batch,), extra, constants=constants)[:, 0]
+        low, middle, high = predict_amounts(others, (point.global_batch,), extra)[:, 0]
         found.append(
             LeftOut(
                 global_batch=point.global_batch,

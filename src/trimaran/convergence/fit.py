@@ -214,9 +214,9 @@ def log_evidence(points: tuple[Point, ...], constants: ConvergenceConstants) -> 
     return _weighed(points, constants).evidence
 
 
-def noise_of_single_runs(points: tuple[Point, ...], constants: ConvergenceConstants | None = None) -> float:
+def noise_of_single_runs(points: tuple[Point, ...]) -> float:
     """Additional standard deviation of the logarithm of a table's single runs beyond the usual one; 0 where none."""
-    return _weighed(points, constants or convergence_constants()).noise
+    return _weighed(points, convergence_constants()).noise
 
 
 @functools.lru_cache(maxsize=256)

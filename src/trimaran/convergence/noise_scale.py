@@ -192,7 +192,7 @@ class NoiseScale:
     steps: int
 
 
-def estimate_noise_scale(observations: Sequence[Observation], *, seed: int = 0) -> NoiseScale:
+def estimate_noise_scale(observations: Sequence[Observation]) -> NoiseScale:
     """The noise scale of some steps in a row: a whole run, or an epoch of it.
 
     Intervals are percentiles over resampled blocks of neighbouring steps, taken with replacement within each window of
@@ -200,7 +200,6 @@ def estimate_noise_scale(observations: Sequence[Observation], *, seed: int = 0) 
 
     Args:
         observations: by rising step
-        seed: of the resampling
 
     Raises:
         InputError: there are none, one has a single piece, or a figure that is no number
@@ -215,7 +214,7 @@ def estimate_noise_scale(observations: Sequence[Observation], *, seed: int = 0) 
     signal = numpy.array([one.signal for one in observations])
     noise = numpy.array([one.noise for one in observations])
     samples = numpy.array([float(one.samples) for one in observations])
-    drawn = resample(len(observations), seed)
+    drawn = resample(len(observations), 0)
     batch = float(samples.mean())
     spread = widen(signal), widen(noise)
     simple = _ratios(spread[1][drawn].mean(axis=1), spread[0][drawn].mean(axis=1))

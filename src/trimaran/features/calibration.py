@@ -18,7 +18,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import check_writable, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine import Link
+from trimaran.machine.types import Link
 from trimaran.measure.calibration.calibrate import REPEATS, STEPS, measure_noise
 from trimaran.measure.calibration.results import Calibration, encode_calibration, keep_calibration, link_figures
 from trimaran.planning.requests import PlanRequest

@@ -8,8 +8,8 @@ from typing import Any
 
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.graph import Graph
 from trimaran.graph.behaviour import Behaviour
+from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.planning.preparation import gathering_confirmed
 from trimaran.program.exactness import KINDS, objection

@@ -116,7 +116,7 @@ def _network() -> Iterator[Check]:
 def _rate_limited_links() -> Check:
     """Whether links between local ranks can be rate-limited; tried, as permissions have many causes."""
     from trimaran.launch.rate_limited_links import rate_limited_network
-    from trimaran.machine import Link
+    from trimaran.machine.types import Link
 
     try:
         with rate_limited_network(Link(bytes_per_s=125e6, latency_s=0.0, source="to try"), ranks=2):

@@ -15,14 +15,15 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine import Allocation
+from trimaran.machine.types import Allocation
 from trimaran.measure.others import Others
 from trimaran.planning.emulated import EmulatedJob, best_strategy, prepare_emulation, priced_program
 from trimaran.planning.requests import parse_link
-from trimaran.program import Program, Strategy, check_has_program, check_plan, plan_program, read_plan
-from trimaran.program.plan import plan_path
-from trimaran.report import Comparison, compare
-from trimaran.simulator import simulate
+from trimaran.program.plan import check_has_program, check_plan, plan_path, plan_program, read_plan
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Program
+from trimaran.report.comparison import Comparison, compare
+from trimaran.simulator.engine import simulate
 
 if TYPE_CHECKING:
     from trimaran.launch.rate_limited_links import Uplink

@@ -128,7 +128,7 @@ def sending_fault(error: Exception, batch: Any, numbers: Sequence[int]) -> Fault
         batch: that was made
         numbers: its samples' in the data set
     """
-    named = (f'its part "{name}" is a {kind}' for name, kind in _unsendable(batch, ""))
+    named = (f'its part "{name}" is a {kind}' for name, kind in _unsendable(batch))
     part = next(named, f"it is a {type(batch).__name__}")
     return Fault(
         f"the batch of {name_samples(numbers)} cannot be handed over by a worker, for it cannot be pickled: {part} "
@@ -184,9 +184,9 @@ def _shapes(value: Any, name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield part or "sample", tuple(getattr(leaf, "shape", ()))
 
 
-def _unsendable(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def _unsendable(value: Any) -> Iterator[tuple[str, str]]:
     """Names and types of what cannot be pickled."""
-    for part, leaf in _leaves(value, name):
+    for part, leaf in _leaves(value, ""):
         try:
             pickle.dumps(leaf)
         except Exception:  # noqa: BLE001 whatever an object of the user's raises

@@ -198,7 +198,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         return replace(found, not_looked="the model is too large to run here")
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
     found = replace(
-        _from_batches(found, job, samples),
+        _from_batches(found, samples),
         batches=_batch_sizes(job, samples),
         last_unknown=samples.stream and samples.total is None and not job.drop_last,
     )
@@ -377,7 +377,7 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
             last = path
 
 
-def _from_batches(found: Behaviour, job: Job, samples: Samples) -> Behaviour:
+def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
     carries = samples.carries()
     follows = "" if carries else samples.follows(_among_ranks)

@@ -331,17 +331,16 @@ def closure_pattern(optimizer: Any) -> str:
     return f"step({', '.join(needed)})" if needed else ""
 
 
-def check_closure(optimizer: Any, *, needed: bool = False) -> None:
+def check_closure(optimizer: Any) -> None:
     """Refuse an optimizer whose step computes the loss again.
 
     Args:
         optimizer: of a job
-        needed: a trial has found that it does
 
     Raises:
         InputError: it does
     """
-    pattern = closure_pattern(optimizer) or ("step(closure)" if needed else "")
+    pattern = closure_pattern(optimizer)
     if pattern:
         raise InputError(
             f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "

@@ -129,7 +129,7 @@ def pretraining_loss(scores: tuple[torch.Tensor, torch.Tensor], target: list[tor
 def _transformer(reference: NetworkReference) -> Job:
     length, figures = _window(reference, find_size("transformer", reference.size))
     figures = dataclasses.replace(figures, vocabulary=reference.number("vocabulary", figures.vocabulary))
-    return _translator(functools.partial(Transformer, figures), vocabulary=figures.vocabulary, length=length, batch=128)
+    return _translator(functools.partial(Transformer, figures), vocabulary=figures.vocabulary, length=length)
 
 
 def _transformer_xl(reference: NetworkReference) -> Job:
@@ -159,13 +159,13 @@ def _gnmt(reference: NetworkReference) -> Job:
     # The smaller one is that of the usual training code, whose languages share an embedding.
     vocabulary, shared = (32_320, True) if layers == 4 else (32_000, False)
     model = functools.partial(Gnmt, vocabulary, layers=layers, shared=shared)
-    return _translator(model, vocabulary=vocabulary, length=length, batch=128)
+    return _translator(model, vocabulary=vocabulary, length=length)
 
 
-def _translator(model: Callable[[], nn.Module], *, vocabulary: int, length: int, batch: int) -> Job:
+def _translator(model: Callable[[], nn.Module], *, vocabulary: int, length: int) -> Job:
     words = Field(shape=(length,), below=vocabulary)
     data = functools.partial(SyntheticPairs, words, words, target=words)
-    return Job(model=model, dataset=data, global_batch_size=batch, optimizer=adam, loss=text.loss)
+    return Job(model=model, dataset=data, global_batch_size=128, optimizer=adam, loss=text.loss)
 
 
 def _lstm(reference: NetworkReference) -> Job:

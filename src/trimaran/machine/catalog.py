@@ -389,7 +389,7 @@ def entries_of(kind: str) -> tuple[Table, ...]:
         kind: "devices" or "nodes", which is also the folder
     """
     found: list[Table] = []
-    for name in packaged_names("trimaran.machine", kind, ".toml"):
+    for name in packaged_names(kind):
         found += Table(packaged_toml("trimaran.machine", name), file=name).tables(kind)
     return tuple(found)
 

@@ -337,7 +337,7 @@ class StepRecorder:
     @property
     def hooks(self) -> tuple[Pack, Unpack] | None:
         """How to pack and unpack in the recording that runs; None where none does."""
-        return None if self._recorder is None else (self._recorder.pack, self._recorder.unpack)
+        return None if self._recorder is None else (self._recorder.saved.pack, self._recorder.saved.unpack)
 
     def start(self, root: nn.Module | None, optimizers: Iterable[Optimizer], *, waiting: bool) -> None:
         """Record from now on, or go on. What has noted too much before a forward, as in an evaluation, starts over.
@@ -369,7 +369,7 @@ class StepRecorder:
         for optimizer in optimizers:
             recorder.count(optimizer)
         recorder.wait(waiting)
-        self._carried_bytes = sum(one.held_bytes for one in self._earlier)
+        self._carried_bytes = sum(one.saved.held_bytes() for one in self._earlier)
         for one in self._earlier:
             recorder.meet_left(one)
         self._recorder = recorder

@@ -36,9 +36,6 @@ from trimaran.memory_hooks.arena import HostArena, Slot
 from trimaran.memory_hooks.copies import Copy, CopyEngine
 from trimaran.memory_hooks.optimizer_trial import check_place, plain_step, state_per_parameter_byte
 
-__all__ = ["HostState", "stream_optimizer_state"]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Which parameters are updated together, and an optimizer whose groups have only those
 

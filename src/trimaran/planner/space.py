@@ -42,9 +42,6 @@ from trimaran.program.layout import even_nodes
 from trimaran.program.lowering.tensor_parallel import find_classifier_shards, find_shards
 from trimaran.program.strategy import Execution, Part, Schedule, Shard, Strategy
 
-__all__ = ["SCHEDULES", "Cause", "Rejection", "bucket_sizes", "enumerate_strategies"]
-
-
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 # A pipeline with K stages idles for (K - 1) / (M + K - 1) of the time: beyond M = 4 K little is left to gain.
 MICROBATCHES_PER_STAGE = (1, 2, 4)
@@ -233,7 +230,7 @@ def has_branches(graph: Graph) -> bool:
     """Whether two operations can run side by side.
 
     Example:
-        >>> from trimaran.graph import Op, TensorSpec, Affine
+        >>> from trimaran.graph.types import Affine, Op, TensorSpec
         >>> def op(name, *inputs):
         ...     spec = TensorSpec(name=name, shape=("B",), dtype="float32", nbytes=Affine(0, 4))
         ...     return Op(id=name, target="Linear", inputs=inputs, outputs=(spec,))

@@ -144,18 +144,17 @@ def default_batches(base: int, known: tuple[int, int], measured: Sequence[int], 
     return tuple(sorted({*chosen, *(batch for batch in shared if low <= batch <= high)}))
 
 
-def device_counts(devices: int, *, most: int = 8) -> tuple[int, ...]:
+def device_counts(devices: int) -> tuple[int, ...]:
     """Numbers of devices that are tried.
 
     Args:
-        devices: that there are
-        most: of up to this number, each is tried; of more, powers of two and all of them
+        devices: that there are; of up to 8 each number is tried, of more powers of two and all of them
 
     Example:
-        >>> device_counts(3), device_counts(12, most=4)
+        >>> device_counts(3), device_counts(12)
         ((1, 2, 3), (1, 2, 4, 8, 12))
     """
-    if devices <= most:
+    if devices <= 8:
         return tuple(range(1, devices + 1))
     counts = [1]
     while 2 * counts[-1] <= devices:
@@ -163,19 +162,18 @@ def device_counts(devices: int, *, most: int = 8) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*counts, devices]))
 
 
-def accumulations(local: int, *, most: int = MOST_MICROBATCHES) -> tuple[int, ...]:
+def accumulations(local: int) -> tuple[int, ...]:
     """Numbers of equal microbatches of a replica's share that are tried: divisors, each at least twice the one before.
 
     Args:
         local: samples of a replica in one update
-        most: no more of them
 
     Example:
         >>> accumulations(16), accumulations(375)
         ((1, 2, 4, 8, 16), (1, 3, 15, 75, 375))
     """
     found = [1]
-    for number in range(2, min(local, most) + 1):
+    for number in range(2, min(local, MOST_MICROBATCHES) + 1):
         if local % number == 0 and number >= 2 * found[-1]:
             found.append(number)
     return tuple(found)

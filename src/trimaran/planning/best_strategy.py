@@ -13,15 +13,18 @@ from dataclasses import replace
 from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_seconds
-from trimaran.graph import Graph
-from trimaran.planner import Candidate, EpochData, Problem, Rejection, Search, enumerate_strategies, search
+from trimaran.graph.types import Graph
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import execution_key
-from trimaran.planner.search import lacking_memory, may_be_virtualized
+from trimaran.planner.problem import Problem, execution_key
+from trimaran.planner.result import Search
+from trimaran.planner.search import lacking_memory, may_be_virtualized, search
+from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing import CostTable
 from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import CostTable
 from trimaran.program.strategy import Execution
 
 # A training that is shorter than this by the best eager plan is over before compiling has paid [s].

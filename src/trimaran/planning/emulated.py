@@ -6,15 +6,20 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.graph import Graph
+from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine import Allocation, Link, Machine
 from trimaran.machine.detect import detect_machine
-from trimaran.planner import Problem, search
+from trimaran.machine.types import Allocation, Link, Machine
+from trimaran.planner.problem import Problem
+from trimaran.planner.search import search
 from trimaran.planning.best_strategy import microbatch_sizes
-from trimaran.pricing import CostTable, ProgramCosts, price
-from trimaran.pricing.tables import Fingerprint
-from trimaran.program import Program, Strategy, check_against_graph, lower
+from trimaran.pricing.program import price
+from trimaran.pricing.tables import CostTable, Fingerprint
+from trimaran.pricing.types import ProgramCosts
+from trimaran.program.lowering.lower import lower
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +63,8 @@ def prepare_emulation(
         EnvironmentProblem: links cannot be rate-limited here
     """
     from trimaran.graph.capture.capture import capture
-    from trimaran.measure import measure_costs
     from trimaran.measure.calibration.calibrate import measure_links
+    from trimaran.measure.costs import measure_costs
 
     if devices < 2:
         raise InputError(f"at least two devices can be emulated, got {devices}", devices=devices)

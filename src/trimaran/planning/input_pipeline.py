@@ -14,14 +14,17 @@ from trimaran.launch.world import World
 from trimaran.machine.detect import detect_processor
 from trimaran.machine.types import Machine, Node
 from trimaran.networks.names import parse_network
-from trimaran.planner import Candidate, EpochData, Pins, Search
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.epoch import EpochData
 from trimaran.planner.input_pipeline import QUICK_DATA
+from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Room
+from trimaran.planner.result import Search
 from trimaran.planning.requests import Loading
 from trimaran.pricing.input_pipeline import LOADERS, InputPipeline, given_samples
 from trimaran.pricing.tables import SampleCosts
-from trimaran.program import Strategy
 from trimaran.program.json_files import to_plain
+from trimaran.program.strategy import Strategy
 
 
 def room_of(job: Job, data: EpochData) -> Room | None:

@@ -93,7 +93,6 @@ def measure_job(
     reduces: bool = False,
     gathers: bool = True,
     compressions: Sequence[Compression] = (),
-    samples: bool = True,
 ) -> CostTable:
     """Measure operations and links that are not known yet.
 
@@ -108,7 +107,6 @@ def measure_job(
         reduces: messages of sums at owners too
         gathers: of sharded parameters too
         compressions: of gradients too, sent so
-        samples: of the data set too, by which it is chosen how ranks are fed
     """
     from trimaran.measure.costs import measure_costs
 
@@ -123,7 +121,7 @@ def measure_job(
         reduces=reduces,
         gathers=gathers,
         compressions=compressions,
-        samples=samples,
+        samples=True,
         progress=progress,
     )
 

@@ -227,7 +227,6 @@ class JobTracer:
                 self._loss,
                 make_optimizer=self._job.optimizer,
                 autocast=self._autocast,
-                layers=True,
             )
 
     def _traced(self, samples: int) -> StepTrace:

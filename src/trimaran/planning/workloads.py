@@ -256,7 +256,6 @@ def memory_of_step(
     batch: int,
     precision: Precision = "fp32",
     options: Mapping[str, str] | None = None,
-    optimizer: str | None = None,
 ) -> StepMemory:
     """Memory of one step of a job on one device.
 
@@ -265,12 +264,11 @@ def memory_of_step(
         batch: samples of the step. The result holds for any batch, unless the job's kernels depend on the batch
         precision: as for `workload`
         options: as for `workload`
-        optimizer: as for `workload`
 
     Raises:
         InputError: as for `workload`
     """
-    return _at(_request(reference, batch, precision, options, optimizer), batch)[1]
+    return _at(_request(reference, batch, precision, options, None), batch)[1]
 
 
 def _request(

@@ -53,11 +53,6 @@ class SegmentCost:
         return self.steps[Kind.BACKWARD]
 
     @property
-    def evaluation(self) -> Cost:
-        """Of its forward without gradients."""
-        return self.steps[Kind.EVALUATE]
-
-    @property
     def reached(self) -> dict[str, float]:
         """For each operation, the fraction of the backward after which its part is done [0..1]."""
         return {name: done for name, (_, done) in self.places[Kind.BACKWARD].items()}

@@ -236,8 +236,8 @@ def best_checkpoints(work_s: float, recovery: Recovery, *, every_s: float | None
     return min(allowed, key=lambda count: expected_seconds(work_s, count, recovery))
 
 
-def longest_period(work_s: float, recovery: Recovery, *, checkpoints: int, share: float = 0.01) -> float:
-    """Work between two checkpoints that makes a run longer by a share of its expected time, and no more [s].
+def longest_period(work_s: float, recovery: Recovery, *, checkpoints: int) -> float:
+    """Work between two checkpoints that makes a run longer by 1 % of its expected time, and no more [s].
 
     Near its best the period hardly matters, and fewer checkpoints leave the storage to others.
 
@@ -245,7 +245,6 @@ def longest_period(work_s: float, recovery: Recovery, *, checkpoints: int, share
         work_s: of the training [s]
         recovery: failures, checkpoints and restarts
         checkpoints: number with which the run is shortest
-        share: that the run may take longer
 
     Example:
         Five seconds each and a failure each 10,000 s: every 676 s instead of 313 s costs 1 %.
@@ -253,7 +252,7 @@ def longest_period(work_s: float, recovery: Recovery, *, checkpoints: int, share
         >>> round(longest_period(100_000.0, Recovery(rate=1e-4, stall_s=5.0), checkpoints=320))
         676
     """
-    most = (1.0 + share) * expected_seconds(work_s, checkpoints, recovery)
+    most = 1.01 * expected_seconds(work_s, checkpoints, recovery)
     low, high = 1, checkpoints
     while low < high:
         middle = (low + high) // 2

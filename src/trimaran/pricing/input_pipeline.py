@@ -416,14 +416,13 @@ class InputPipeline:
         """
         return self.fed(step_s, batch=batch, devices=devices).wait_s
 
-    def most_samples_per_s(self, *, devices: int, batch: int = 1) -> float:
+    def most_samples_per_s(self, *, devices: int) -> float:
         """Rate at which a node hands samples to some devices, whatever these do [samples/s].
 
         Args:
             devices: of the node that take part
-            batch: samples of a device in a step
         """
-        return devices * batch / self.fed(0.0, batch=batch, devices=devices).seconds
+        return devices / self.fed(0.0, batch=1, devices=devices).seconds
 
 
 def on_links(samples: SampleCosts, node: Node | None, readers: int) -> SampleCosts:

@@ -36,28 +36,6 @@ from trimaran.program.strategy import (
 from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Program
 
-__all__ = [
-    "PLAN_VERSION",
-    "CandidateRow",
-    "Objective",
-    "Plan",
-    "PlannedRates",
-    "PlannedTraining",
-    "Prediction",
-    "Premises",
-    "Verdict",
-    "check_has_program",
-    "check_plan",
-    "format_plan",
-    "plan_program",
-    "plan_table",
-    "plan_verdict",
-    "program_lines",
-    "read_plan",
-    "write_plan",
-]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What a plan file holds, as values
 
@@ -301,12 +279,11 @@ def against_baseline(step_s: float, baseline_s: float, name: str) -> str:
     return f"the best baseline, {name}, is predicted to take {100 * (1 - baseline_s / step_s):.2g} % less"
 
 
-def plan_table(plan: Plan, *, most: int = 8) -> DataTable:
+def plan_table(plan: Plan) -> DataTable:
     """The candidates of a plan with a predicted step.
 
     Args:
         plan: of any kind
-        most: rows
     """
     priced = [(row, row.prediction) for row in plan.candidates if row.prediction is not None]
     return DataTable(
@@ -320,10 +297,10 @@ def plan_table(plan: Plan, *, most: int = 8) -> DataTable:
                 " to ".join(map(format_seconds, found.interval_s)),
                 format_bytes(max(found.peak_bytes)) if found.peak_bytes else "–",
             )
-            for row, found in priced[:most]
+            for row, found in priced[:8]
         ],
         words=frozenset({0, 1}),
-        left_out=f"{len(priced) - most} more candidates" if len(priced) > most else "",
+        left_out=f"{len(priced) - 8} more candidates" if len(priced) > 8 else "",
     )
 
 

@@ -30,25 +30,6 @@ from enum import StrEnum
 from typing import Literal
 
 from trimaran.base.timeline import COMMUNICATION, COMPUTE
-from trimaran.program.strategy import Execution, Part, Schedule, Shard, ShardStyle, Strategy, Sync
-
-__all__ = [
-    "COLLECTIVES",
-    "RECEIVES",
-    "ROOTED",
-    "SENDS",
-    "Execution",
-    "Instruction",
-    "Kind",
-    "Mark",
-    "Part",
-    "Program",
-    "Schedule",
-    "Shard",
-    "ShardStyle",
-    "Strategy",
-    "Sync",
-]
 
 
 class Kind(StrEnum):

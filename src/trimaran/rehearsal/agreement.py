@@ -683,13 +683,11 @@ class _Comparison:
                 kind = disagreement((one, other)) or "shape"
         else:
             ended = theirs[0] if other is None else ours[0]
-            kind, why = self._missing_kind(ended, [one or other], ours[0] if other is None else theirs[0])
+            kind, why = self._missing_kind(ended, ours[0] if other is None else theirs[0])
             self.told.update(ended)
         self.add(kind, group, i, sides, when, why)
 
-    def _missing_kind(
-        self, ended: Sequence[int], calls: Sequence[Call | None], others: Sequence[int]
-    ) -> tuple[FindingKind, str]:
+    def _missing_kind(self, ended: Sequence[int], others: Sequence[int]) -> tuple[FindingKind, str]:
         """What it means that ranks have no call left in a group, and how they ended."""
         member = self.members[ended[0]]
         end = member.record.end
@@ -776,7 +774,7 @@ class _Comparison:
                 if there is not None:
                     self._note_stopped(group, [over], there)
                 return
-            kind, why = self._missing_kind([over], [there], [there.rank])
+            kind, why = self._missing_kind([over], [there.rank])
             self.told.add(over)
             numbers = f"; {len(sends)} are sent from rank {source} to rank {target}, {len(gets)} are received"
             sides = [self.side([there.rank], there), self.end_side([over])]

@@ -730,11 +730,6 @@ class Allocator:
         return self._all.allocated_peak
 
     @property
-    def peak_requested(self) -> int:
-        """Of `requested`."""
-        return self._all.requested_peak
-
-    @property
     def peak_reserved(self) -> int:
         """Of `reserved`."""
         return self._all.reserved_peak
@@ -743,12 +738,6 @@ class Allocator:
     def segments(self) -> int:
         """Number of them; those that grow are not counted, as torch does not."""
         return self._all.segments
-
-    @property
-    def largest_free(self) -> int:
-        """The largest free block [bytes]."""
-        pools = (self._small, self._large)
-        return max((keys[-1] >> _SHIFT for pool in pools for keys in pool.free.values() if keys), default=0)
 
     def size_of(self, block: int) -> int:
         """Bytes that a taken block has; 0: none, or it is not taken [bytes]."""

@@ -857,7 +857,6 @@ class _Visit:
     """One forward of a numbered module: its events, and the blocks that live on after it."""
 
     module: str
-    start: int
     end: int
     blocks: list[int]
 
@@ -921,7 +920,7 @@ def _visits(story: _Story) -> tuple[list[_Visit], dict[str, list[int]]]:
                 visits.append(open_visit)
                 open_visit = None
             if name and open_visit is None:
-                open_visit = _Visit(name, index, index, [])
+                open_visit = _Visit(name, index, [])
             if open_visit is not None:
                 open_visit.end = index
                 if isinstance(event, Take):

@@ -507,7 +507,7 @@ class Patches:
         """A method whose memory is for messages, as the buckets of gradients are."""
 
         def marked(*args: Any, **kwargs: Any) -> Any:
-            with self._recorder.taken_for("communication"):
+            with self._recorder.taken_for():
                 return method(*args, **kwargs)
 
         return marked

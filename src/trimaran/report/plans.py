@@ -59,14 +59,14 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
     Returns:
         Lines and tables, which fit 80 columns.
     """
-    run, chosen = document["run"], document["chosen"]
+    run = document["run"]
     sentences: list[str | Table] = [*_wrapped(_verdict(document)), ""]
     if run["compares_devices"]:
         sentences += [_counts_table(document), *_wrapped(_best_counts(document)), ""]
     sentences += [_parts_table(run), ""]
     sentences += _wrapped(_failures(run))
     sentences += _wrapped(_checkpoints(run))
-    sentences += _wrapped(_spares(run, chosen))
+    sentences += _wrapped(_spares(run))
     for entry in document["left_out"]:
         sentences += _wrapped(f"Left out: batch {entry['global_batch_size']}, {entry['reason']}.")
     return [*sentences, ""]
@@ -125,7 +125,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     low, high = (_end(None if end is None else end * 86_400.0) for end in run["days_interval"])
     return (
         f"{told}{_large(run['tokens'])} tokens on {document['devices']:,} devices: "
-        f"{format_duration(run['days'] * 86_400.0)} (90 %: {format_span(low, high)}), {_money(run, chosen)}, goodput "
+        f"{format_duration(run['days'] * 86_400.0)} (90 %: {format_span(low, high)}), {_money(run)}, goodput "
         f"{run['goodput']:.1%}; batch {chosen['global_batch_size']}, {chosen['strategy']}."
     )
 
@@ -137,7 +137,7 @@ def _limits(limits: Mapping[str, Any]) -> str:
     return f"Within {asked}: " if limits["met"] else f"Nothing is within {asked}; nearest: "
 
 
-def _money(run: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+def _money(run: Mapping[str, Any]) -> str:
     hours = f"{_large(run['device_hours'])} device-hours"
     if run["money"] is None:
         return f"{hours}, cost not known (--price)"
@@ -240,7 +240,7 @@ def _source(run: Mapping[str, Any], what: str) -> str:
     return str(run["sources"][what]).split(":")[0]
 
 
-def _spares(run: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+def _spares(run: Mapping[str, Any]) -> str:
     return (
         f"Spare nodes: {run['spare_nodes']}, so that with a probability of {run['spare_probability']:g} the run never "
         f"lacks one while failed nodes are repaired in {format_duration(run['repair_s'])} on average "

@@ -14,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.printable import printable
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.program.json_files import to_plain
@@ -77,19 +78,19 @@ class RehearsedRank:
         host_bytes: of its process here, at most [bytes]
     """
 
-    rank: int
+    rank: Count
     place: str
-    stands_for: int
+    stands_for: Count
     ended: str
     status: int
-    steps: int
-    allocated_bytes: int
-    reserved_bytes: int
-    room_bytes: int
-    parts_bytes: Mapping[str, int]
+    steps: Count
+    allocated_bytes: Count
+    reserved_bytes: Count
+    room_bytes: Count
+    parts_bytes: Mapping[str, Count]
     peak_line: str
-    host_s: float
-    host_bytes: int
+    host_s: Positive
+    host_bytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ class Side:
         lines: of the user's code, innermost first, such as "train.py:41 in main"
     """
 
-    rank: int
+    rank: Count
     text: str
     lines: Sequence[str]
 
@@ -139,11 +140,11 @@ class MemoryHelp:
         assumption: what was assumed
     """
 
-    rank: int
+    rank: Count
     name: str
     action: str
-    saves_bytes: int
-    reserved_bytes: int
+    saves_bytes: Real
+    reserved_bytes: Count
     fits: bool
     basis: str
     assumption: str
@@ -162,12 +163,12 @@ class RehearsedCollectives:
         nbytes: of all of them [bytes]
     """
 
-    rank: int
+    rank: Count
     operation: str
     group: str
-    ranks: int
-    count: int
-    nbytes: int
+    ranks: Count
+    count: Count
+    nbytes: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +185,12 @@ class RehearsedStep:
         notes: what the figures take for granted
     """
 
-    seconds: float
-    interval_s: tuple[float, float]
-    parts_s: Mapping[str, float]
-    mfu: float | None
+    seconds: Positive
+    interval_s: tuple[Positive, Positive]
+    parts_s: Mapping[str, Positive]
+    mfu: Positive | None
     peak: str
-    rank: int
+    rank: Count
     notes: Sequence[str] = ()
 
 
@@ -209,7 +210,7 @@ class InventedValue:
     asked: str
     value: str
     line: str
-    count: int
+    count: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -519,12 +519,12 @@ def _waited(row: ScalingRow) -> float:
     return row.step.exposed_communication_s / row.step.step.seconds
 
 
-def best_advice(advice: Iterable[Remedy], *, most: int = 6) -> list[Remedy]:
+def best_advice(advice: Iterable[Remedy]) -> list[Remedy]:
     """Each remedy where it helps the most, the largest gain first."""
     best: dict[str, Remedy] = {}
     for remedy in advice:
         best.setdefault(remedy.id, remedy)
-    return list(best.values())[:most]
+    return list(best.values())[:6]
 
 
 def legend_lines(study: ScalingStudy) -> list[str]:

@@ -126,13 +126,22 @@ class CudaStreams:
         return event
 
 
-class Lane(Protocol):
-    """Copies of batches to the device, which overlap with what it computes.
+class Lane:
+    """Copies of batches to a device, which overlap with what it computes.
 
     host      load i+1  start  │ step i (issues)      │ finish, step i+1
     lane               copy ═══════╝                   │
     device    F i ████████ B i ████████████████ U ██   ▒ waits for the copy
+
+    On a CPU the thread that starts a copy has made it when `start` returns. A GPU has a stream for copies, for which
+    the stream that computes waits.
+
+    Args:
+        device: "cpu" or "cuda:<n>"
     """
+
+    def __init__(self, device: str) -> None:
+        self._stream = torch.cuda.Stream(torch.device(device)) if device.startswith("cuda") else None
 
     def start(self, copy: Callable[[], Any]) -> tuple[Any, Stamp]:
         """Begin to copy.
@@ -143,61 +152,26 @@ class Lane(Protocol):
         Returns:
             What `copy` returned, and the moment at which the device has it.
         """
-
-    def finish(self, tensors: Iterable[torch.Tensor], copied: Stamp) -> None:
-        """Operations that are issued from now on come after the copy.
-
-        Args:
-            tensors: that were made by it
-            copied: its moment
-        """
-
-
-class HostLane:
-    """A CPU: the thread that starts a copy has made it when `start` returns."""
-
-    def start(self, copy: Callable[[], Any]) -> tuple[Any, int]:
-        """Copy."""
-        return copy(), 0
-
-    def finish(self, tensors: Iterable[torch.Tensor], copied: int) -> None:
-        """Nothing to wait for."""
-
-
-class CudaLane:
-    """A GPU: a stream for copies, for which the stream that computes waits.
-
-    Args:
-        device: "cuda:<n>"
-    """
-
-    def __init__(self, device: str) -> None:
-        self._device = torch.device(device)
-        self._stream = torch.cuda.Stream(self._device)
-
-    def start(self, copy: Callable[[], Any]) -> tuple[Any, torch.cuda.Event]:
-        """Issue the copies on the stream of copies."""
+        if self._stream is None:
+            return copy(), 0
         with torch.cuda.stream(self._stream):
             copied = copy()
             event = torch.cuda.Event()
             event.record(self._stream)
         return copied, event
 
-    def finish(self, tensors: Iterable[torch.Tensor], copied: torch.cuda.Event) -> None:
-        """The current stream waits, and memory that was taken on the other one is not used again before it is done."""
-        stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(copied)
-        for tensor in tensors:
-            tensor.record_stream(stream)
+    def finish(self, tensors: Iterable[torch.Tensor], copied: Stamp) -> None:
+        """Operations that are issued from now on come after the copy, whose memory is not used again before they end.
 
-
-def open_lane(device: str) -> Lane:
-    """A lane of copies to a device.
-
-    Args:
-        device: "cpu" or "cuda:<n>"
-    """
-    return CudaLane(device) if device.startswith("cuda") else HostLane()
+        Args:
+            tensors: that were made by it
+            copied: its moment
+        """
+        if self._stream is not None:
+            stream = torch.cuda.current_stream(self._stream.device)
+            stream.wait_event(copied)
+            for tensor in tensors:
+                tensor.record_stream(stream)
 
 
 def fetch(tensor: torch.Tensor) -> Callable[[], list[float]]:

@@ -77,7 +77,7 @@ def lives(trace: StepTrace, plan: MemoryPlan) -> Lives:
     for number in plan.moved:
         storage, mine = trace.storages[number], at[number]
         gone, back = mine[Kind.RELEASE][1], mine[_return(plan, number)][1]
-        _check_uses(trace, plan, storage, gone, back)
+        _check_uses(plan, storage, gone, back)
         served = [window_end(trace, moment) for moment in storage.unpacks if moment < gone]
         end = max([window_end(trace, moment) for moment in storage.unpacks], default=back)
         first[number] = (storage.birth, max([storage.outside_end, gone, *served]))
@@ -179,7 +179,7 @@ def _check_order(trace: StepTrace, plan: MemoryPlan, number: int, mine: Mapping[
         )
 
 
-def _check_uses(trace: StepTrace, plan: MemoryPlan, storage: TraceStorage, gone: int, back: int) -> None:
+def _check_uses(plan: MemoryPlan, storage: TraceStorage, gone: int, back: int) -> None:
     for moment in storage.unpacks:
         if gone <= moment < back:
             raise InputError(

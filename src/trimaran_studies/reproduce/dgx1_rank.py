@@ -31,7 +31,8 @@ from trimaran.measure.rank import measure_on_rank
 from trimaran.measure.wanted import Wanted, WholeRun
 from trimaran.pricing.tables import CurveKey
 from trimaran.pricing.transfers import HOST_COLLECTIVE, QUEUED
-from trimaran.program import Strategy, lower, lower_evaluation
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.runtime.executor import Executor
 from trimaran_studies.reproduce.dgx1_real import BATCH, studied_job

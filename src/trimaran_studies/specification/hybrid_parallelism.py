@@ -61,7 +61,9 @@ def _projections(_: Recorded) -> list[Check]:
 
 
 def _curves(_: Recorded) -> list[Check]:
-    from trimaran.convergence import CurveTable, find_curve, fit_curve
+    from trimaran.convergence.curve import fit_curve
+    from trimaran.convergence.files import find_curve
+    from trimaran.convergence.types import CurveTable
     from trimaran.features.convergence.curve import study_catalog
 
     together = study_catalog()[1]
@@ -102,7 +104,7 @@ def _curves(_: Recorded) -> list[Check]:
 
 
 def _crossovers(_: Recorded) -> list[Check]:
-    from trimaran.convergence import find_curve
+    from trimaran.convergence.files import find_curve
 
     checks = []
     for name, (batch, published) in _NEEDED.items():

@@ -28,7 +28,7 @@ from trimaran.planning.documents import plan_document
 from trimaran.planning.explanation import Explained
 from trimaran.planning.plan_files import predict
 from trimaran.planning.results import Planned
-from trimaran.program import program_lines
+from trimaran.program.plan import program_lines
 
 GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tests.raising import raises
 
-from trimaran.convergence import CurveTable, Point, fit_curve
+from trimaran.convergence.curve import fit_curve
+from trimaran.convergence.types import CurveTable, Point
 
 AMOUNTS = {256: 4.0, 1024: 6.0, 4096: 15.0}
 TABLE = CurveTable(

@@ -8,18 +8,9 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.convergence import (
-    CurveTable,
-    Point,
-    catalog_names,
-    check_task,
-    doubling_ratios,
-    find_curve,
-    fit_curve,
-    read_curve,
-    write_curve,
-)
-from trimaran.convergence.types import oddities
+from trimaran.convergence.curve import check_task, fit_curve
+from trimaran.convergence.files import catalog_names, doubling_ratios, find_curve, read_curve, write_curve
+from trimaran.convergence.types import CurveTable, Point, oddities
 from trimaran.jobs.learning_rate import Recipe, digest_of_rule
 
 TABLE = CurveTable(

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from trimaran.convergence import CurveTable, Point, fit_curve
-from trimaran.convergence.types import Unit
+from trimaran.convergence.curve import fit_curve
+from trimaran.convergence.types import CurveTable, Point, Unit
 
 BATCHES = (32, 64, 128, 256, 512, 1024)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trimaran.convergence import CurveTable, Point
 from trimaran.convergence.curve import LeftOut, Quality, leave_one_out, pooled
+from trimaran.convergence.types import CurveTable, Point
 
 
 def _table(*amounts: float) -> CurveTable:

@@ -7,7 +7,8 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError
-from trimaran.convergence import CurveTable, parse_table, read_table
+from trimaran.convergence.run_tables import parse_table, read_table
+from trimaran.convergence.types import CurveTable
 
 
 def _parse(text: str) -> CurveTable:

@@ -6,7 +6,8 @@ from tests.unit.measure.observe.observed import FACTS, make_record
 
 from trimaran.base.remedies import Remedy
 from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
-from trimaran.measure.observe import ProcessRecord, analyse
+from trimaran.measure.observe.analysis import analyse
+from trimaran.measure.observe.records import ProcessRecord
 
 LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
 

@@ -17,7 +17,8 @@ from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
-from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.search import plan_memory
 from trimaran.memory_budget import VirtualMemory, virtual_memory
 from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.networks.vgg import VGG_GROUPS, Vgg

@@ -19,7 +19,7 @@ from tests.unit.report.test_page import check_page
 
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
-from trimaran.features.report_page import ReportPage, report
+from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan_files import write_planned
@@ -402,7 +402,8 @@ def test_the_command_says_the_verdict_and_what_is_not_there(tmp_path: Path) -> N
 
 def test_a_report_needs_no_torch(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
-    code = "import sys; from trimaran.features.report_page import report; report('run'); print('torch' in sys.modules)"
+    code = "import sys; from trimaran.features.report_page.make import report; report('run')"
+    code += "; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

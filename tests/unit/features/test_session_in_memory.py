@@ -8,7 +8,9 @@ from torch.utils.data import TensorDataset
 
 import trimaran
 from trimaran.graph.capture.capture import capture
-from trimaran.program import Strategy, lower, program_lines
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan import program_lines
+from trimaran.program.strategy import Strategy
 
 STEPS = 6
 BATCH = 64

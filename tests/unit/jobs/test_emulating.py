@@ -6,7 +6,8 @@ from tests.raising import raises
 
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.emulated import EmulatedJob, priced_program
-from trimaran.program import lower, lower_order, parse_order
+from trimaran.program.lowering.lower import lower, lower_order
+from trimaran.program.text import parse_order
 
 GRAPH = network(4)
 PRETENDED = EmulatedJob(

@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
-from trimaran.features.memory_fit import MemoryStudy, estimate_memory
+from trimaran.features.memory_fit.estimate import MemoryStudy, estimate_memory
 from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
-from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import minimum_memory
 from trimaran.planning.meta_trace import JobTracer
 
 

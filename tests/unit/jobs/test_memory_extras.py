@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.job import Job
-from trimaran.features.memory_fit import estimate_memory
+from trimaran.features.memory_fit.estimate import estimate_memory
 from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
-from trimaran.memory import minimum_memory
+from trimaran.memory.minimum import minimum_memory
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.report.memory import MemoryEstimate, explanation_lines, memory_document
 

@@ -7,7 +7,8 @@ from tests.unit.memory.traces import TraceMaker, chain
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Phase
-from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.search import plan_memory
 from trimaran.pricing.offload_costs import measured_costs
 
 

@@ -14,7 +14,8 @@ from tests.memory_draws import random_chain
 from tests.memory_optimum import best_plan
 
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.search import plan_memory
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL
 

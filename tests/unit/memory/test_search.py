@@ -11,10 +11,11 @@ from tests.unit.memory.traces import chain
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
-from trimaran.memory import MemoryOutcome, lower_bound, minimum_memory, plan_memory
+from trimaran.memory.bound import lower_bound
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import Scores
-from trimaran.memory.search import POLICY, step_within
+from trimaran.memory.search import POLICY, MemoryOutcome, plan_memory, step_within
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision
 from trimaran.simulator.memory import live_bytes

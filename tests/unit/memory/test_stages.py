@@ -10,10 +10,10 @@ from tests.unit.planner.test_search import GRAPH, network
 from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.graph.trace.types import StepTrace, Tick, TraceOp
 from trimaran.graph.types import Graph, Phase
-from trimaran.memory import minimum_memory, plan_memory
+from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import schedule
-from trimaran.memory.search import everything
+from trimaran.memory.search import everything, plan_memory
 from trimaran.memory.stages import Pass, passes_of, segmented, stage_step
 from trimaran.pricing.offload_costs import TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower

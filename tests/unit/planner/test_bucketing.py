@@ -11,9 +11,9 @@ from tests.builders import exact, network, table_for
 from tests.graphs import parameter
 
 from trimaran.graph.types import Graph
-from trimaran.planner import Problem, search
 from trimaran.planner.candidates import Candidate, evaluate
-from trimaran.planner.search import exposed_s
+from trimaran.planner.problem import Problem
+from trimaran.planner.search import exposed_s, search
 from trimaran.planner.space import bucket_ladder, bucket_sizes
 
 KIB = 2**10

@@ -13,7 +13,7 @@ from trimaran.planner.remedies import Outcome, default_changes, outcome_of
 from trimaran.planner.search import search
 from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.curves import at_size
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 
 # Load, forward, backward, exchange, update of two replicas.
 STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS

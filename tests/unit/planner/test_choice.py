@@ -3,17 +3,19 @@
 import pytest
 from tests import builders
 
-from trimaran.planner import Candidate, choose, shown
+from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     GOALS,
+    choose,
     is_reference,
     may_be_as_fast,
     pareto_front,
     rule_of_choice,
+    shown,
     what_is_simpler,
     why_chosen,
 )
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 
 PIPELINE = builders.strategy(pp=2, boundaries=("a",), microbatches=4)
 REPLICAS = builders.strategy(dp=2)

@@ -14,16 +14,16 @@ from tests.raising import raises
 
 from trimaran.base.units import format_seconds
 from trimaran.graph.types import Graph
-from trimaran.planner import Pins, Problem, parse_pins, search
 from trimaran.planner.bounds import bound
 from trimaran.planner.candidates import evaluate
 from trimaran.planner.choice import is_plain, is_reference, simplicity
 from trimaran.planner.contrast import conclude, dissect
 from trimaran.planner.explain import imagine, read_family
-from trimaran.planner.pins import NO_OPT_IN, OPT_IN, kinds_of
+from trimaran.planner.pins import NO_OPT_IN, OPT_IN, Pins, kinds_of, parse_pins
+from trimaran.planner.problem import Problem
 from trimaran.planner.remedies import remedies_for
 from trimaran.planner.result import said_of_compression
-from trimaran.planner.search import prices
+from trimaran.planner.search import prices, search
 from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor
 from trimaran.planner.trials import Trials
 from trimaran.pricing.gradient_compression import coding_keys

@@ -9,7 +9,8 @@ from tests.builders import UPDATE_MS, of_gradients, problem
 from trimaran.planner.contrast import Anatomy, binding, dissect
 from trimaran.planner.critical_path import GROUPS, Part, bottleneck
 from trimaran.planner.problem import assess
-from trimaran.program import Kind, Strategy
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 
 PIPELINE = builders.strategy(pp=2, microbatches=2)
 

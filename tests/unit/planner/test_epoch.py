@@ -6,9 +6,9 @@ import pytest
 from tests import builders
 from tests.builders import network, table_for
 
-from trimaran.planner import EpochData, evaluate
-from trimaran.planner.epoch import extra_parts
-from trimaran.program import Strategy
+from trimaran.planner.candidates import evaluate
+from trimaran.planner.epoch import EpochData, extra_parts
+from trimaran.program.strategy import Strategy
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)

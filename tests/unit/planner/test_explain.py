@@ -12,7 +12,7 @@ from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search
 from trimaran.planner.what_if import parse_change
 from trimaran.pricing.tables import StepCosts
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 
 STEP_MS = 0.5 + 16.0 + 32.0 + 10.0 + UPDATE_MS
 

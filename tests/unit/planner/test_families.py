@@ -7,7 +7,7 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.planner.explain import imagine, read_family
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 
 ONE = builders.strategy()
 REPLICAS = builders.strategy(dp=2, microbatches=2)

@@ -10,10 +10,12 @@ from tests import builders
 from tests.builders import exact, problem
 from tests.unit.pricing.test_fed_step import SAMPLES
 
-from trimaran.planner import Pins, Search, search
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.input_pipeline import MOST_FED, WORKER_BYTES
+from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, Room
+from trimaran.planner.result import Search
+from trimaran.planner.search import search
 from trimaran.planning.input_pipeline import feeding_notes
 from trimaran.pricing import input_pipeline as fed_step
 from trimaran.pricing.tables import SampleCosts

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.graph import Affine, Graph, Op, TensorSpec
+from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.pipeline_stages import partition
 from trimaran.program.lowering.schedules import compute_order, start_times
 from trimaran.program.types import Kind

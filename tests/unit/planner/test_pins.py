@@ -9,12 +9,11 @@ from tests.builders import network, problem, proportional, table_for
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.planner import NO_PINS, Pins, parse_pins, search
-from trimaran.planner.pins import kinds_of, read_kinds, spreading
+from trimaran.planner.pins import NO_PINS, Pins, kinds_of, parse_pins, read_kinds, spreading
 from trimaran.planner.pipeline_stages import split_stages
-from trimaran.planner.search import ALL_PINS, prices
+from trimaran.planner.search import ALL_PINS, prices, search
 from trimaran.planner.trials import Trials
-from trimaran.program import Part, Shard, Strategy
+from trimaran.program.strategy import Part, Shard, Strategy
 
 PLACED = builders.strategy(pp=2, parts=(Part(ops=("op0",), row=0), Part(ops=("op1", "loss"), row=1)))
 STAGES = builders.strategy(pp=2, boundaries=("op0",), microbatches=2, schedule="1f1b")

@@ -12,13 +12,15 @@ from tests.graphs import dag
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner import EpochData, Search, search
 from trimaran.planner.bounds import Bound
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.epoch import EpochData
 from trimaran.planner.placement.network import Placed
 from trimaran.planner.problem import Problem, lack_of_memory
+from trimaran.planner.result import Search
+from trimaran.planner.search import search
 from trimaran.planner.trials import Prospect
-from trimaran.pricing import CostTable
+from trimaran.pricing.tables import CostTable
 from trimaran.program.strategy import Strategy
 
 GRAPH = network(4)

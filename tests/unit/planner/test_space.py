@@ -6,7 +6,7 @@ import pytest
 from tests import builders
 from tests.graphs import chain, parameter
 
-from trimaran.graph import Graph
+from trimaran.graph.types import Graph
 from trimaran.planner.choice import simplicity
 from trimaran.planner.space import bucket_sizes, enumerate_strategies
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES

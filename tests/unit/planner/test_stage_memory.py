@@ -9,7 +9,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.planner.pipeline_stages import StageMemory, in_flight, order_of, split_stages, split_within
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 
 GRAPH = network(6)
 TABLE = table_for(GRAPH)

@@ -11,16 +11,17 @@ from tests.unit.planner.test_search import GRAPH, TABLE
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Graph, Phase
-from trimaran.memory import minimum_memory
-from trimaran.planner import Search, search
+from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.memory_plans import squeeze
 from trimaran.planner.pins import NO_PINS, pins_of_strategy
 from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
+from trimaran.planner.result import Search
+from trimaran.planner.search import search
 from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
-from trimaran.program import Kind
 from trimaran.program.memory import KEEP_ALL
+from trimaran.program.types import Kind
 from trimaran.simulator.memory import live_bytes
 
 MIB = KIB * KIB

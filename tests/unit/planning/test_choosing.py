@@ -9,12 +9,15 @@ from tests.builders import network, table_for
 from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
 from trimaran.machine.types import Allocation
-from trimaran.planner import Candidate, EpochData, Search, enumerate_strategies
+from trimaran.planner.candidates import Candidate
+from trimaran.planner.epoch import EpochData
+from trimaran.planner.result import Search
+from trimaran.planner.space import enumerate_strategies
 from trimaran.planning.best_strategy import WORTH_COMPILING_S, Trace, find_best, microbatch_sizes
 from trimaran.planning.measurement import Calibrated
 from trimaran.planning.preparation import Prepared
-from trimaran.pricing import CostTable
 from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.tables import CostTable
 from trimaran.program.strategy import Execution
 
 GRAPH = network(4)

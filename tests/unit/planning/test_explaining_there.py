@@ -16,7 +16,7 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.program import read_plan, write_plan
+from trimaran.program.plan import read_plan, write_plan
 
 HERE = builders.cluster_request(cluster="dgx1-v100")
 """Neither devices nor a batch are said: they are the plan's."""

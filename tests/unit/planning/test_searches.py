@@ -7,12 +7,11 @@ from tests import builders
 from tests.builders import problem
 from tests.graphs import chain
 
-from trimaran.graph import Graph
-from trimaran.planner import search
-from trimaran.planner.search import PinPrice, prices
+from trimaran.graph.types import Graph
+from trimaran.planner.search import PinPrice, prices, search
 from trimaran.planner.trials import Trials
 from trimaran.planning.documents import one_device, placement_document, search_document
-from trimaran.program import Part
+from trimaran.program.strategy import Part
 
 
 def modules(*paths: str) -> Graph:

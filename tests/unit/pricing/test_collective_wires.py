@@ -6,8 +6,7 @@ import pytest
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import collective_cost
-from trimaran.pricing.collectives.algorithms import crossing_cost, crossing_seconds
+from trimaran.pricing.collectives.algorithms import collective_cost, crossing_cost, crossing_seconds
 from trimaran.pricing.collectives.links import crossing_of, first_devices, group_of
 from trimaran.pricing.collectives.prediction import as_measured
 

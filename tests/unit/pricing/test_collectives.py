@@ -2,7 +2,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.pricing.collectives import collective_time, message_time, messages, volume
+from trimaran.pricing.collectives.formulas import collective_time, message_time, messages, volume
 
 LINK = builders.link(bytes_per_s=1e6, latency_s=0.25)
 

@@ -7,12 +7,13 @@ from tests import builders
 from tests.builders import cluster, network, table_for
 from tests.unit.pricing.test_fed_step import SAMPLES
 
-from trimaran.graph import Graph
-from trimaran.pricing import price
+from trimaran.graph.types import Graph
+from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import ProgramCosts
-from trimaran.program import Kind, Program, Strategy, lower, lower_evaluation
-from trimaran.program.strategy import Feeding
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.types import Kind, Program
 
 GRAPH = network(2)
 FED = builders.strategy(dp=2, feeding=Feeding(workers=4))

@@ -11,8 +11,8 @@ from trimaran.graph.types import Graph
 from trimaran.pricing.compute import weight_shares
 from trimaran.pricing.memory import memory_changes, segment_memory
 from trimaran.pricing.program import price
-from trimaran.program import lower
-from trimaran.simulator import simulate
+from trimaran.program.lowering.lower import lower
+from trimaran.simulator.engine import simulate
 
 GRAPH = network(4)
 PIPELINE = builders.strategy(pp=2, boundaries=("op1",), schedule="zero-bubble", microbatches=2)

@@ -3,7 +3,7 @@
 import pytest
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import collective_cost
+from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
 from trimaran.program.types import Kind
 

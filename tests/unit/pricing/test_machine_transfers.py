@@ -5,7 +5,7 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import collective_cost
+from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
 from trimaran.pricing.transfers import transfer_cost
 from trimaran.program.types import Instruction, Kind

@@ -13,7 +13,7 @@ from trimaran.pricing.memory import memory_changes, segment_memory
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.types import Program
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 TWO = builders.strategy(pp=2, boundaries=("op1",))
 

@@ -7,7 +7,8 @@ import pytest
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import collective_cost, corrected_by, read_logs
+from trimaran.pricing.collectives.algorithms import collective_cost
+from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 
 # Columns of 2.0 to 2.10: no root for all-reduce, "error" behind.
 OLD = """\

@@ -14,7 +14,7 @@ from trimaran.pricing.transfers import HOST_COLLECTIVE
 from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
 from trimaran.program.lowering.schedules import Compute
 from trimaran.program.types import Instruction, Kind, Program
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 GRAPH = network(4)
 TABLE = table_for(GRAPH)

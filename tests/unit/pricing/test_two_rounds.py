@@ -11,11 +11,11 @@ from tests.unit.pricing.test_wire import BATCH, CLUSTER, GRAPH, RANK2, coded_tab
 
 from trimaran.machine.catalog import find_device
 from trimaran.machine.find import find_machine
-from trimaran.pricing import price
 from trimaran.pricing.gradient_compression import code_program
-from trimaran.program import lower
+from trimaran.pricing.program import price
+from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Feeding
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_cores_that_workers_share_move_both_sums() -> None:

@@ -17,13 +17,15 @@ from trimaran.graph.types import Graph
 from trimaran.machine.catalog import find_device
 from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import at_end
-from trimaran.pricing import ProgramCosts, price
 from trimaran.pricing.gradient_compression import code_program, coding_keys, reduce_key
+from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable, Curve
-from trimaran.program import Program, Strategy, lower
+from trimaran.pricing.types import ProgramCosts
 from trimaran.program.gradients import Compression
-from trimaran.program.strategy import Feeding
-from trimaran.simulator import simulate
+from trimaran.program.lowering.lower import lower
+from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.types import Program
+from trimaran.simulator.engine import simulate
 
 BF16 = Compression(method="bf16")
 RANK2 = Compression(method="powersgd", rank=2)

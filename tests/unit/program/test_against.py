@@ -9,8 +9,11 @@ from tests.graphs import boundaries, chain, dag
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran.program import check_against_graph, check_program, lower, lower_order, parse_order
+from trimaran.program.lowering.lower import lower, lower_order
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Part, Strategy
+from trimaran.program.text import parse_order
 from trimaran.program.types import Instruction, Kind, Program
 
 GRAPH = chain(4, tied=[(0, 3)], skips=[(0, 2)], buffers=True)

@@ -6,7 +6,9 @@ from tests import builders
 from tests.graphs import dag
 
 from trimaran.graph.types import Affine, Graph
-from trimaran.program import Part, check_program, lower
+from trimaran.program.lowering.lower import lower
+from trimaran.program.rules.check import check_program
+from trimaran.program.strategy import Part
 
 # op0 and op1 are on row 0, in this order; op2, which reads op1, and then op3, which reads op0 and op2, on row 1.
 READS = [[], [], [1], [0, 2]]

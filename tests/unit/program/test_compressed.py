@@ -9,9 +9,12 @@ from tests.raising import raises
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph, Parameter
-from trimaran.program import Strategy, check_against_graph, check_program, format_program, lower, parse_program
 from trimaran.program.gradients import Compression, gradient_buckets
-from trimaran.program.strategy import Shard
+from trimaran.program.lowering.lower import lower
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.rules.check import check_program
+from trimaran.program.strategy import Shard, Strategy
+from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Kind
 
 BF16 = Compression(method="bf16")

@@ -12,10 +12,13 @@ from tests.graphs import chain, dag, paired
 from tests.unit.program.test_rules import edit, on_rank
 
 from trimaran.base.errors import InputError
-from trimaran.program import check_program, decode_program, lower, parse_program
+from trimaran.program.json_files import decode_program
+from trimaran.program.lowering.lower import lower
 from trimaran.program.lowering.tensor_parallel import find_shards
+from trimaran.program.rules.check import check_program
 from trimaran.program.schema import program_schema
 from trimaran.program.strategy import Part
+from trimaran.program.text import parse_program
 from trimaran.program.types import Kind, Program
 
 PAGE = (Path(__file__).parents[3] / "docs" / "program.md").read_text(encoding="utf-8")

@@ -6,8 +6,8 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError
-from trimaran.program import decode_program, encode_program, lower
-from trimaran.program.json_files import digest
+from trimaran.program.json_files import decode_program, digest, encode_program
+from trimaran.program.lowering.lower import lower
 
 PROGRAM = lower(chain(3, buffers=True), builders.strategy(dp=2, pp=2, boundaries=("op0",)), batch=4)
 

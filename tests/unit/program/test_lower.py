@@ -7,9 +7,11 @@ from tests.graphs import BIAS_BYTES, BUFFER_BYTES, TENSOR_BYTES, WEIGHT_BYTES, b
 from tests.raising import raises
 
 from trimaran.graph.types import Graph
-from trimaran.program import check_program, lower, lower_evaluation, lower_order, parse_order
+from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
 from trimaran.program.lowering.partition import tied_segments
+from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
+from trimaran.program.text import parse_order
 from trimaran.program.types import Instruction, Mark, Program
 
 

@@ -6,7 +6,9 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran.program import check_program, decode_program, encode_program, format_program, parse_program
+from trimaran.program.json_files import decode_program, encode_program
+from trimaran.program.rules.check import check_program
+from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Inner, Instruction, Kind, Mark, Point, Program, inner_marks
 
 F0 = Mark(name="f0", op="fc1", waits_for="0AR0#f0")

@@ -14,12 +14,13 @@ from tests.unit.program.test_rules import broken_rule, drop, edit, on_rank
 
 from trimaran.base.decoding import from_plain
 from trimaran.graph.types import Graph
-from trimaran.program import check_program, format_program, lower, lower_order, parse_order, parse_program
 from trimaran.program.json_files import to_plain
 from trimaran.program.layout import is_chained, is_last_level, shard_bytes
-from trimaran.program.lowering.lower import lower_replica
+from trimaran.program.lowering.lower import lower, lower_order, lower_replica
 from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
+from trimaran.program.text import format_program, parse_order, parse_program
 from trimaran.program.types import Instruction, Program
 
 LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=50)

@@ -9,18 +9,13 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran.program import (
-    check_against_graph,
-    check_program,
-    decode_program,
-    encode_program,
-    format_program,
-    lower,
-    lower_evaluation,
-    parse_program,
-)
+from trimaran.program.json_files import decode_program, encode_program
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.overlap import unroll
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
+from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Instruction, Kind, Program
 
 THREE = builders.strategy(pp=3, schedule="pipedream", boundaries=("op0", "op1"))

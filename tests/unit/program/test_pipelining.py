@@ -13,7 +13,7 @@ from tests.raising import raises
 from torch import nn
 from torch.distributed.pipelining import schedules
 
-from trimaran.program import check_program, format_order, lower_order, parse_order
+from trimaran.program.lowering.lower import lower_order
 from trimaran.program.lowering.schedules import (
     Order,
     evaluation_order,
@@ -22,6 +22,8 @@ from trimaran.program.lowering.schedules import (
     one_forward_one_backward,
     zero_bubble,
 )
+from trimaran.program.rules.check import check_program
+from trimaran.program.text import format_order, parse_order
 
 
 def torch_rows(schedule: type, *, ranks: int, microbatches: int, segments_per_rank: int = 1) -> list[list[Any]]:

@@ -9,9 +9,10 @@ from tests import builders
 from tests.graphs import TENSOR_BYTES, dag
 from tests.raising import raises
 
-from trimaran.program import check_program, check_strategy, lower, lower_evaluation, segment_ops
-from trimaran.program.lowering.partition import routes_of
-from trimaran.program.rules.fit import stretches
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.partition import routes_of, segment_ops
+from trimaran.program.rules.check import check_program
+from trimaran.program.rules.fit import check_strategy, stretches
 from trimaran.program.strategy import Part, Strategy
 from trimaran.program.types import Instruction, Kind, Program
 

@@ -9,9 +9,18 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.program import CandidateRow, check_plan, lower, plan_program, program_lines, read_plan, write_plan
 from trimaran.program.json_files import digest
-from trimaran.program.plan import PlannedLink, format_plan
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan import (
+    CandidateRow,
+    PlannedLink,
+    check_plan,
+    format_plan,
+    plan_program,
+    program_lines,
+    read_plan,
+    write_plan,
+)
 
 STRATEGY = builders.strategy(dp=2)
 GRAPH = chain(3)

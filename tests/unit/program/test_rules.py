@@ -9,7 +9,8 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran.program import check_program, lower, lower_evaluation
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.rules.check import check_program
 from trimaran.program.types import Instruction, Kind, Mark, Program
 
 HYBRID = builders.strategy(dp=2, pp=2, boundaries=("op0",), microbatches=2)

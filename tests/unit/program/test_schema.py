@@ -7,7 +7,8 @@ from tests import builders
 from tests.graphs import chain
 from tests.unit.program.test_plan import PLAN
 
-from trimaran.program import encode_program, lower
+from trimaran.program.json_files import encode_program
+from trimaran.program.lowering.lower import lower
 from trimaran.program.plan import format_plan
 from trimaran.program.schema import format_schemas, main, plan_schema, program_schema
 

@@ -3,8 +3,8 @@ from tests import builders
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.program import format_program, lower, parse_program
-from trimaran.program.text import format_instruction
+from trimaran.program.lowering.lower import lower
+from trimaran.program.text import format_instruction, format_program, parse_program
 from trimaran.program.types import Instruction, Kind, Mark, Program
 
 HEAD = "program segments=1 microbatches=1 ranks=1\nrank 0\n"

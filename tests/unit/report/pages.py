@@ -16,7 +16,7 @@ from tests.unit.report.test_files import REPORT
 from trimaran.base.remedies import Remedy
 from trimaran.base.timeline import Timeline
 from trimaran.features.convergence.curve import study_curve
-from trimaran.program import lower
+from trimaran.program.lowering.lower import lower
 from trimaran.program.plan import CandidateRow, Plan, program_lines, write_plan
 from trimaran.report.convergence_curve import study_document as curve_document
 from trimaran.report.convergence_runs import convergence_document

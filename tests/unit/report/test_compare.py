@@ -9,7 +9,7 @@ from trimaran.base.timeline import WAIT, Timeline
 from trimaran.program.types import Kind, Program
 from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Figure, compare
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_the_error_is_predicted_over_measured_less_one() -> None:

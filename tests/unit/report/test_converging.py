@@ -6,7 +6,8 @@ import math
 
 from rich.console import Console
 
-from trimaran.convergence import CurveTable, Point, fit_curve
+from trimaran.convergence.curve import fit_curve
+from trimaran.convergence.types import CurveTable, Point
 from trimaran.jobs.learning_rate import Recipe
 from trimaran.report.convergence_runs import (
     ConvergedBatch,

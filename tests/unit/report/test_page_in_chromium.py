@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.unit.report.pages import HOSTILE, studies, write_run, write_study
 
-from trimaran.features.report_page import report
+from trimaran.features.report_page.make import report
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None

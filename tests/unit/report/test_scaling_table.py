@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from trimaran.features.scaling import predict_scaling, why_above_linear
-from trimaran.pricing import Cost
 from trimaran.pricing.exchange.step import ScaledStep
+from trimaran.pricing.types import Cost
 from trimaran.report.scaling import ScalingRow, ScalingStudy, legend_lines, row_document, study_tables
 
 

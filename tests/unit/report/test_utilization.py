@@ -6,10 +6,11 @@ from tests.unit.report.runs import PROGRAM, measured, predicted
 from tests.unit.simulator.building import transfer
 
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
-from trimaran.program import lower_order, parse_order
+from trimaran.program.lowering.lower import lower_order
+from trimaran.program.text import parse_order
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import utilization
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_shares_of_a_prediction() -> None:

@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from trimaran.base.job import Job
-from trimaran.runtime.data import Feed, sample_order
+from trimaran.runtime.data.orders import sample_order
+from trimaran.runtime.data.pipeline import Feed
 
 
 def job(samples: int, batch: int, **fields: Any) -> Job:

@@ -19,8 +19,8 @@ from trimaran.base.units import format_bytes
 from trimaran.launch.world import World
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data import cache as sharing
-from trimaran.runtime.data import open_feed
 from trimaran.runtime.data.cache import SampleCache, cache_bytes, layout_of, make_memory, offer_cache
+from trimaran.runtime.data.pipeline import open_feed
 
 
 def holding(path: str, number: int, ready: Any, done: Any) -> None:

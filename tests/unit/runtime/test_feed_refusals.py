@@ -22,8 +22,8 @@ from torch import nn
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.job import Job
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.data import Feed
 from trimaran.runtime.data.cache import share_cache
+from trimaran.runtime.data.pipeline import Feed
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import Dataset
 
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.data import Feed, Loading, sample_order
+from trimaran.runtime.data.orders import sample_order
+from trimaran.runtime.data.pipeline import Feed
+from trimaran.runtime.data.prefetch import Loading
 
 
 def test_shares_may_be_left_out_and_taken_later() -> None:

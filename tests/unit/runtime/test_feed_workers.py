@@ -21,8 +21,10 @@ from torch.utils.data import Dataset, get_worker_info
 from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
 from trimaran.program.strategy import Feeding
-from trimaran.runtime.data import Feed, Loading, Share
+from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.data.cache import share_cache
+from trimaran.runtime.data.pipeline import Feed
+from trimaran.runtime.data.prefetch import Loading
 
 SAMPLES = 22
 

@@ -12,7 +12,7 @@ from tests.raising import raises
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.launch import rate_limited_links as wires
 from trimaran.launch.rate_limited_links import Seat, rank_end, rate_limited_network, switch, throttle
-from trimaran.machine import Link
+from trimaran.machine.types import Link
 
 
 def link(bytes_per_s: float, latency_s: float = 0.0) -> Link:
@@ -100,7 +100,7 @@ def test_a_user_who_may_not_make_namespaces_is_told(tmp_path: Path) -> None:
         (tmp_path / name).touch(mode=0o755)
     code = """
 import os, sys
-from trimaran.machine import Link
+from trimaran.machine.types import Link
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.launch.rate_limited_links import rate_limited_network
 if os.geteuid() == 0:

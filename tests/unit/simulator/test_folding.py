@@ -11,10 +11,10 @@ from tests.graphs import boundaries, paired
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
 from trimaran.pricing.program import can_fold, price
-from trimaran.program import lower, lower_replica
+from trimaran.program.lowering.lower import lower, lower_replica
 from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.strategy import Strategy
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 CHAIN = network(6)
 PAIRS = dataclasses.replace(paired(3), storages={})

@@ -10,9 +10,9 @@ from trimaran.base.timeline import Timeline
 from trimaran.machine.find import find_machine
 from trimaran.pricing.machine_transfers import machine_transfer
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
-from trimaran.program import lower
+from trimaran.program.lowering.lower import lower
 from trimaran.program.types import Instruction, Kind, Program
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2)
 FLOWS_S = {Kind.REDUCE_SCATTER: 1.0, Kind.ALL_GATHER: 1.0}

@@ -5,7 +5,7 @@ from tests.unit.simulator.building import backward, costs, forward, program, tra
 
 from trimaran.base.timeline import COPY
 from trimaran.program.types import Instruction, Kind
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_bytes_live_from_the_start_of_one_to_the_end_of_another() -> None:

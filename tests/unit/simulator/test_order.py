@@ -14,7 +14,7 @@ from tests.unit.simulator.building import (
     transfer,
 )
 
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_compute_of_one_rank_runs_one_after_the_other() -> None:

@@ -18,7 +18,7 @@ from tests.unit.simulator.building import (
 
 from trimaran.base.timeline import COPY
 from trimaran.program.types import Instruction, Kind
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_two_transfers_halve_a_link() -> None:

@@ -19,7 +19,7 @@ from tests.unit.simulator.building import (
 
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.types import Kind
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 def test_an_instruction_without_a_cost_is_named() -> None:

@@ -7,7 +7,7 @@ from tests.raising import raises
 from tests.unit.simulator.building import all_reduce, costs, forward, program, span_of, transfer
 
 from trimaran.program.types import Mark
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 GROUP = (0, 1)
 

@@ -4,9 +4,8 @@ import pytest
 
 from trimaran.base.timeline import HOST
 from trimaran.pricing.types import Cost, ProgramCosts
-from trimaran.program import Instruction, Kind, Program
-from trimaran.simulator import simulate
-from trimaran.simulator.engine import with_waits
+from trimaran.program.types import Instruction, Kind, Program
+from trimaran.simulator.engine import simulate, with_waits
 
 
 def _exact(seconds: float) -> Cost:

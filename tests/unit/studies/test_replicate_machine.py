@@ -8,7 +8,7 @@ from tests.unit.simulator.test_exchange import estimate, work, workload
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
-from trimaran.pricing.collectives import collective_cost
+from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran_studies.reproduce.torch_data_parallel import (
     CALLS,
     COPY_S,

@@ -10,7 +10,8 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, WAIT, Span, Timeline
-from trimaran.program import Program, lower
+from trimaran.program.lowering.lower import lower
+from trimaran.program.types import Program
 from trimaran_studies.reproduce.dgx1_real import middle_curves
 from trimaran_studies.reproduce.step_split import Block, TimedStep, measured_terms, predicted_terms, recording_cost
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import InputError
-from trimaran.convergence import catalog_names, find_curve
 from trimaran.convergence.curve import Curve, Quality, leave_one_out, pooled
+from trimaran.convergence.files import catalog_names, find_curve
 from trimaran.convergence.types import same_data
 from trimaran.report.convergence_curve import Asked, CurveStudy
 

@@ -25,17 +25,9 @@ from trimaran.base.files import temporary_folder
 from trimaran.base.signals import exit_code
 from trimaran.base.system import needs_linux
 from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter, noise_of, widened
-from trimaran.measure.observe import (
-    Findings,
-    ProcessRecord,
-    analyse,
-    load_watch,
-    parse_record,
-    read_records,
-    watched_environment,
-)
-from trimaran.measure.observe.analysis import measure_handover
-from trimaran.measure.observe.records import figure_interval, fixed_share
+from trimaran.measure.observe.analysis import Findings, analyse, measure_handover
+from trimaran.measure.observe.injection import load_watch, watched_environment
+from trimaran.measure.observe.records import ProcessRecord, figure_interval, fixed_share, parse_record, read_records
 from trimaran.measure.others import Others
 from trimaran.report.observation import Observation, ObservedRank
 

@@ -14,10 +14,11 @@ from trimaran.planner.problem import Problem, assess, costs_of
 from trimaran.planning.explanation import problem_of
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.pricing import Cost, ProgramCosts
 from trimaran.pricing.compute import form_of
 from trimaran.pricing.memory import rank_states
-from trimaran.program import Kind, Strategy
+from trimaran.pricing.types import Cost, ProgramCosts
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 from trimaran.report.breakdown import Breakdown, Source, break_down
 from trimaran.report.profile import (
     Grouping,
@@ -29,7 +30,7 @@ from trimaran.report.profile import (
     find_spots,
     kind_of,
 )
-from trimaran.simulator import simulate
+from trimaran.simulator.engine import simulate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from typing import TypedDict, TypeVar
 
 from trimaran.base.remedies import Remedy, rank_remedies
 from trimaran.base.units import format_seconds, format_span
-from trimaran.measure.observe import ProcessRecord
 from trimaran.measure.observe.analysis import Findings
 from trimaran.measure.observe.records import (
     Parts,
+    ProcessRecord,
     figure_interval,
     fixed_share,
     growth,

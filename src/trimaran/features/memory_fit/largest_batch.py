@@ -73,7 +73,6 @@ def most_with_plan(
     fits: int,
     possible: int,
     known: tuple[int, float] | None = None,
-    tolerance: float = TOLERANCE,
 ) -> tuple[int, float]:
     """The most samples with which a plan costs no more than it may.
 
@@ -83,7 +82,6 @@ def most_with_plan(
         fits: samples that fit without a plan
         possible: samples with which a plan exists at all
         known: samples, and what a plan costs with them
-        tolerance: width of the last interval, relative to its lower end
 
     Returns:
         Samples, and what the plan costs with them.
@@ -101,9 +99,9 @@ def most_with_plan(
     if known is not None and fits < known[0] <= possible:
         low, high = (known, high) if known[1] <= at_most else (low, known)
     tried = 0
-    while high[0] - low[0] > _step(low[0], tolerance):
+    while high[0] - low[0] > _step(low[0], TOLERANCE):
         tried += 1
-        samples = _guess(low, high, at_most, _step(low[0], tolerance), halve=tried % 3 == 0)
+        samples = _guess(low, high, at_most, _step(low[0], TOLERANCE), halve=tried % 3 == 0)
         cost = slowdown(samples)
         if cost is not None and cost <= at_most:
             low = samples, cost

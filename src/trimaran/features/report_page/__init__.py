@@ -4,7 +4,3 @@ run.py     the folder of a run, or its report.json
 plan.py    a plan file; one for a target cluster is simulated there
 study.py   documents that other commands wrote with --json
 """
-
-from trimaran.features.report_page.make import ReportPage, report
-
-__all__ = ["ReportPage", "report"]

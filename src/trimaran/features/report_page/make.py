@@ -11,9 +11,10 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_some
 from trimaran.features.report_page.plan import page_of_plan
 from trimaran.features.report_page.run import page_of_report, page_of_run
-from trimaran.features.report_page.study import STUDIES, page_of_studies, study_of
+from trimaran.features.report_page.study import page_of_studies, study_of
 from trimaran.program.plan import Plan, read_plan
 from trimaran.report.page.layout import Page, render_page
+from trimaran.report.page.studies import READERS as STUDIES
 
 ACCEPTED = (
     "the folder of a run (trimaran train), a plan file (trimaran plan --output), or what trimaran "

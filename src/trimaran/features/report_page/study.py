@@ -15,8 +15,6 @@ from trimaran.report.page.steps import commands_section
 from trimaran.report.page.studies import READERS as STUDIES
 from trimaran.report.page.studies import StudyPage, StudyReader
 
-__all__ = ["STUDIES", "page_of_studies", "study_of"]
-
 
 def study_of(plain: dict[str, Any]) -> StudyReader | None:
     """Which study a document is of; None: of none that is known.

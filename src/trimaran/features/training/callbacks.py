@@ -28,7 +28,7 @@ from trimaran.base.user_errors import told
 from trimaran.graph.held_state import HeldState, Settable, Values, changed, names_in_callbacks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 

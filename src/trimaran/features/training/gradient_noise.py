@@ -8,7 +8,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import Planned
-from trimaran.program import Strategy
+from trimaran.program.strategy import Strategy
 from trimaran.runtime.step.gradient_noise import check_observable, obstacle
 
 PIECES = 2

@@ -136,26 +136,19 @@ class RunRecord:
             **summary,
         )
 
-    def leave(self, number: int, step: int, epoch: int) -> None:
-        """Note that a second signal has ended the run at once.
+    def leave(self, number: int, step: int, epoch: int, *, starting: bool = False) -> None:
+        """Note that a second signal has ended the run at once, or one between two starts of its ranks.
 
         Args:
             number: of the signal
             step: training steps that are known to be done
             epoch: that was under way, from 1
+            starting: its ranks were started, or had not done a step
         """
-        reason = f"{signal_name(number)}, the second signal, ended the run at once"
-        self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
-
-    def interrupt(self, number: int, step: int, epoch: int) -> None:
-        """Note that a signal has ended the run between two starts of its ranks, or before they had done a step.
-
-        Args:
-            number: of the signal
-            step: training steps that were known to be done
-            epoch: that was under way, from 1
-        """
-        reason = f"{signal_name(number)} ended the run while its ranks were started"
+        how = (
+            " ended the run while its ranks were started" if starting else ", the second signal, ended the run at once"
+        )
+        reason = f"{signal_name(number)}{how}"
         self._end("stopped", reason=reason, signal=signal_name(number), step=step, epoch=epoch)
 
     def fail(self, error: TrimaranError) -> None:

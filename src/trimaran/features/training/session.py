@@ -49,25 +49,19 @@ from trimaran.launch.requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
 from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
-from trimaran.program import (
-    Plan,
-    Program,
-    Strategy,
-    check_against_graph,
-    check_has_program,
-    check_plan,
-    lower,
-    lower_evaluation,
-    plan_program,
-    read_plan,
-)
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite
-from trimaran.program.strategy import splits_batches
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.rules.against_graph import check_against_graph
+from trimaran.program.strategy import Strategy, splits_batches
+from trimaran.program.types import Program
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
-from trimaran.runtime.data import Feed, Share, make_evaluation_dataset
+from trimaran.runtime.data.batch_shares import Share
+from trimaran.runtime.data.datasets import make_evaluation_dataset
+from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan

@@ -62,11 +62,16 @@ from trimaran.planning.plan_files import whole_plan
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
-from trimaran.program import format_program, lower_evaluation, write_plan
 from trimaran.program.json_files import to_plain
-from trimaran.report import Comparison, RunReport, compare, write_report, write_timeline, write_trace
+from trimaran.program.lowering.lower import lower_evaluation
+from trimaran.program.plan import write_plan
+from trimaran.program.text import format_program
+from trimaran.report.comparison import Comparison, compare
 from trimaran.report.gradient_noise import gradient_noise_document
+from trimaran.report.run_report import RunReport, write_report
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
+from trimaran.report.timelines import write_timeline
+from trimaran.report.trace import write_trace
 from trimaran.runtime.checkpoint import STATE
 
 if TYPE_CHECKING:
@@ -284,7 +289,7 @@ def train_planned(
             raise error from raised.__cause__
         except KeyboardInterrupt as error:
             if stopping.step and isinstance(error, Interrupted):
-                notes.interrupt(error.number, stopping.step, stopping.epoch)
+                notes.leave(error.number, stopping.step, stopping.epoch, starting=True)
                 error.add_note(f"run directory: {run.shown}")
                 if has_checkpoint(run.path):
                     error.add_note(f"to go on from its last checkpoint: {command()}")

@@ -35,12 +35,10 @@ class OutputStructure:
     """How to make a model's output from its tensors.
 
     Attributes:
-        count: number of tensors
         build: makes the output from an iterator over the tensors
         dropped: names of the fields that are neither tensors nor plain values; they become None
     """
 
-    count: int
     build: Callable[[Iterator[Tensor]], Any]
     dropped: tuple[str, ...] = ()
 
@@ -65,7 +63,7 @@ def take_apart(output: Any, *, keep: bool = False) -> tuple[tuple[Tensor, ...], 
     tensors: list[Tensor] = []
     dropped: list[str] = []
     build = _take(output, "", tensors, dropped if not keep else None)
-    return tuple(tensors), OutputStructure(count=len(tensors), build=build, dropped=tuple(dropped))
+    return tuple(tensors), OutputStructure(build=build, dropped=tuple(dropped))
 
 
 def _take(value: Any, name: str, tensors: list[Tensor], dropped: list[str] | None) -> Callable[[Iterator[Tensor]], Any]:

@@ -465,7 +465,6 @@ def trace_twice_on_meta(
     *,
     make_optimizer: Callable[[Trained], Optimizer],
     autocast: torch.dtype | None = None,
-    layers: bool = False,
 ) -> tuple[StepTrace, StepTrace]:
     """Trace two steps of training, the first without an update.
 
@@ -478,12 +477,11 @@ def trace_twice_on_meta(
         loss: `(model, batch)` to the scalar loss
         make_optimizer: makes the optimizer from parameters
         autocast: lower precision; None: none
-        layers: recurrent layers run in one operation each
 
     Raises:
         InputError: as for `trace_on_meta`
     """
-    rules = _Rules(autocast=autocast, attention="flash", layers=layers)
+    rules = _Rules(autocast=autocast, attention="flash", layers=True)
     with _telling():
         model = _model_on_meta(make_model)
         optimizer = _made(make_optimizer, model)

@@ -777,7 +777,7 @@ class Recorder:
     Args:
         model: whose parameters and buffers get names; None: modules are met as they run
         store: where the bytes of packed tensors are put aside; None: ordinary memory of the host
-        hooks: whether it installs its hooks of saved tensors; otherwise the caller's hooks call `pack` and `unpack`
+        hooks: whether it installs its hooks of saved tensors; otherwise the caller's hooks call those of `saved`
         follow: whether it follows modules; torch.compile compiles again when hooks of all modules come and go
         opaque: whether blocks are compiled, so that what they make is first seen when autograd packs it; otherwise it
             is taken for something that was there before
@@ -825,16 +825,6 @@ class Recorder:
         """Whether a recording runs."""
         return self._tape is not None
 
-    @property
-    def pack(self) -> Callable[[torch.Tensor], Any]:
-        """Hook for what autograd packs, while it records."""
-        return self._saved.pack
-
-    @property
-    def unpack(self) -> Callable[[Any], torch.Tensor]:
-        """Hook for what was packed with `pack`, also after the recording has ended."""
-        return self._saved.unpack
-
     def start(self) -> None:
         """Record from now on.
 
@@ -847,26 +837,16 @@ class Recorder:
         tape.book.elsewhere = self._elsewhere
         self._thread = threading.get_ident()
         self._census = Census(tape)
-        self._paths = ModulePaths(self._model() if self._model is not None else None, self._census.meet_module)
-        self._operations = Operations(tape, self._paths, opaque=self._opaque)
-        self._saved = self._operations.saved = SavedTensors(tape, self._operations.meet, self._store)
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._saved.pack, self._saved.unpack)
+        self.paths = ModulePaths(self._model() if self._model is not None else None, self._census.meet_module)
+        self._operations = Operations(tape, self.paths, opaque=self._opaque)
+        self.saved = self._operations.saved = SavedTensors(tape, self._operations.meet, self._store)
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.saved.pack, self.saved.unpack)
         self._census.install()
         if self._follow:
-            self._paths.install()
+            self.paths.install()
         if self._own_hooks:
             self._hooks.__enter__()
         self._operations.__enter__()  # type: ignore[no-untyped-call]
-
-    @property
-    def paths(self) -> ModulePaths:
-        """Which module runs, while it records: told of torch functions, it says these too."""
-        return self._paths
-
-    @property
-    def held_bytes(self) -> int:
-        """Storages of which autograd still has what was packed, also after the recording has ended [bytes]."""
-        return self._saved.held_bytes()
 
     def meet_left(self, earlier: "Recorder") -> None:
         """Count what is still there of an earlier recording, also if nothing reads it while this one records."""
@@ -936,7 +916,7 @@ class Recorder:
         self._operations.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self._own_hooks:
             self._hooks.__exit__(None, None, None)
-        self._paths.remove()
+        self.paths.remove()
         self._census.remove()
         tape.stopped = True
         self._tape = None

@@ -33,10 +33,8 @@ from trimaran.measure.rounds import meet
 from trimaran.runtime.streams import CudaStreams, HostStreams, Stamp, Streams
 
 
-class ThreadStreams:
+class ThreadStreams(HostStreams):
     """A CPU whose clock stops while another program has its core."""
-
-    host_blocks = True
 
     def stamp(self) -> int:
         """How long this thread has computed [ns]."""
@@ -44,13 +42,6 @@ class ThreadStreams:
 
     def watch(self, work: Any, channel: str, done: Callable[[Stamp], None]) -> None:
         """Nothing: this clock stops while communication runs, so it cannot tell when that ends."""
-
-    def nanoseconds(self, stamp: Stamp) -> int:
-        """The stamp itself [ns]."""
-        return int(stamp)
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
 
 
 def open_clock(world: World) -> Streams:

@@ -8,19 +8,3 @@
 
 Importing this room does not import torch.
 """
-
-from trimaran.measure.observe.analysis import Findings, RankFindings, analyse
-from trimaran.measure.observe.injection import load_watch, watched_environment
-from trimaran.measure.observe.records import Parts, ProcessRecord, parse_record, read_records
-
-__all__ = [
-    "Findings",
-    "Parts",
-    "ProcessRecord",
-    "RankFindings",
-    "analyse",
-    "load_watch",
-    "parse_record",
-    "read_records",
-    "watched_environment",
-]

@@ -363,7 +363,7 @@ def run_ways(
     Raises:
         InputError: the data set raises, or does not fill one global batch
     """
-    run = _Run(executor, world, feeding)
+    run = _Run(executor, feeding)
     total, length = run.feed.samples, run.feed.epoch_samples
     if total is None or length is None or run.feed.streams:
         raise InputError(
@@ -428,7 +428,6 @@ class _Run:
     """The steps of a rank, as they are taken."""
 
     executor: Executor
-    world: World
     feeding: Feeding
     feed: Feed = field(init=False)
     steps: list[TimedStep] = field(default_factory=list)

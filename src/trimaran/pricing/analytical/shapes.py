@@ -203,7 +203,7 @@ class TransformerShape:
 
 
 def gpt_shape(
-    *, layers: int, hidden: int, heads: int, vocabulary: int = 50304, sequence: int = 1024, dropout: bool = True
+    *, layers: int, hidden: int, heads: int, vocabulary: int = 50304, sequence: int = 1024
 ) -> TransformerShape:
     """A decoder as in GPT-2 and GPT-3: four times the hidden size inside, biases, learned positions, one embedding.
 
@@ -221,8 +221,8 @@ def gpt_shape(
         vocabulary=vocabulary,
         sequence=sequence,
         positions=sequence,
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
+        hidden_dropout=True,
+        attention_dropout=True,
     )
 
 

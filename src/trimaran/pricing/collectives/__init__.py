@@ -5,21 +5,3 @@ the algorithms' formulas. `prediction` answers for a catalog machine: published 
 physics on the links between the devices, corrected by published curves of other machines. `algorithms` compares
 candidates. `corrections` reads the logs of nccl-tests that a user gives; they replace all other sources.
 """
-
-from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms, collective_cost
-from trimaran.pricing.collectives.corrections import Correction, NcclLog, corrected_by, read_logs
-from trimaran.pricing.collectives.formulas import collective_time, message_time, messages, volume
-
-__all__ = [
-    "CollectiveAlgorithm",
-    "Correction",
-    "NcclLog",
-    "algorithms",
-    "collective_cost",
-    "collective_time",
-    "corrected_by",
-    "message_time",
-    "messages",
-    "read_logs",
-    "volume",
-]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimaran.machine.types import Machine
-from trimaran.pricing.collectives import collective_cost
+from trimaran.pricing.collectives.algorithms import collective_cost
 from trimaran.pricing.collectives.corrections import Correction
 from trimaran.pricing.collectives.links import all_with_all_rate, fabric_of
 from trimaran.pricing.collectives.parameter_servers import byteps_time

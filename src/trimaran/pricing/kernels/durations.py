@@ -161,7 +161,6 @@ class Setting:
         tensor: whether tensor cores compute it
         tf32: in fp32 rounded to TF32
         flops_per_s: peak of the units that compute it [FLOP/s]
-        vector_flops_per_s: peak of the vector units in fp32 [FLOP/s]
         bytes_per_s: peak of the memory [bytes/s]
         multiprocessors: that share the work
         launch_s: between two kernels that do nothing [s]
@@ -175,7 +174,6 @@ class Setting:
     tensor: Flags
     tf32: Flags
     flops_per_s: Column
-    vector_flops_per_s: Column
     bytes_per_s: Column
     multiprocessors: Column
     launch_s: Column
@@ -210,7 +208,6 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         tensor=tensor,
         tf32=tensor & (asked == "tf32"),
         flops_per_s=peak,
-        vector_flops_per_s=same(vector),
         bytes_per_s=same(device.bandwidth.bytes_per_s),
         multiprocessors=same(device.multiprocessors or _multiprocessors(vector)),
         launch_s=same(device.launch.seconds),

@@ -472,23 +472,7 @@ def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = 
     """
     check_strategy(graph, strategy, batch=batch)
     replicas = strategy.dp // strategy.nodes if strategy.sync == "hierarchical" else 1
-    return _lower(graph, strategy, None, batch=batch, clip=clip, replicas=replicas)
-
-
-def lower_as(graph: Graph, strategy: Strategy, order: Order | None, *, batch: int, clip: bool = False) -> Program:
-    """The program of a training step in a given order of compute.
-
-    Args:
-        graph: the job
-        strategy: how it is spread over ranks; fits the graph (`check_strategy`)
-        order: what each row of a replica computes; None: that of the strategy
-        batch: global batch size [samples]
-        clip: gradients are clipped by their global norm
-
-    Raises:
-        InputError: the order can never run
-    """
-    return _lower(graph, strategy, order, batch=batch, clip=clip)
+    return lower_as(graph, strategy, None, batch=batch, clip=clip, replicas=replicas)
 
 
 def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program:
@@ -506,7 +490,7 @@ def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program
         InputError: the strategy does not fit the graph or the batch
     """
     check_strategy(graph, strategy, batch=batch)
-    return _lower(graph, strategy, evaluation_order(strategy), batch=batch)
+    return lower_as(graph, strategy, evaluation_order(strategy), batch=batch)
 
 
 def lower_order(
@@ -564,10 +548,10 @@ def lower_order(
     strategy = Strategy(
         dp=dp, pp=len(order), parts=parts, microbatches=microbatches, bucket_bytes=bucket_bytes, sync=sync
     )
-    return _lower(graph, strategy, order, batch=batch, clip=clip, timed=False)
+    return lower_as(graph, strategy, order, batch=batch, clip=clip, timed=False)
 
 
-def _lower(
+def lower_as(
     graph: Graph,
     strategy: Strategy,
     order: Order | None,
@@ -577,16 +561,19 @@ def _lower(
     replicas: int | None = None,
     timed: bool = True,
 ) -> Program:
-    """The program of a strategy.
+    """The program of a training step, or of an evaluation, in a given order of compute.
 
     Args:
         graph: the job
-        strategy: how it is spread over ranks
+        strategy: how it is spread over ranks; fits the graph (`check_strategy`)
         order: what each row of a replica computes; None: that of the strategy
         batch: global batch size [samples]
         clip: gradients are clipped by their global norm
         replicas: the lists of the first replicas only; None: all
         timed: in a placement, estimates of how long steps take decide the order of messages
+
+    Raises:
+        InputError: the order can never run
     """
     microbatch = check_batch(batch, dp=strategy.dp, microbatches=strategy.microbatches)
     shards = sharded_bytes(graph, strategy)

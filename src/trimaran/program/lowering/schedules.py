@@ -212,6 +212,11 @@ def one_forward_one_backward(stages: int, microbatches: int) -> Order:
         row 1   .  1F0 1F1  .  1B0 1F2 1B1 1F3 1B2  .  1B3  .
         row 2   .   .  2F0 2B0 2F1 2B1 2F2 2B2 2F3 2B3  .   .
     """
+    return _in_turn(stages, microbatches, split=False)
+
+
+def _in_turn(stages: int, microbatches: int, *, split: bool) -> Order:
+    """Forwards ahead, then one forward and one backward in turn; stage k puts off k weight gradients of split ones."""
     _check_sizes(stages, microbatches)
     rows = []
     for stage in range(stages):
@@ -220,8 +225,11 @@ def one_forward_one_backward(stages: int, microbatches: int) -> Order:
         for microbatch in range(microbatches):
             if microbatch + ahead < microbatches:
                 row.append(Compute(Kind.FORWARD, stage, microbatch + ahead))
-            row.append(Compute(Kind.BACKWARD, stage, microbatch))
-        rows.append(tuple(row))
+            row.append(Compute(Kind.BACKWARD_INPUT if split else Kind.BACKWARD, stage, microbatch))
+            if split and microbatch >= stage:
+                row.append(Compute(Kind.BACKWARD_WEIGHT, stage, microbatch - stage))
+        left = range(max(0, microbatches - stage), microbatches) if split else ()
+        rows.append((*row, *(Compute(Kind.BACKWARD_WEIGHT, stage, microbatch) for microbatch in left)))
     return tuple(rows)
 
 
@@ -281,20 +289,7 @@ def zero_bubble(stages: int, microbatches: int) -> Order:
         row 0  0F0 0F1  .  0I0 0W0 0F2 0I1 0W1 0I2 0W2
         row 1   .  1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
-    _check_sizes(stages, microbatches)
-    rows = []
-    for stage in range(stages):
-        ahead = min(stages - 1 - stage, microbatches)
-        row = [Compute(Kind.FORWARD, stage, microbatch) for microbatch in range(ahead)]
-        for microbatch in range(microbatches):
-            if microbatch + ahead < microbatches:
-                row.append(Compute(Kind.FORWARD, stage, microbatch + ahead))
-            row.append(Compute(Kind.BACKWARD_INPUT, stage, microbatch))
-            if microbatch >= stage:
-                row.append(Compute(Kind.BACKWARD_WEIGHT, stage, microbatch - stage))
-        left = range(max(0, microbatches - stage), microbatches)
-        rows.append((*row, *(Compute(Kind.BACKWARD_WEIGHT, stage, microbatch) for microbatch in left)))
-    return tuple(rows)
+    return _in_turn(stages, microbatches, split=True)
 
 
 def pipedream(stages: int, microbatches: int) -> Order:

@@ -11,20 +11,6 @@ from dataclasses import dataclass
 
 from trimaran.report.svg import Drawing, Point
 
-__all__ = [
-    "Axis",
-    "Bar",
-    "Interval",
-    "Limit",
-    "Series",
-    "bar_chart",
-    "curve_chart",
-    "interval_chart",
-    "plain_number",
-    "short",
-    "time_unit",
-]
-
 WIDTH = 560.0
 """Of a chart [pixels]; a page on a small screen makes it smaller."""
 

@@ -17,8 +17,6 @@ from trimaran.base.files import packaged_text
 from trimaran.base.html import DataTable, escaped, letters_across, table_html
 from trimaran.base.units import format_bytes
 
-__all__ = ["MOST_BYTES", "Absent", "Chart", "Commands", "Page", "Section", "Timelines", "Words", "render_page"]
-
 MOST_BYTES = 2 * 10**6
 """Of a page [bytes]."""
 

@@ -33,24 +33,6 @@ from trimaran.report.page.charts import (
 from trimaran.report.page.layout import Chart, Commands, Section, Words
 from trimaran.report.svg import Drawing
 
-__all__ = [
-    "Considered",
-    "Measured",
-    "RankParts",
-    "candidates_section",
-    "commands_section",
-    "considered",
-    "drawn_placement",
-    "memory_section",
-    "parts_section",
-    "percent",
-    "placement_section",
-    "prediction_section",
-    "rate",
-    "scaling_section",
-    "training_section",
-]
-
 PARTS_OF_STEP = (
     ("forward", "var(--forward)"),
     ("backward", "var(--backward)"),
@@ -165,7 +147,7 @@ def prediction_section(
         words=frozenset({0, 4}),
     )
     content: list[Chart | DataTable] = [
-        Chart(svg=_intervals(rows, unit, size), table=table, caption=_said_of(predicted_s, measured))
+        Chart(svg=_intervals(rows, unit, size), table=table, caption=_said_of(measured))
     ]
     if kinds:
         content.append(
@@ -192,7 +174,7 @@ def prediction_section(
     )
 
 
-def _said_of(predicted_s: float, measured: Measured | None) -> str:
+def _said_of(measured: Measured | None) -> str:
     if measured is None:
         return "Nothing was measured: the interval is that of the prediction."
     return (

@@ -7,14 +7,16 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
+from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.machine.catalog import catalog
 from trimaran.program.plan import Plan, against_baseline
+from trimaran.report.observation import ObservedRank
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -38,15 +40,9 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES
+from trimaran.report.rehearsal import PURPOSES, MemoryHelp, RehearsedCollectives, RehearsedRank, RehearsedStep, Trouble
 
-__all__ = ["READERS", "StudyPage"]
-
-_Positive = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-_Real = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-
-Pair = tuple[_Real | None, _Real | None]
+Pair = tuple[Real | None, Real | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +76,8 @@ class _Remedy(msgspec.Struct):
     name: str
     limiter: str
     action: str
-    predicted_gain: _Real
-    gain_interval: tuple[_Real, _Real]
+    predicted_gain: Real
+    gain_interval: tuple[Real, Real]
     basis: str = ""
 
 
@@ -135,26 +131,26 @@ def _kept(*sections: Section | None) -> list[Section]:
 
 
 class _ScaleRow(msgspec.Struct):
-    devices: _Count
-    local_batch_size: _Count
-    global_batch_size: _Count
+    devices: Count
+    local_batch_size: Count
+    global_batch_size: Count
     sync: str
-    samples_per_s: _Positive
-    interval: tuple[_Positive, _Positive]
-    speedup: _Positive
-    efficiency: _Positive
-    fp_bp_s: _Positive
-    exposed_communication_s: _Positive
-    update_s: _Positive
-    overhead_s: _Positive
-    feeding_s: _Positive
+    samples_per_s: Positive
+    interval: tuple[Positive, Positive]
+    speedup: Positive
+    efficiency: Positive
+    fp_bp_s: Positive
+    exposed_communication_s: Positive
+    update_s: Positive
+    overhead_s: Positive
+    feeding_s: Positive
     limiter: str
-    peak_bytes: _Count
+    peak_bytes: Count
     fits: bool
-    step_s: _Positive
-    card_bytes: _Count = 0
-    forward_s: _Positive = 0.0
-    backward_s: _Positive = 0.0
+    step_s: Positive
+    card_bytes: Count = 0
+    forward_s: Positive = 0.0
+    backward_s: Positive = 0.0
 
 
 class _Scale(msgspec.Struct):
@@ -413,29 +409,29 @@ def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
 
 
 class _Way(msgspec.Struct):
-    devices: _Count
-    local_batch_size: _Count
-    global_batch_size: _Count
-    step_time_s: _Positive
-    time_to_accuracy_s: _Positive | None = None
-    workers: _Count = 0
-    model_parallel_width: _Count = 1
+    devices: Count
+    local_batch_size: Count
+    global_batch_size: Count
+    step_time_s: Positive
+    time_to_accuracy_s: Positive | None = None
+    workers: Count = 0
+    model_parallel_width: Count = 1
 
 
 class _CrossRow(msgspec.Struct):
-    devices: _Count
-    speedup_over_dp: _Positive | None
+    devices: Count
+    speedup_over_dp: Positive | None
     speedup_interval: Pair | None
-    likely: _Positive | None
+    likely: Positive | None
     data_parallel: _Way
     hybrid: _Way
 
 
 class _Crossing(msgspec.Struct):
-    model_parallel_width: _Count
+    model_parallel_width: Count
     basis: str
-    crossover_devices: _Count | None
-    crossover_interval: tuple[_Count | None, _Count | None]
+    crossover_devices: Count | None
+    crossover_interval: tuple[Count | None, Count | None]
     reason: str
     rows: list[_CrossRow]
 
@@ -641,12 +637,12 @@ def _reasons(crossings: Sequence[_Crossing]) -> Section:
 
 
 class _Point(msgspec.Struct):
-    global_batch_size: _Count
-    amount: _Positive
+    global_batch_size: Count
+    amount: Positive
     interval: Pair
-    predicted: _Positive
-    runs: _Count = 1
-    values: list[_Positive] = []
+    predicted: Positive
+    runs: Count = 1
+    values: list[Positive] = []
 
 
 class _Curve(msgspec.Struct):
@@ -654,9 +650,9 @@ class _Curve(msgspec.Struct):
     task: str
     unit: str
     source: str
-    e0: _Positive
+    e0: Positive
     e0_interval: Pair
-    b_crit: _Positive | None
+    b_crit: Positive | None
     b_crit_interval: Pair
     points: list[_Point]
     warnings: list[str] = []
@@ -771,39 +767,39 @@ def _need_section(
 
 
 class _MeasuredPoint(msgspec.Struct):
-    global_batch_size: _Count
-    epochs: _Positive | None
-    fitted_epochs: _Positive
-    values: list[_Positive]
-    runs: _Count
-    failed: _Count = 0
-    best_metric: _Real | None = None
+    global_batch_size: Count
+    epochs: Positive | None
+    fitted_epochs: Positive
+    values: list[Positive]
+    runs: Count
+    failed: Count = 0
+    best_metric: Real | None = None
 
 
 class _Fitted(msgspec.Struct):
     unit: str
-    e0: _Positive
-    b_crit: _Positive | None
+    e0: Positive
+    b_crit: Positive | None
     b_crit_interval: Pair
     points: list[_MeasuredPoint]
 
 
 class _ConvergedRun(msgspec.Struct):
-    global_batch_size: _Count
+    global_batch_size: Count
     seed: int
     end: str
-    epochs: _Positive | None
-    seconds: _Positive
-    best_metric: _Real | None = None
+    epochs: Positive | None
+    seconds: Positive
+    best_metric: Real | None = None
 
 
 class _Converged(msgspec.Struct):
     job: str
-    target: _Real
+    target: Real
     target_source: str
     curve: _Fitted
     runs: list[_ConvergedRun]
-    devices: _Count = 1
+    devices: Count = 1
     warnings: list[str] = []
     curve_file: str = ""
 
@@ -880,20 +876,20 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
 
 
 class _Policy(msgspec.Struct):
-    peak_bytes: _Count
+    peak_bytes: Count
     fits: bool
-    step_time_s: _Positive
-    slowdown: _Real
-    to_host_bytes: _Count
-    recomputed_bytes: _Count
-    stall_s: _Positive
+    step_time_s: Positive
+    slowdown: Real
+    to_host_bytes: Count
+    recomputed_bytes: Count
+    stall_s: Positive
     note: str = ""
 
 
 class _Live(msgspec.Struct):
-    time_s: list[_Positive]
-    kept_bytes: list[_Count]
-    plan_bytes: list[_Count]
+    time_s: list[Positive]
+    kept_bytes: list[Count]
+    plan_bytes: list[Count]
 
 
 class _MemoryStudy(msgspec.Struct):
@@ -901,21 +897,21 @@ class _MemoryStudy(msgspec.Struct):
     device: str
     precision: str
     source: str
-    local_batch_size: _Count
-    budget_bytes: _Count
-    weight_bytes: _Count
-    optimizer_bytes: _Count
-    gradient_bytes: _Count
-    keep_peak_bytes: _Count
-    minimum_memory_bytes: _Count
-    lower_bound_s: _Positive
-    kept_s: _Positive
+    local_batch_size: Count
+    budget_bytes: Count
+    weight_bytes: Count
+    optimizer_bytes: Count
+    gradient_bytes: Count
+    keep_peak_bytes: Count
+    minimum_memory_bytes: Count
+    lower_bound_s: Positive
+    kept_s: Positive
     fits: bool
     fits_without_plan: bool
     bottleneck: str
     policies: dict[str, _Policy]
-    largest_batch: _Count | None = None
-    largest_batch_without_plan: _Count | None = None
+    largest_batch: Count | None = None
+    largest_batch_without_plan: Count | None = None
     live_bytes: _Live | None = None
 
 
@@ -1099,80 +1095,23 @@ def _purposes_section(found: _MemoryStudy) -> Section:
 # Rehearsal
 
 
-class _RehearsedRank(msgspec.Struct):
-    rank: _Count
-    place: str
-    stands_for: _Count
-    ended: str
-    allocated_bytes: _Count
-    reserved_bytes: _Count
-    room_bytes: _Count
-    parts_bytes: dict[str, _Count]
-    steps: _Count = 0
-    peak_line: str = ""
-
-
-class _Side(msgspec.Struct):
-    rank: _Count
-    text: str
-    lines: list[str]
-
-
-class _Trouble(msgspec.Struct):
-    verdict: str
-    text: str
-    sides: list[_Side]
-    help: list[str] = []
-
-
-class _Help(msgspec.Struct):
-    name: str
-    action: str
-    saves_bytes: _Real
-    reserved_bytes: _Count
-    fits: bool
-
-
-class _Collectives(msgspec.Struct):
-    rank: _Count
-    operation: str
-    group: str
-    ranks: _Count
-    count: _Count
-    nbytes: _Count
-
-
-class _RehearsedStep(msgspec.Struct):
-    seconds: _Positive
-    interval_s: tuple[_Positive, _Positive]
-    parts_s: dict[str, _Positive]
-    rank: _Count
-    mfu: _Positive | None = None
-    notes: list[str] = []
-
-
-class _Corrected(msgspec.Struct):
-    source: str
-    device: str = ""
-
-
 class _Rehearsal(msgspec.Struct):
     verdict: str
     headline: str
     script: list[str]
-    world: _Count
+    world: Count
     cluster: str
     device: str
-    memory_bytes: _Count
-    ranks: list[_RehearsedRank]
-    troubles: list[_Trouble]
-    remedies: list[_Help]
+    memory_bytes: Count
+    ranks: list[RehearsedRank]
+    troubles: list[Trouble]
+    remedies: list[MemoryHelp]
     agreement: str
-    collectives: list[_Collectives]
-    step: _RehearsedStep | None
+    collectives: list[RehearsedCollectives]
+    step: RehearsedStep | None
     notes: list[str]
-    took_s: _Positive = 0.0
-    calibration: _Corrected | None = None
+    took_s: Positive = 0.0
+    calibration: dict[str, Any] | None = None
 
 
 _PURPOSE_COLOURS = (
@@ -1216,12 +1155,12 @@ def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         environment={
             "cluster": found.cluster,
             "device": found.device,
-            "times corrected by": "" if found.calibration is None else found.calibration.source,
+            "times corrected by": "" if found.calibration is None else str(found.calibration.get("source", "")),
         },
     )
 
 
-def _troubles_section(troubles: Sequence[_Trouble]) -> Section | None:
+def _troubles_section(troubles: Sequence[Trouble]) -> Section | None:
     if not troubles:
         return None
     content: list[Chart | Words | DataTable] = []
@@ -1245,7 +1184,7 @@ def _rank_memory_section(found: _Rehearsal) -> Section | None:
     room = min(one.room_bytes for one in ranks)
     parts = [*zip(purposes, _PURPOSE_COLOURS, strict=True), ("reserved beyond", "var(--idle)")]
 
-    def figures(one: _RehearsedRank) -> list[float]:
+    def figures(one: RehearsedRank) -> list[float]:
         known = [one.parts_bytes.get(name, 0) / size for name in purposes]
         known[-1] += sum(count for name, count in one.parts_bytes.items() if name not in PURPOSES) / size
         return [*known, max(0.0, one.reserved_bytes / size - sum(known))]
@@ -1290,7 +1229,7 @@ def _rank_memory_section(found: _Rehearsal) -> Section | None:
     )
 
 
-def _helps_section(helps: Sequence[_Help]) -> Section | None:
+def _helps_section(helps: Sequence[MemoryHelp]) -> Section | None:
     if not helps:
         return None
     table = DataTable(
@@ -1338,7 +1277,7 @@ def _collectives_section(found: _Rehearsal) -> Section | None:
     )
 
 
-def _rehearsed_step_section(step: _RehearsedStep | None) -> Section | None:
+def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
     if step is None:
         return None
     unit, size = time_unit(step.seconds)
@@ -1371,22 +1310,15 @@ def _rehearsed_step_section(step: _RehearsedStep | None) -> Section | None:
 # Observation of a script
 
 
-class _ObservedRank(msgspec.Struct):
-    rank: _Count
-    samples: _Positive
-    peak_bytes: _Count
-    parts_s: dict[str, _Positive]
-
-
 class _Observation(msgspec.Struct):
     model: str
     device: str
-    step_s: _Positive
-    step_interval_s: tuple[_Positive, _Positive]
-    steps: _Count
-    parts_s: dict[str, _Positive]
-    ranks: list[_ObservedRank]
-    memory_bytes: dict[str, _Count]
+    step_s: Positive
+    step_interval_s: tuple[Positive, Positive]
+    steps: Count
+    parts_s: dict[str, Positive]
+    ranks: list[ObservedRank]
+    memory_bytes: dict[str, Count]
     limiter: str
     remedies: list[_Remedy]
     unseen: list[str]
@@ -1508,25 +1440,25 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
 
 
 class _PlannedStage(msgspec.Struct):
-    stage: _Count
-    layers: list[tuple[_Count, _Count]]
-    peak_bytes: _Count
-    state_bytes: _Count
-    activation_bytes: _Count
-    buffer_bytes: _Count
+    stage: Count
+    layers: list[tuple[Count, Count]]
+    peak_bytes: Count
+    state_bytes: Count
+    activation_bytes: Count
+    buffer_bytes: Count
 
 
 class _PlannedAxis(msgspec.Struct):
     axis: str
-    size: _Count
+    size: Count
 
 
 class _PlannedTraffic(msgspec.Struct):
     kind: str
-    members: _Count
-    nodes: _Count
-    cards: _Count
-    sharing: _Count
+    members: Count
+    nodes: Count
+    cards: Count
+    sharing: Count
 
 
 class _PlannedLayout(msgspec.Struct):
@@ -1536,29 +1468,29 @@ class _PlannedLayout(msgspec.Struct):
 
 
 class _PlannedNeed(msgspec.Struct):
-    least: _Count
-    most: _Count
+    least: Count
+    most: Count
 
 
 class _PlannedOption(msgspec.Struct):
     strategy: str
-    step_time_s: _Positive
-    interval_s: tuple[_Positive, _Positive]
-    peak_bytes: list[_Count] | _Count = 0
+    step_time_s: Positive
+    interval_s: tuple[Positive, Positive]
+    peak_bytes: list[Count] | Count = 0
     limiter: str = ""
     pareto: bool = False
     degrees: dict[str, Any] = {}
-    devices: _Count | None = None
-    parts_s: dict[str, _Positive] = {}
-    mfu: _Positive | None = None
-    tokens_per_s: _Positive | None = None
+    devices: Count | None = None
+    parts_s: dict[str, Positive] = {}
+    mfu: Positive | None = None
+    tokens_per_s: Positive | None = None
     need_bytes: _PlannedNeed | None = None
     layout: _PlannedLayout | None = None
-    placement: dict[str, _Count] = {}
-    global_batch_size: _Count | None = None
-    time_to_accuracy_s: _Positive | None = None
-    time_to_accuracy_interval_s: tuple[_Positive | None, _Positive | None] | None = None
-    cost: _Positive | None = None
+    placement: dict[str, Count] = {}
+    global_batch_size: Count | None = None
+    time_to_accuracy_s: Positive | None = None
+    time_to_accuracy_interval_s: tuple[Positive | None, Positive | None] | None = None
+    cost: Positive | None = None
     cost_unit: str = ""
 
     @property
@@ -1584,14 +1516,14 @@ class _PlannedReference(msgspec.Struct):
     role: str
     reason: str
     strategy: str | None = None
-    step_time_s: _Positive | None = None
+    step_time_s: Positive | None = None
 
 
 class _ExpertLoad(msgspec.Struct):
-    reached: _Positive
-    step_time_s: _Positive
-    interval_s: tuple[_Positive, _Positive]
-    peak_bytes: _Count
+    reached: Positive
+    step_time_s: Positive
+    interval_s: tuple[Positive, Positive]
+    peak_bytes: Count
     fits: bool
     planned: bool
 
@@ -1609,22 +1541,22 @@ class _PlanDocument(msgspec.Struct):
     cluster: str | None
     machine: str
     device: str
-    devices: _Count
-    global_batch_size: _Count
+    devices: Count
+    global_batch_size: Count
     precision: str
     software: str
     objective: str
     chosen: _PlannedOption
     notes: list[str] = []
     link: str | None = None
-    sequence: _Count | None = None
-    memory_limit_bytes: _Count | None = None
-    idle_devices: _Count = 0
+    sequence: Count | None = None
+    memory_limit_bytes: Count | None = None
+    idle_devices: Count = 0
     candidates: list[_PlannedOption] = []
     front: list[_PlannedOption] = []
     baseline: _PlannedOption | None = None
     rejected: list[_PlannedRejection] = []
-    rejected_counts: dict[str, _Count] = {}
+    rejected_counts: dict[str, Count] = {}
     references: list[_PlannedReference] = []
     rule: str = ""
     expert_loads: list[_ExpertLoad] = []

@@ -26,8 +26,6 @@ from trimaran.report.breakdown import part_of
 from trimaran.report.page.layout import Timelines
 from trimaran.report.trace import threads_of
 
-__all__ = ["PARTS_SHOWN", "step_timelines", "typical_steps"]
-
 MOST_BYTES = 1_200_000
 """Of the timelines of a page [bytes]."""
 
@@ -92,7 +90,6 @@ def step_timelines(
     *,
     program: Program | None = None,
     warmup: int = 0,
-    most_bytes: int = MOST_BYTES,
 ) -> Timelines | None:
     """The timelines of a step for a page.
 
@@ -101,7 +98,6 @@ def step_timelines(
         measured: steps as they were; None: not known
         program: says which part of a step an instruction is; None: its stream does
         warmup: measured steps that are left out
-        most_bytes: of the document [bytes]
 
     Returns:
         None where there is no span.
@@ -126,7 +122,7 @@ def step_timelines(
     longest_s = max(_length(rows) for _, rows in views) + after_s or 1e-9
     document = _document(views, kinds, shown, join_s, longest_s, after_s)
     for _ in range(24):
-        if len(shown) <= MOST_RANKS and len(json.dumps(document, separators=(",", ":"))) <= most_bytes:
+        if len(shown) <= MOST_RANKS and len(json.dumps(document, separators=(",", ":"))) <= MOST_BYTES:
             break
         if len(shown) > MOST_RANKS or join_s > longest_s / 50:
             # As many of the first as of the last, and even steps between them.

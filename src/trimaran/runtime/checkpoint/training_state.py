@@ -112,11 +112,6 @@ class Taken:
     tensors: dict[str, torch.Tensor]
     plain: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def nbytes(self) -> int:
-        """Tensors that this rank writes [bytes]."""
-        return sum(one.nbytes for one in self.tensors.values())
-
 
 class _Said(NamedTuple):
     """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by name and key."""
@@ -428,10 +423,6 @@ class TrainingState:
         }
         return sum(size * (3 if kind == "parameter" else 1) for (kind, _), size in sizes.items())
 
-    def forget(self) -> None:
-        """Give the memory of the last state that was taken back."""
-        self._room = {}
-
     def _here(self) -> tuple[dict[What, _Here], dict[str, dict[str, Any]]]:
         """What this rank has: tensors, and what its optimizer keeps that is none, by parameter and key."""
         found: dict[What, _Here] = {}
@@ -645,7 +636,7 @@ class TrainingState:
         table = {entry.what: entry for entry in entries}
         prepared = self._prepare(plain, table, source, check_refit)
         self._train(self._flipped(plain))
-        held, states, options, lost, notes, wants = prepared
+        states, options, lost, notes, wants = prepared
         same = self._is_same_plan(plain)
         random = ("random", f"rank{self._world.rank}", "")
         if same and random in table:
@@ -655,7 +646,7 @@ class TrainingState:
         if self._scaler is not None and plain["scaler"]:
             self._scaler.scaler.load_state_dict(decode(plain["scaler"]["state"], source))
             self._scaler.skipped = int(plain["scaler"]["skipped"])
-        self._load_compression(lost, held, plain, source)
+        self._load_compression(lost, plain, source)
         steps = int(plain["steps"])
         notes = (*self._differences(plain), *notes)
         if same:
@@ -694,7 +685,7 @@ class TrainingState:
             options = self._own_groups(plain, source)
             states = self._own_states(held, table, plain, source)
             lost, notes = self._own_residuals(held, table, plain)
-            prepared = _Prepared(held, states, options, lost, notes, [])
+            prepared = _Prepared(states, options, lost, notes, [])
         except TrimaranError as error:
             fault = error
         said = fault, [one.what for one in held if not one.spare]
@@ -1092,9 +1083,7 @@ class TrainingState:
             own_state = _of_groups(plain["schedule"]["state"], own_groups, fresh, source)
             schedule.load_state_dict(decode(own_state, source))
 
-    def _load_compression(
-        self, lost: Sequence[tuple[Held, Want]], held: Sequence[Held], plain: Mapping[str, Any], source: str
-    ) -> None:
+    def _load_compression(self, lost: Sequence[tuple[Held, Want]], plain: Mapping[str, Any], source: str) -> None:
         if self._codec is None:
             return
         residuals: dict[int, torch.Tensor] = {}
@@ -1215,9 +1204,8 @@ class _Kept:
 
 
 class _Prepared(NamedTuple):
-    """What one rank needs to go on: what it has, states and groups of its optimizer, residuals, notes, all wants."""
+    """What one rank needs to go on: states and groups of its optimizer, residuals, notes, all wants."""
 
-    held: list[Held]
     states: "dict[int, _State]"
     options: "list[_Group | None]"
     lost: list[tuple[Held, Want]]

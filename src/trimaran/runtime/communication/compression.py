@@ -76,9 +76,6 @@ from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import Stamp, fetch
 
-__all__ = ["Codec", "CompressedBuckets", "Round", "open_codec", "wire_bytes"]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Rounds of sums
 
@@ -96,69 +93,16 @@ class Round:
     is_last: bool
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What compression has lost of each gradient, for the next step
+class Codec(ABC):
+    """Compresses buckets of gradients, and keeps what that has lost for the next step.
 
-
-class Residuals:
-    """Residuals by parameter, those of a bucket as one flat tensor.
-
-    DDP makes other buckets after its first step. So a residual belongs to its parameter, and moves into the flat tensor
-    of the bucket that has the parameter now. What they start from is zero.
+    Residuals of a bucket are one flat tensor, at first zero. DDP makes other buckets after its first step. So a
+    residual belongs to its parameter, and moves into the flat tensor of the bucket that has the parameter now.
     """
 
     def __init__(self) -> None:
-        self._of: dict[int, torch.Tensor] = {}
+        self._lost: dict[int, torch.Tensor] = {}
         self._flats: dict[tuple[int, ...], torch.Tensor] = {}
-
-    def of(self, parameters: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """The residuals of some parameters, flat, in at least 32 bits; to be changed in place.
-
-        Args:
-            parameters: that live as long as this does, in order
-            like: of the device and the dtype of their gradients
-        """
-        key = tuple(map(id, parameters))
-        flat = self._flats.get(key)
-        if flat is None:
-            flat = self._flats[key] = self._move(parameters, like)
-        return flat
-
-    def lost(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """The residual of one parameter, flat; None: it has none.
-
-        Args:
-            parameter: of some bucket
-        """
-        return self._of.get(id(parameter))
-
-    def load(self, residuals: Mapping[int, torch.Tensor]) -> None:
-        """Take residuals in the place of those that are here.
-
-        Args:
-            residuals: flat, by the id of the parameter
-        """
-        self._of, self._flats = dict(residuals), {}
-
-    def _move(self, parameters: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        dtype = like.dtype if like.dtype.itemsize >= torch.float32.itemsize else torch.float32
-        moved = {id(parameter) for parameter in parameters}
-        self._flats = {key: flat for key, flat in self._flats.items() if moved.isdisjoint(key)}
-        sizes = [parameter.numel() for parameter in parameters]
-        flat = torch.zeros(sum(sizes), dtype=dtype, device=like.device)
-        for parameter, part in zip(parameters, flat.split(sizes), strict=True):
-            before = self._of.get(id(parameter))
-            if before is not None:
-                part.copy_(before)
-            self._of[id(parameter)] = part
-        return flat
-
-
-class Codec(ABC):
-    """Compresses buckets of gradients, and keeps what that has lost for the next step."""
-
-    def __init__(self) -> None:
-        self._residuals = Residuals()
 
     @abstractmethod
     def rounds(self, flat: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Iterator[Round]:
@@ -181,7 +125,7 @@ class Codec(ABC):
         Args:
             parameter: of a bucket that was exchanged
         """
-        return self._residuals.lost(parameter)
+        return self._lost.get(id(parameter))
 
     def kept(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """What is kept of a parameter for the next step besides its residual, the same on all replicas; by name.
@@ -208,7 +152,28 @@ class Codec(ABC):
             kept: as `kept` gives it, by the id of the parameter
             figures: of `figures`
         """
-        self._residuals.load(residuals)
+        self._lost, self._flats = dict(residuals), {}
+
+    def _residual(self, parameters: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+        """The residuals of some parameters, flat, in at least 32 bits; to be changed in place.
+
+        Args:
+            parameters: that live as long as this does, in order
+            like: of the device and the dtype of their gradients
+        """
+        key = tuple(map(id, parameters))
+        if key in self._flats:
+            return self._flats[key]
+        dtype = like.dtype if like.dtype.itemsize >= torch.float32.itemsize else torch.float32
+        self._flats = {known: flat for known, flat in self._flats.items() if set(known).isdisjoint(key)}
+        sizes = [parameter.numel() for parameter in parameters]
+        flat = self._flats[key] = torch.zeros(sum(sizes), dtype=dtype, device=like.device)
+        for one, part in zip(key, flat.split(sizes), strict=True):
+            before = self._lost.get(one)
+            if before is not None:
+                part.copy_(before)
+            self._lost[one] = part
+        return flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -324,7 +289,7 @@ class Factoring(Codec):
         for parameter, shape, rank in zip(factored, shapes, ranks, strict=True):
             if id(parameter) not in self._q:
                 self._q[id(parameter)] = self._drawn[id(parameter)] = self._draw(shape[1], rank, flat)
-        residual = self._residuals.of(factored, flat) if factored else flat
+        residual = self._residual(factored, flat) if factored else flat
         parts = residual.split([parameter.numel() for parameter in factored]) if factored else ()
         return _Bucket(
             sizes=[parameter.numel() for parameter in parameters],
@@ -388,7 +353,7 @@ class Rounding(Codec):
         if flat.dtype.itemsize < SMALLEST_BYTES or not flat.numel():
             yield Round(payload=flat, is_last=True)
             return
-        residual = self._residuals.of(parameters, flat)
+        residual = self._residual(parameters, flat)
         sent = torch.empty_like(flat, dtype=self._dtype)
         scale = 1.0 if self._range is None else self._range.scale()
         for owed, own, rounded in _pieces(residual, flat, sent):

@@ -25,7 +25,7 @@ from trimaran.program.strategy import IN_LINE
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.prefetch import Arrivals, InLine, Loading, Place, Taken
 from trimaran.runtime.data.reading import Key, Reading, Request
-from trimaran.runtime.streams import HostLane
+from trimaran.runtime.streams import Lane
 
 
 def split_evenly(count: int, parts: int) -> tuple[int, ...]:
@@ -297,7 +297,7 @@ class Shares:
         def load(numbers: Iterable[int], *, whole: bool = False) -> Arrivals:
             requests = self.requests(numbers, seed=seed, whole=whole)
             loader = Loader(reading, requests, IN_LINE, pin=pin_memory, seed=seed)
-            return InLine(loader, place, HostLane(), 0)
+            return InLine(loader, place, Lane("cpu"), 0)
 
         def take_whole(number: int) -> Taken:
             return observe(load([number], whole=True).take())

@@ -42,7 +42,7 @@ from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, L
 from trimaran.runtime.data.reading import Reading, Request
 from trimaran.runtime.data.streaming import StreamReader, digest_of
 from trimaran.runtime.precision import place_batch
-from trimaran.runtime.streams import HostLane, open_lane
+from trimaran.runtime.streams import Lane
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where a run is in its data
@@ -570,7 +570,7 @@ class Feed:
             timeout_s=self._timeout_s,
         )
         count = self._feeding.copies_ahead
-        lane = open_lane(self._device) if count else HostLane()
+        lane = Lane(self._device if count else "cpu")
         if loader.in_line:
             return InLine(loader, self._place, lane, count)
         return Ahead(loader, self._place, lane, count) if count else ByWorkers(loader, self._place)

@@ -155,13 +155,20 @@ class InLine:
 
     def _begin(self) -> _Begun | Exception:
         try:
-            answer, prepared_s = _load(self._loader)
+            asked_ns = time.perf_counter_ns()
+            answer = self._loader.next()
             start_ns = time.perf_counter_ns()
             batch, copied = self._lane.start(partial(self._place, answer.batch))
         except Exception as error:  # noqa: BLE001 of any class: it belongs to a later batch
             return error
-        copied_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        return _Begun(Taken(answer.key, batch, _in_line(answer, prepared_s, copied_s)), copied)
+        loading = Loading(
+            samples=answer.samples,
+            read_s=answer.read_s,
+            # What the loader does around it is work of this thread too.
+            prepared_s=max(0.0, (start_ns - asked_ns) * 1e-9 - answer.read_s),
+            copied_s=(time.perf_counter_ns() - start_ns) * 1e-9,
+        )
+        return _Begun(Taken(answer.key, batch, loading), copied)
 
 
 class _Placed(NamedTuple):
@@ -225,19 +232,6 @@ class Ahead:
                 del answer, batch, copied
         except BaseException as error:  # noqa: BLE001 the training must hear of it, whatever it is
             self._placed.put(error)
-
-
-def _load(loader: Loader) -> tuple[Answer, float]:
-    """A microbatch that this thread loads, and what of that was work [s]."""
-    start_ns = time.perf_counter_ns()
-    answer = loader.next()
-    loaded_s = (time.perf_counter_ns() - start_ns) * 1e-9
-    # What the loader does around it is work of this thread too.
-    return answer, max(0.0, loaded_s - answer.read_s)
-
-
-def _in_line(answer: Answer, prepared_s: float, copied_s: float) -> Loading:
-    return Loading(samples=answer.samples, read_s=answer.read_s, prepared_s=prepared_s, copied_s=copied_s)
 
 
 def _by_worker(answer: Answer, waited_s: float, taken_s: float, copied_s: float) -> Loading:

@@ -239,7 +239,7 @@ def make_part(
         # Imported where it is used: FSDP2 takes a second to import.
         from trimaran.runtime.zero.part import zero_part
 
-        return zero_part(job, strategy, model, traits, use=use, world=world, channels=channels)
+        return zero_part(job, strategy, model, traits, use=use, channels=channels)
     buckets = bucket_instructions(instructions).get(0, [])
     if capture is not None and (strategy.segments > 1 or strategy.shards):
         make = _sharded_or_segmented(strategy)

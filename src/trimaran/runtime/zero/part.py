@@ -130,7 +130,6 @@ def zero_part(
     traits: OptimizerTraits,
     *,
     use: ParameterUse,
-    world: World,
     channels: Channels,
 ) -> Part:
     """The part of a rank that has its share of every parameter (zero=2 and 3).
@@ -141,7 +140,6 @@ def zero_part(
         model: the user's, on its device, with the same weights on all ranks
         traits: of the job's optimizer
         use: which parameters get a gradient; where it varies there are no units
-        world: this process's
         channels: has the group of the replicas
 
     Raises:

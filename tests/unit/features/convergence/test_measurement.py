@@ -9,8 +9,9 @@ from tests import zoo
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
-from trimaran.convergence import CurveTable, Point, fit_curve
+from trimaran.convergence.curve import fit_curve
 from trimaran.convergence.noise_scale import Observation
+from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
 from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
 from trimaran.features.convergence.task import Target, Task, noise_of, read_target, rule_of_thumb, write_target

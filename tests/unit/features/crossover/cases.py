@@ -1,6 +1,7 @@
 """Ways to train that were made up, with round figures."""
 
-from trimaran.convergence import Curve, CurveTable, Point, fit_curve
+from trimaran.convergence.curve import Curve, fit_curve
+from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.crossover.candidates import Option
 from trimaran.features.crossover.steps import Exchanged
 from trimaran.report.crossover import Worker

@@ -8,10 +8,10 @@ from tests.builders import problem
 
 from trimaran.features.diagnose.stall_remedies import Evidence
 from trimaran.measure.findings import Sampled
-from trimaran.measure.stalls import CLASSES, Split, mean_split
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import ExchangeTime, RankRun
+from trimaran.measure.stalls.steps import CLASSES, Split, mean_split
 
 MS = 1e-3
 

@@ -10,8 +10,8 @@ from tests.unit.features.diagnose.made import evidence, exchanging, findings, ru
 from trimaran.base.remedies import Remedy
 from trimaran.features.diagnose.stall_remedies import Evidence, advise_on_stalls, gain, name_stall, replay
 from trimaran.measure.stalls.rank import ExchangeTime
-from trimaran.pricing import Cost
 from trimaran.pricing.gradient_compression import coding_keys
+from trimaran.pricing.types import Cost
 from trimaran.program.gradients import Compression
 from trimaran.program.strategy import Feeding
 

@@ -17,7 +17,8 @@ from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.results import Planned
-from trimaran.program import Plan, Prediction, Premises, Strategy
+from trimaran.program.plan import Plan, Prediction, Premises
+from trimaran.program.strategy import Strategy
 
 FILES = Path(__file__).parents[2] / "program/files"
 

@@ -11,7 +11,9 @@ from trimaran.features.export import export_plan
 from trimaran.features.export.recipe import recipe_of_plan, stages_of
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
-from trimaran.program import Plan, Strategy, lower, program_lines, write_plan
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan import Plan, program_lines, write_plan
+from trimaran.program.strategy import Strategy
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any
 
 from trimaran_watch.ledger import COLUMNS, COUNTS, KINDS
 
-from trimaran.measure.observe import ProcessRecord, parse_record
+from trimaran.measure.observe.records import ProcessRecord, parse_record
 
 FACTS: dict[str, Any] = {
     "pid": 1,

@@ -5,7 +5,8 @@ from tests.raising import raises
 from tests.unit.measure.observe.observed import make_record
 
 from trimaran.base.errors import CorruptDataError, TrimaranError
-from trimaran.measure.observe import analyse, parse_record
+from trimaran.measure.observe.analysis import analyse
+from trimaran.measure.observe.records import parse_record
 
 STEP = {"load": 1, "forward": 2, "loss": 1, "backward": 4, "update": 1, "other": 1}
 

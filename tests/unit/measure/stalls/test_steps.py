@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from tests.unit.measure.stalls.test_exchanges import program, span, waits
 
 from trimaran.base.timeline import COMPUTE, HOST, Timeline
-from trimaran.measure.stalls import CLASSES, Split, TimedStep, calm, mean_split, split_steps
-from trimaran.measure.stalls.steps import divide_loading, sum_loadings
+from trimaran.measure.stalls.steps import (
+    CLASSES,
+    Split,
+    TimedStep,
+    calm,
+    divide_loading,
+    mean_split,
+    split_steps,
+    sum_loadings,
+)
 from trimaran.program.types import Kind
 from trimaran.runtime.data.prefetch import Loading
 

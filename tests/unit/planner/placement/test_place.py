@@ -9,10 +9,11 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner.placement import Placement, PlacementNode, PlacementProblem, Wire, exact, place, solve
+from trimaran.planner.placement import exact, solve
 from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat, flatten
+from trimaran.planner.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
 from trimaran.planner.placement.schedule import Layout
+from trimaran.planner.placement.solve import place
 from trimaran.planner.placement.stages import Core, filled_up, put_back, side_nodes, stages, waists, without
 
 

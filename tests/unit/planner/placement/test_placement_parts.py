@@ -7,8 +7,10 @@ input -> a -+-> b1 -> b2 -+-> join -> loss
 import pytest
 from tests import builders
 
-from trimaran.graph import Affine, Graph, Op, Parameter, TensorSpec
-from trimaran.planner.placement import PlacementProblem, Wire, parts_of, place, placement_problem
+from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
+from trimaran.planner.placement.network import parts_of, placement_problem
+from trimaran.planner.placement.problem import PlacementProblem, Wire
+from trimaran.planner.placement.solve import place
 from trimaran.program.rules.fit import check_parts
 
 READS = {

@@ -8,13 +8,13 @@ import sys
 import pytest
 from tests import placement_networks as networks
 
-from trimaran.planner.placement import PlacementNode, PlacementProblem, Wire, place
 from trimaran.planner.placement.annealing import Order, anneal, numbers_of, order_of, written_out
 from trimaran.planner.placement.check import check
 from trimaran.planner.placement.coarsening import Coarse, chains, neighbours
 from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat, flatten
+from trimaran.planner.placement.problem import Flat, PlacementNode, PlacementProblem, Wire, flatten
 from trimaran.planner.placement.search import levels
+from trimaran.planner.placement.solve import place
 
 SMALL_CELLS = networks.nas_cells(3, channels=44)
 

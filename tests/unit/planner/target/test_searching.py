@@ -8,9 +8,10 @@ from tests.builders import problem
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner import Problem, search
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.pins import Pins
+from trimaran.planner.problem import Problem
+from trimaran.planner.search import search
 from trimaran.planner.target_search import Grid, contender_of, search_grid
 
 BATCHES = (4, 8)

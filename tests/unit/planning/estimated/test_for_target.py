@@ -7,8 +7,8 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.planner import search
 from trimaran.planner.choice import MODEL_ERROR
+from trimaran.planner.search import search
 from trimaran.planner.target_estimates import Stop
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated_problem import machine_problem
@@ -16,7 +16,7 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import NO_TARGET, parse_target
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
-from trimaran.program import read_plan
+from trimaran.program.plan import read_plan
 from trimaran.report.plans import outlook_lines, target_verdict
 
 TABLE = """global_batch,epochs,samples_per_epoch

@@ -16,7 +16,7 @@ from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
 from trimaran.planning.results import Modelled, Planned, Simulated
-from trimaran.program import read_plan
+from trimaran.program.plan import read_plan
 
 
 @pytest.fixture(scope="module")

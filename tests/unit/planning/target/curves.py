@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from trimaran.convergence import CurveTable, Point, write_curve
+from trimaran.convergence.files import write_curve
+from trimaran.convergence.types import CurveTable, Point
 from trimaran.jobs.learning_rate import Recipe
 
 AMOUNTS = {32: (4.0, 4.2), 64: (4.4, 4.6), 128: (5.0, 5.4), 256: (6.8, 7.2), 512: (12.0, 12.6)}

@@ -10,12 +10,11 @@ from tests.raising import raises
 from tests.unit.planning.target.curves import digits_curve
 
 from trimaran.base.job import Job
-from trimaran.convergence import read_curve, write_curve
+from trimaran.convergence.files import read_curve, write_curve
 from trimaran.jobs.learning_rate import Recipe, digest_of_rule
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.planning.target import find_job_curve, job_as_planned, source_as_planned
-from trimaran.program import read_plan, write_plan
-from trimaran.program.plan import PlannedRates, PlannedTraining
+from trimaran.program.plan import PlannedRates, PlannedTraining, read_plan, write_plan
 
 TRAINING = PlannedTraining(
     curve="digits.toml",
@@ -90,7 +89,8 @@ def test_a_loop_of_one_s_own_follows_too() -> None:
 
 def test_a_plan_file_keeps_its_training(tmp_path: Path) -> None:
     from trimaran.graph.capture.capture import capture
-    from trimaran.program import lower, program_lines
+    from trimaran.program.lowering.lower import lower
+    from trimaran.program.plan import program_lines
 
     job = dataclasses.replace(resolve("digits"), global_batch_size=256)
     graph = capture(job).graph

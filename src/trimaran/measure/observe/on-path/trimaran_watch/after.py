@@ -169,15 +169,15 @@ def _duration(step: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _empty_operator_s(repeats: int = 300) -> float:
+def _empty_operator_s() -> float:
     """Cost of an operator without work: dispatch, autograd's record, a tiny result."""
     one = torch.ones(1, requires_grad=True)
     durations = []
     for _ in range(5):
         start = time.perf_counter()
-        for _ in range(repeats):
+        for _ in range(300):
             one.mul(one)
-        durations.append((time.perf_counter() - start) / repeats)
+        durations.append((time.perf_counter() - start) / 300)
     return min(durations)
 
 
