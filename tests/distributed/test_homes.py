@@ -15,11 +15,11 @@ from tests.distributed.training import Run, train_all
 from tests.forks.client import launch
 from tests.representative import some_and_rest
 
-from trimaran import report
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind, Program
+from trimaran.report import comparison
 from trimaran.report.breakdown import PARTS
 from trimaran.simulator.engine import simulate
 
@@ -72,7 +72,7 @@ def test_a_run_with_homes_is_recorded_and_compared_line_by_line(tmp_path: Path) 
         microbatches=1,
     )
     check_program(program)
-    found = report.compare(program, simulate(program, _priced(program)), timeline)
+    found = comparison.compare(program, simulate(program, _priced(program)), timeline)
     assert {entry.kind for entry in found.kinds} >= {Kind.REDUCE, Kind.BROADCAST, Kind.UPDATE}
     assert all(found.instructions[name].predicted_s > 0.0 for name in instructions)
     for rank in found.ranks:

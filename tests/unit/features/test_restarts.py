@@ -197,6 +197,6 @@ def test_the_run_says_why_and_from_where_it_was_started_again(tmp_path: Path) ->
     assert json.loads((run.path / "run.json").read_text())["rollbacks"] == [{"step": 3, "to": 2, "batches": 2}]
     notes.went_on_from(0)
     assert "rollbacks" not in json.loads((run.path / "run.json").read_text())
-    notes.interrupt(signal.SIGTERM, 9, 2)
+    notes.leave(signal.SIGTERM, 9, 2, starting=True)
     found = json.loads((run.path / "run.json").read_text())
     assert (found["status"], found["signal"], found["step"]) == ("stopped", "SIGTERM", 9)

@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 
 import trimaran
 from trimaran.graph.trace.record import Recorder
+from trimaran.memory_budget.loop import OUTRUN
 from trimaran.memory_budget.passes import following
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.report.virtual_memory import MemoryReport
@@ -145,7 +146,7 @@ def test_two_optimizers_for_one_forward_are_one_step() -> None:
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-    assert not memory.report().notes
+    assert not {*memory.report().notes} - {OUTRUN}  # which a clock says
 
 
 def test_what_runs_long_before_a_forward_is_not_recorded_for_ever() -> None:

@@ -787,8 +787,11 @@ def _glance(problem: AnalyticalProblem) -> str:
 
 def baselines(problem: AnalyticalProblem) -> tuple[Baseline[AnalyticalCandidate], ...]:
     """Each baseline with its costs, or the reason why it cannot be run; pins of the problem do not bind them."""
+    replicas = _baseline(problem, "ddp", _fitting(problem, Pins(zero=0, forbid=_NO_MODEL)))
+    if problem.devices == 1:
+        return (replicas,)
     return (
-        _baseline(problem, "ddp", _fitting(problem, Pins(zero=0, forbid=_NO_MODEL))),
+        replicas,
         _baseline(problem, "fsdp", _fitting(problem, Pins(zero=3, forbid=_NO_MODEL))),
         _baseline(problem, "rule of thumb", *(_tried(problem, guide) for guide in GUIDES)),
     )

@@ -123,7 +123,7 @@ def _on_device(weight: Any, device: torch.device) -> torch.Tensor:
 
 
 def _scalar(value: Any, what: str, output: Any) -> torch.Tensor:
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and value == 0:
         # Where nothing counts, a loss may give the number 0.
         made = next((one for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor)), None)
         value = torch.full((), float(value), dtype=torch.float64, device=None if made is None else made.device)
