@@ -25,8 +25,8 @@ from trimaran.graph.types import OUTSIDE, Graph, Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.critical_path import Bottleneck
 from trimaran.planner.epoch import EpochData
+from trimaran.planner.explanation.critical_path import Bottleneck
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search

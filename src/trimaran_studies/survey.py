@@ -22,7 +22,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.machine.find import find_machine
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.contrast import is_believed_slower
+from trimaran.planner.explanation.contrast import is_believed_slower
 from trimaran.planner.pins import NO_PINS, Pins, kinds_of
 from trimaran.planner.problem import Problem, arrange, assess_split, lack_of_memory, split_for
 from trimaran.planner.space import enumerate_strategies

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.property.test_simulator_laws import Case, cases
 
-from trimaran.planner.critical_path import Part, critical_path, parts_of
+from trimaran.planner.explanation.critical_path import Part, critical_path, parts_of
 from trimaran.simulator.engine import simulate
 
 

@@ -8,8 +8,8 @@ from tests.raising import raises
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_bytes, parse_flops, parse_power, parse_rate, parse_seconds
 from trimaran.networks.names import parse_network
+from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.pins import parse_pins
-from trimaran.planner.what_if import parse_change
 from trimaran.planning.requests import parse_counts
 from trimaran.program.strategy import read_recompute, read_strategy
 from trimaran.rehearsal.allocator import Settings

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from trimaran.base.timeline import Timeline
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.critical_path import Bottleneck, bottleneck, critical_path
 from trimaran.planner.epoch import EpochData, extra_parts
+from trimaran.planner.explanation.critical_path import Bottleneck, bottleneck, critical_path
 from trimaran.planner.memory_plans import Squeezes, squeezed
 from trimaran.pricing.program import can_fold, price
 from trimaran.pricing.tables import CostTable

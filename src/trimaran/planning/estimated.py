@@ -34,7 +34,7 @@ from trimaran.machine.find import find_machine
 from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import MODEL_ERROR
-from trimaran.planner.exchange_doubt import doubts_of_exchange
+from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
 from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory

@@ -11,8 +11,8 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.exchange_doubt import doubts_of_exchange
-from trimaran.planner.explain import (
+from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
+from trimaran.planner.explanation.explain import (
     AnalyticalCase,
     Case,
     Explanation,
@@ -23,13 +23,13 @@ from trimaran.planner.explain import (
     pins_of_kind,
     read_family,
 )
+from trimaran.planner.explanation.remedies import is_same
+from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem
-from trimaran.planner.remedies import is_same
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices
 from trimaran.planner.trials import Trials
-from trimaran.planner.what_if import parse_change
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
 from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import as_planned_there, load_plan_there, on_its_machine, search_within_memory

@@ -20,10 +20,10 @@ from trimaran.features.training.rank import Epoch, RankResult, RunDirectory
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.explain import SimulatedCase, explain, read_family
+from trimaran.planner.explanation.explain import SimulatedCase, explain, read_family
+from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
-from trimaran.planner.what_if import parse_change
 from trimaran.planning.documents import plan_document
 from trimaran.planning.explanation import Explained
 from trimaran.planning.plan_files import predict

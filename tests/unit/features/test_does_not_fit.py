@@ -13,9 +13,9 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.features.memory_fit.estimate import estimate_memory
 from trimaran.features.scaling import predict_scaling
 from trimaran.machine.find import find_machine
-from trimaran.planner.contrast import dissect
+from trimaran.planner.explanation.contrast import dissect
+from trimaran.planner.explanation.remedies import remedies_for
 from trimaran.planner.problem import assess
-from trimaran.planner.remedies import remedies_for
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.report.memory import memory_document, parts_table
 from trimaran.report.scaling import ScalingStudy, plot, print_study, study_document

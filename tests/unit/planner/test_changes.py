@@ -8,10 +8,10 @@ from tests import builders
 from tests.builders import GRADIENT_BYTES, UPDATE_MS, exact, flat, problem, proportional
 from tests.raising import raises
 
+from trimaran.planner.explanation.remedies import Outcome, default_changes, outcome_of
+from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.problem import Problem, assess
-from trimaran.planner.remedies import Outcome, default_changes, outcome_of
 from trimaran.planner.search import search
-from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.curves import at_size
 from trimaran.program.strategy import Strategy
 

@@ -17,11 +17,11 @@ from trimaran.graph.types import Graph
 from trimaran.planner.bounds import bound
 from trimaran.planner.candidates import evaluate
 from trimaran.planner.choice import is_plain, is_reference, simplicity
-from trimaran.planner.contrast import conclude, dissect
-from trimaran.planner.explain import imagine, read_family
+from trimaran.planner.explanation.contrast import conclude, dissect
+from trimaran.planner.explanation.explain import imagine, read_family
+from trimaran.planner.explanation.remedies import remedies_for
 from trimaran.planner.pins import NO_OPT_IN, OPT_IN, Pins, kinds_of, parse_pins
 from trimaran.planner.problem import Problem
-from trimaran.planner.remedies import remedies_for
 from trimaran.planner.result import said_of_compression
 from trimaran.planner.search import prices, search
 from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor

@@ -6,8 +6,8 @@ import pytest
 from tests import builders
 from tests.builders import UPDATE_MS, of_gradients, problem
 
-from trimaran.planner.contrast import Anatomy, binding, dissect
-from trimaran.planner.critical_path import GROUPS, Part, bottleneck
+from trimaran.planner.explanation.contrast import Anatomy, binding, dissect
+from trimaran.planner.explanation.critical_path import GROUPS, Part, bottleneck
 from trimaran.planner.problem import assess
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind

@@ -6,7 +6,7 @@ from tests import builders
 from tests.builders import problem
 
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.exchange_doubt import doubts_of_exchange, exchange_interval
+from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange, exchange_interval
 from trimaran.planner.problem import Problem, assess
 from trimaran.pricing.types import Cost
 

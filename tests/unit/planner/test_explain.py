@@ -6,11 +6,11 @@ import pytest
 from tests import builders
 from tests.builders import UPDATE_MS, flat, problem, proportional
 
-from trimaran.planner.critical_path import Part
-from trimaran.planner.explain import Explanation, SimulatedCase, explain, read_family
+from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.explanation.explain import Explanation, SimulatedCase, explain, read_family
+from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search
-from trimaran.planner.what_if import parse_change
 from trimaran.pricing.tables import StepCosts
 from trimaran.program.strategy import Strategy
 

@@ -6,7 +6,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.planner.explain import imagine, read_family
+from trimaran.planner.explanation.explain import imagine, read_family
 from trimaran.program.strategy import Strategy
 
 ONE = builders.strategy()

@@ -4,7 +4,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.planner.contrast import dissect
+from trimaran.planner.explanation.contrast import dissect
 from trimaran.planner.pins import NO_PINS, Pins, parse_pins
 from trimaran.planner.problem import Problem, assess
 from trimaran.planner.search import search

@@ -13,12 +13,12 @@ from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.memory_plans import squeeze
 from trimaran.planner.pins import NO_PINS, pins_of_strategy
 from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
 from trimaran.planner.result import Search
 from trimaran.planner.search import search
-from trimaran.planner.what_if import changed, parse_change
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program.memory import KEEP_ALL
 from trimaran.program.types import Kind

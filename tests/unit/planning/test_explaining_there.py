@@ -9,8 +9,8 @@ from tests import builders
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
+from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.problem import assess
-from trimaran.planner.what_if import changed, parse_change
 from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned

@@ -19,10 +19,10 @@ from trimaran.cli.views.plans import (
 )
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
-from trimaran.planner.contrast import Anatomy, Contrast, binding, groups
-from trimaran.planner.critical_path import Part
-from trimaran.planner.explain import Alternative, alternative
-from trimaran.planner.remedies import Outcome
+from trimaran.planner.explanation.contrast import Anatomy, Contrast, binding, groups
+from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.explanation.explain import Alternative, alternative
+from trimaran.planner.explanation.remedies import Outcome
 from trimaran.planning.documents import (
     goal_of_plan,
     head_document,

@@ -21,8 +21,8 @@ from trimaran.measure.others import busy_note
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, shown, simplicity
-from trimaran.planner.contrast import binding
-from trimaran.planner.critical_path import INPUT_PIPELINE
+from trimaran.planner.explanation.contrast import binding
+from trimaran.planner.explanation.critical_path import INPUT_PIPELINE
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Cause, Rejection

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.explanation.what_if import Change, changed
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
-from trimaran.planner.what_if import Change, changed
 from trimaran.planning.analytical import decoder_shape, is_traceable
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import longest_chain_s, one_device

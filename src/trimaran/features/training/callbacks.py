@@ -14,7 +14,7 @@ heard by all. Whether weights have changed is seen by sums of their bits: after 
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ class Callbacks:
         *,
         rank: int,
         world_size: int,
-        data: Callable[[], int] = lambda: -1,
+        data: Callable[[], int],
     ) -> None:
         self._job, self._strategy, self._executor = job, strategy, executor
         self._rank, self._alone, self._data = rank, world_size == 1, data
@@ -112,9 +112,9 @@ class Callbacks:
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         self._held_before = self._values()
-        self._guard = self._refused()
-        self._guard.__enter__()
+        self._refusing = ExitStack()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
+        self._refusing.enter_context(self._refused())
 
     def _set_by_callbacks(self) -> Iterator[Settable]:
         """Numbers of the model and the loss whose names the code of the callbacks sets."""
@@ -402,7 +402,7 @@ class Callbacks:
 
     def close(self) -> None:
         """Give the model back."""
-        self._guard.__exit__(None, None, None)
+        self._refusing.close()
 
     @contextmanager
     def _refused(self) -> Iterator[None]:

@@ -1134,7 +1134,7 @@ def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
     program, rounds = problem.program, microbatches // stages
     if not microbatches % stages or not rounds:
         return stages if rounds else 0
-    if problem.shape.experts is not None and not _is_awkward(problem.batch):
+    if problem.shape.experts is not None and not _has_large_prime(problem.batch):
         return 0
     if program.eager is not None:
         return 0 if microbatches % rounds else microbatches // rounds
@@ -1142,11 +1142,11 @@ def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
 
 
 @functools.cache
-def _is_awkward(batch: int) -> bool:
+def _has_large_prime(batch: int) -> bool:
     """Whether a batch has a prime factor above seven.
 
     Example:
-        >>> [_is_awkward(batch) for batch in (1024, 840, 608)]
+        >>> [_has_large_prime(batch) for batch in (1024, 840, 608)]
         [False, False, True]
     """
     for prime in (2, 3, 5, 7):

@@ -273,17 +273,7 @@ def with_buffers(
     if usual:
         buffers, share = sum(COMMUNICATOR_BYTES) // 2, sum(_FRAGMENTS) / 2
     moved = memory.activations + memory.transient
-    return RankMemory(
-        stage=memory.stage,
-        weights=memory.weights,
-        gradients=memory.gradients,
-        optimizer=memory.optimizer,
-        activations=memory.activations,
-        transient=memory.transient,
-        workspace=memory.workspace,
-        buffers=_groups(degrees) * buffers,
-        fragments=int(share * moved),
-    )
+    return replace(memory, buffers=_groups(degrees) * buffers, fragments=int(share * moved))
 
 
 def need_of(memory: RankMemory, degrees: Degrees) -> Need:

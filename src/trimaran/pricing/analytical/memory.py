@@ -573,7 +573,6 @@ def state_bytes(
         Each of them [bytes].
     """
     level, keeping = degrees.zero, keeping.of(degrees)
-
     share, experts_share = (degrees.state_ranks, degrees.expert_state_ranks) if level else (1, 1)
 
     def sharded(nbytes: float, threshold: int) -> int:

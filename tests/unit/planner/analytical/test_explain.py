@@ -7,8 +7,8 @@ from tests.unit.planner.analytical.test_search import LLAMA, WIDE
 
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
-from trimaran.planner.contrast import binding, groups
-from trimaran.planner.explain import AnalyticalCase, Explanation, explain, pins_of_kind
+from trimaran.planner.explanation.contrast import binding, groups
+from trimaran.planner.explanation.explain import AnalyticalCase, Explanation, explain, pins_of_kind
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.shapes import TransformerShape
 

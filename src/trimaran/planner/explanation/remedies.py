@@ -13,12 +13,12 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.critical_path import INPUT_PIPELINE, Part
+from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Part
+from trimaran.planner.explanation.what_if import Change, changed
 from trimaran.planner.input_pipeline import changed_loading, limit_there, loading_changes
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
 from trimaran.planner.search import search
 from trimaran.planner.space import METHODS, bucket_sizes, may_be_compressed, samples_factor, unplaced
-from trimaran.planner.what_if import Change, changed
 from trimaran.pricing.gradient_compression import is_priced
 from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.program.strategy import Strategy

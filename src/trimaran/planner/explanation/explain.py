@@ -31,14 +31,14 @@ from trimaran.planner.analytical.candidates import AnalyticalCandidate, Analytic
 from trimaran.planner.analytical.search import fastest
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option
-from trimaran.planner.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
+from trimaran.planner.explanation.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
+from trimaran.planner.explanation.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
+from trimaran.planner.explanation.what_if import Change
 from trimaran.planner.pins import Pins, pins_of_strategy, spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
-from trimaran.planner.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import METHODS, Rejection, unplaced
-from trimaran.planner.what_if import Change
 from trimaran.program.gradients import Compression
 from trimaran.program.strategy import Strategy, said_by
 

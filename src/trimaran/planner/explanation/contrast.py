@@ -18,7 +18,7 @@ from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
-from trimaran.planner.critical_path import INPUT_PIPELINE, Leg, Part, covered, critical_path, parts_of
+from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Leg, Part, covered, critical_path, parts_of
 from trimaran.planner.problem import Problem, costs_of
 
 # A difference below this share of the step is not worth a word.

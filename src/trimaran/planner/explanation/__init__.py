@@ -1,0 +1,1 @@
+"""Why a plan takes as long as it does, and what would change it."""
