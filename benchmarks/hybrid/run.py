@@ -45,7 +45,9 @@ from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
 from trimaran.program.plan import Plan, read_plan  # noqa: E402
 from trimaran.program.text import format_program  # noqa: E402
 
-JOBS = ("digits", "digits-branches", "wide")
+OWN = f"{Path(__file__).with_name('jobs.py')}:"
+JOBS = {"digits": "digits", "large-head": OWN + "large_head", "two-towers": OWN + "two_towers"}
+"""Names in the result, and how each is found; others are names of jobs."""
 LINKS = ("", "1Gb/s", "200Mb/s")
 _REPLICAS = ("--pp", "1", "--tp", "1", "--zero", "0")
 _STAGES = ("--pp", "2", "--tp", "1", "--forbid", "placement")
@@ -87,7 +89,7 @@ class Trained:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", nargs="+", default=JOBS)
+    parser.add_argument("--jobs", nargs="+", default=list(JOBS))
     parser.add_argument("--links", nargs="+", default=LINKS, help='such as 1Gb/s; "" is no limit')
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--seeds", type=int, default=12, help="trainings of each way")
@@ -121,7 +123,7 @@ def measure_curve(job: str, arguments: argparse.Namespace, folder: Path) -> Path
     path = folder / f"{job}-curve.json"
     if not path.exists():
         command(
-            "converge", job, "--batches", arguments.batches, "--repeats", str(arguments.repeats), "--output", str(path),
+            "converge", JOBS.get(job, job), "--batches", arguments.batches, "--repeats", str(arguments.repeats), "--output", str(path),
             "--json", folder=folder,
         )  # fmt: skip
     return path
@@ -170,7 +172,7 @@ def plan(job: str, way: str, link: str, curve: Path, arguments: argparse.Namespa
     output.unlink(missing_ok=True)
     try:
         command(
-            "plan", job, "--objective", "time", "--curve", str(curve), "--devices", str(ranks), *pins,
+            "plan", JOBS.get(job, job), "--objective", "time", "--curve", str(curve), "--devices", str(ranks), *pins,
             "--execution", "eager", "--workers", "0", *(["--link", link] if link else []),
             *(["--oversubscribe"] if arguments.oversubscribe else []), "--output", str(output), "--json", folder=folder,
         )  # fmt: skip
@@ -184,7 +186,7 @@ def plan(job: str, way: str, link: str, curve: Path, arguments: argparse.Namespa
 
 def training(job: str, chosen: Plan, seed: int, target: float) -> Training:
     """One training of a plan, as ranks take it."""
-    source = source_as_planned(chosen, JobSource(reference=job, seed=seed))
+    source = source_as_planned(chosen, JobSource(reference=JOBS.get(job, job), seed=seed))
     made = source.make()
     evaluation = lower_evaluation(capture(made).graph, chosen.strategy, batch=made.global_batch_size)
     return source, chosen, format_program(evaluation), Limits(target=target, epochs=MAX_EPOCHS)

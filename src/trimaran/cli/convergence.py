@@ -18,6 +18,8 @@ from trimaran.cli.options import (
     PrecisionName,
     Reference,
     Runs,
+    SequenceTokens,
+    with_sequence,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
@@ -205,6 +207,7 @@ def crossover(
         ),
     ] = None,
     precision: PrecisionName = None,
+    sequence: SequenceTokens = None,
     software: MachineSoftware = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -218,7 +221,7 @@ def crossover(
         check_plot(plot)
         with progress_shown() as progress:
             found = find_crossover(
-                job,
+                with_sequence(job, sequence),
                 cluster=cluster,
                 devices=parse_devices(devices, cluster=cluster, usual="8..1024"),
                 widths=parse_counts(widths, what="widths"),

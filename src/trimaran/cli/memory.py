@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json, PrecisionName, Reference, Trace
+from trimaran.cli.options import Json, PrecisionName, Reference, SequenceTokens, Trace, with_sequence
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -44,6 +44,7 @@ def memory(
         ),
     ] = None,
     precision: PrecisionName = None,
+    sequence: SequenceTokens = None,
     policy: Annotated[
         Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")
     ] = Policy.OURS,
@@ -99,7 +100,7 @@ def memory(
 
         with progress_shown() as progress:
             study = estimate_memory(
-                job,
+                with_sequence(job, sequence),
                 device=device,
                 batch=batch,
                 budget=budget,

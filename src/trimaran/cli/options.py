@@ -155,6 +155,10 @@ SequenceLength = Annotated[
         "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
     ),
 ]
+SequenceTokens = Annotated[
+    int | None,
+    typer.Option("--sequence", help="Tokens of a sequence.", min=1, show_default="the job's"),
+]
 MachineName = Annotated[
     str,
     typer.Option(
@@ -255,6 +259,23 @@ def said_of_growth(request: "PlanRequest", asked: str | None) -> "PlanRequest":
     """
     note_growth(request.cluster, asked)
     return request
+
+
+def with_sequence(job: str, tokens: int | None) -> str:
+    """The reference of a job with sequences of another length, as users may write it themselves.
+
+    Args:
+        job: its reference
+        tokens: of a sequence; None: the job's
+
+    Raises:
+        InputError: the job has no such option
+    """
+    if tokens is None:
+        return job
+    from trimaran.planning.workloads import in_full
+
+    return in_full(job, {"sequence": str(tokens)})
 
 
 def note_growth(cluster: str, asked: str | None) -> None:

@@ -14,9 +14,11 @@ from trimaran.cli.options import (
     Plot,
     PrecisionName,
     Reference,
+    SequenceTokens,
     Workers,
     grouped,
     note_growth,
+    with_sequence,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
@@ -62,6 +64,7 @@ def scale(
         str | None, typer.Option("--global-batch", help="Old spelling of --batch.", hidden=True)
     ] = None,
     precision: PrecisionName = None,
+    sequence: SequenceTokens = None,
     software: MachineSoftware = None,
     measured: Annotated[
         str | None,
@@ -113,7 +116,7 @@ def scale(
         batches, mode, spelled = parse_scaled_batches(batch, local_batch, global_batch=global_batch, strong=strong)
         with progress_shown() as progress:
             found = predict_scaling(
-                job,
+                with_sequence(job, sequence),
                 cluster=cluster,
                 devices=parse_devices(devices, cluster=cluster, usual="1,2,4,8"),
                 local_batch=batches if mode == "weak" else None,

@@ -89,20 +89,24 @@ def make_request(
     given = dict(options or {})
     asked = given.pop("optimizer", None)
     return Request(
-        reference=_in_full(reference, given),
+        reference=in_full(reference, given),
         precision="fp32" if computed == "tf32" else computed,
         optimizer=(optimizer or asked or "").lower(),
     )
 
 
-def _in_full(reference: str, options: Mapping[str, str]) -> str:
+def in_full(reference: str, options: Mapping[str, str]) -> str:
     """One spelling of a reference, with options behind it.
+
+    Args:
+        reference: of a job
+        options: of the job, such as {"sequence": "512"}
 
     Raises:
         InputError: the job has no such option, or no such value of it
 
     Example:
-        >>> _in_full("ResNet50", {"image": "32"}), _in_full("models/config.json", {"sequence": "64"})
+        >>> in_full("ResNet50", {"image": "32"}), in_full("models/config.json", {"sequence": "64"})
         ('resnet50:image=32', 'models/config.json:sequence=64')
     """
     network = parse_network(reference)

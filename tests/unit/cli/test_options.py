@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from trimaran.base.errors import InputError
 from trimaran.cli import app
-from trimaran.cli.options import PinOptions, PlanOptions, RequestOptions, RunOptions, SearchOptions, TargetOptions
+from trimaran.cli.options import (
+    PinOptions,
+    PlanOptions,
+    RequestOptions,
+    RunOptions,
+    SearchOptions,
+    TargetOptions,
+    with_sequence,
+)
 from trimaran.planner.pins import parse_pins
 from trimaran.planning.requests import parse_request, parse_target
 
@@ -55,3 +64,17 @@ def test_train_is_refused_where_a_launcher_has_started_several(launcher: str, va
     assert done.exit_code == 2
     error = json.loads(done.stdout)["error"]
     assert (error["code"], error["launcher"], error["size"]) == ("train.started-by-launcher", launcher, 2)
+
+
+@pytest.mark.parametrize("command", ["plan", "price", "explain", "simulate", "memory", "scale", "crossover"])
+def test_commands_about_other_machines_take_the_length_of_a_sequence(command: str) -> None:
+    assert "--sequence" in CliRunner().invoke(app, [command, "--help"]).output
+
+
+def test_a_length_is_an_option_of_the_job_and_only_of_jobs_that_have_it() -> None:
+    assert with_sequence("gpt2", None) == "gpt2"
+    assert with_sequence("GPT2:355m", 256) == "gpt2:355m:sequence=256"
+    assert with_sequence("models/config.json:sequence=64", 512) == "models/config.json:sequence=512"
+    for job in ("vgg16", "digits"):
+        with pytest.raises(InputError, match="sequence"):
+            with_sequence(job, 256)
