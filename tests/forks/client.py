@@ -222,7 +222,7 @@ def _jobs(arguments: Any) -> Iterator[str]:
 
 
 def _start(by: Server, number: int, folder: str, log: Path) -> runtime._Rank:
-    """What `runtime.ranks` does, with a fork."""
+    """What `launch.ranks` does, with a fork."""
     ours, theirs = socket.socketpair()
     variables = {name: value for name, value in os.environ.items() if name not in runtime._NOT_INHERITED}
     with theirs, log.open("wb") as output, Path(os.devnull).open("rb") as nothing:

@@ -17,9 +17,9 @@ has K cores for loading.
 
 The largest of the four bounds is reached where batches are made ahead of their step: then each worker always has
 work, and a quick microbatch compensates for a slow one. All but the first are the *period*: a lower bound on the
-step time. Where the rest of a step is shorter, `simulator.waits` adds the difference to the first load of the step as
-waiting. Ranks that load in line read at the same time, because they wait for each other once a step: each has to wait
-until all of them have had what they share.
+step time. Where the rest of a step is shorter, `simulator.engine.with_waits` adds the difference to the first load
+of the step as waiting. Ranks that load in line read at the same time, because they wait for each other once a step:
+each has to wait until all of them have had what they share.
 
 On a GPU the copy to the device comes on top of each load. Copied ahead, it overlaps compute, and is another bound:
 step >= m × the copy. There the thread only issues work, but keeps its core: K - ranks are left for W.

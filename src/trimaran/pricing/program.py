@@ -554,7 +554,7 @@ def can_fold(program: Program, strategy: Strategy, table: CostTable, cluster: Al
     """Whether the simulation of the first replica, or of the first node of them, gives the times of all.
 
     Args:
-        program: the lists of the first replica, or node (`program.lower_replica`)
+        program: the lists of the first replica, or node (`program.lowering.lower.lower_replica`)
         strategy: how many replicas there are, and on which devices
         table: measured costs
         cluster: the devices

@@ -246,7 +246,7 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
 
     Args:
         program: what each rank does; a group may have members that it lacks, which are taken to be like those it has
-            (`program.lower_replica`)
+            (`program.lowering.lower.lower_replica`)
         costs: what it costs
 
     Returns:

@@ -1,8 +1,8 @@
 """Remedies for a script that was observed, each with the time that it would save.
 
-A step is split into parts that sum to it (`measure.observe.Parts`). A remedy says what the step would be without some
-share of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update, on a copy of
-the model that was timed again. The limiter of the script is what the best remedy acts on.
+A step is split into parts that sum to it (`measure.observe.records.Parts`). A remedy says what the step would be
+without some share of a part, so its gain is arithmetic on the parts; for larger batches and other forms of the update,
+on a copy of the model that was timed again. The limiter of the script is what the best remedy acts on.
 
     loader            T' = max(T − load + arrival, load / workers, processor time / cores)
     exchange          T' = T − (exchange + update) (1 − 1/k)            accumulated over k steps

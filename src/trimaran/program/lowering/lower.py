@@ -455,8 +455,8 @@ def lower_replica(graph: Graph, strategy: Strategy, *, batch: int, clip: bool = 
 
     With a hierarchical all-reduce these are the lists of the first node: its replicas do not all do the same.
 
-    Where all replicas do the same, this says as much as the whole program, and `simulator.simulate` takes it: members
-    of a group that are not there are taken to arrive when those do that are.
+    Where all replicas do the same, this says as much as the whole program, and `simulator.engine.simulate` takes it:
+    members of a group that are not there are taken to arrive when those do that are.
 
     Args:
         graph: the job

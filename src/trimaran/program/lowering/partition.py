@@ -46,7 +46,7 @@ def partition_graph(
 
     Args:
         graph: the graph
-        parts: the operations of each segment (`program.segment_ops`)
+        parts: the operations of each segment (`segment_ops`)
         microbatch: samples of a microbatch
         shards: bytes that one rank holds of each parameter of which it holds a share
 
