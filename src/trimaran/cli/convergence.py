@@ -191,13 +191,14 @@ def crossover(
                 software=software,
                 progress=progress,
             )
+        document = crossover_document(found)
         if plot is not None:
-            from trimaran.report.crossover import plot as draw
+            from trimaran.features.report_page.study import drawing_of
             from trimaran.report.svg import write_drawing
 
-            write_drawing(plot, draw(found))
+            write_drawing(plot, drawing_of(document))
         if as_json:
-            print_json(crossover_document(found))
+            print_json(document)
         else:
             from trimaran.report.crossover import print_crossover
 

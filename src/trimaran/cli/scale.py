@@ -100,13 +100,14 @@ def scale(
             )
         note_growth(found.cluster, cluster)
         found = replace(found, notes=(*spelled, *found.notes))
+        document = study_document(found)
         if plot is not None:
-            from trimaran.report.scaling import plot as draw
+            from trimaran.features.report_page.study import drawing_of
             from trimaran.report.svg import write_drawing
 
-            write_drawing(plot, draw(found))
+            write_drawing(plot, drawing_of(document))
         if as_json:
-            print_json(study_document(found))
+            print_json(document)
         else:
             from trimaran.report.scaling import print_study
 

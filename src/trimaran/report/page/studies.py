@@ -417,6 +417,10 @@ class _Way(msgspec.Struct):
     workers: Count = 0
     model_parallel_width: Count = 1
 
+    @property
+    def samples_per_s(self) -> float:
+        return self.global_batch_size / self.step_time_s if self.step_time_s else 0.0
+
 
 class _CrossRow(msgspec.Struct):
     devices: Count
@@ -425,6 +429,19 @@ class _CrossRow(msgspec.Struct):
     likely: Positive | None
     data_parallel: _Way
     hybrid: _Way
+
+    @property
+    def ahead_by(self) -> float:
+        """Time of data parallelism by that of the hybrid: to the target, or without a curve for a sample."""
+        if self.speedup_over_dp is not None:
+            return self.speedup_over_dp
+        return self.hybrid.samples_per_s / self.data_parallel.samples_per_s if self.data_parallel.samples_per_s else 0.0
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Its 90 % interval; both at the value where that has none."""
+        low, high = self.speedup_interval or (None, None)
+        return self.ahead_by if low is None else low, self.ahead_by if high is None else high
 
 
 class _Crossing(msgspec.Struct):
@@ -479,14 +496,13 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     paper = [one.crossover_devices for one in found.crossings if one.basis == "paper" and one.crossover_devices]
     if paper and found.curve is not None:
         verdict += f" In paper mode (fixed local batch, SE = 1) the hybrid is ahead from {min(paper)} devices on."
-    sections = [_speedups(found.crossings)] if found.curve is not None else []
     return StudyPage(
         kind="Crossover study",
         title=f"{found.job} on {found.cluster}",
         verdict=verdict,
         facts=[("precision", found.precision), ("software", found.software)]
         + ([("curve", found.curve.name)] if found.curve else []),
-        sections=_kept(*sections, _times_to_accuracy(ours), _reasons(found.crossings)),
+        sections=_kept(_speedups(found.crossings, found.curve), _times_to_accuracy(ours), _reasons(found.crossings)),
         absent=[]
         if found.curve is not None
         else [
@@ -502,16 +518,18 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     )
 
 
-def _speedups(crossings: Sequence[_Crossing]) -> Section:
+def _speedups(crossings: Sequence[_Crossing], curve: _UsedCurve | None) -> Section | None:
+    """How much sooner the hybrid reaches the target, or without a curve how many more samples a second it does."""
     series, rows = [], []
     for one in crossings:
-        known = [row for row in one.rows if row.speedup_over_dp]
+        known = [row for row in one.rows if row.ahead_by]
         name = f"width {one.model_parallel_width}, {'paper mode' if one.basis == 'paper' else 'ours'}"
         series.append(
             Series(
                 name=name,
-                points=[(float(row.devices), row.speedup_over_dp or 0.0) for row in known],
-                says=[f"{name}, {row.devices} devices: {row.speedup_over_dp:.3f}" for row in known],
+                points=[(float(row.devices), row.ahead_by) for row in known],
+                ends=[row.ends for row in known],
+                says=[f"{name}, {row.devices} devices: {row.ahead_by:.3f}" for row in known],
                 colour=SERIES_COLOURS[(one.model_parallel_width.bit_length() - 2) % 5],
                 dashed=one.basis == "paper",
                 hollow=one.basis == "paper",
@@ -522,29 +540,34 @@ def _speedups(crossings: Sequence[_Crossing]) -> Section:
                 str(one.model_parallel_width),
                 _BASES.get(one.basis, one.basis),
                 f"{row.devices:,}",
-                f"{row.speedup_over_dp:.3f}",
+                f"{row.ahead_by:.3f}",
                 "–" if row.speedup_interval is None else _ends(row.speedup_interval),
                 "–" if row.likely is None else f"{row.likely:.0%}",
             )
             for row in known
         ]
+    if not rows:
+        return None
     counts = sorted({float(row.devices) for one in crossings for row in one.rows})
+    compared = "time to accuracy, data parallelism / hybrid"
+    what, above = "speedup over data parallelism", "Above 1 the hybrid reaches the target sooner."
+    if curve is None:
+        compared = what = "samples a second, hybrid / data parallelism"
+        above = "Without a curve: above 1 the hybrid does more samples a second, which may need more epochs."
     svg = curve_chart(
         "Speed of hybrid over data parallelism",
         series,
         Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        Axis(title="time to accuracy, data parallelism / hybrid", log=True),
+        Axis(title=compared, log=True),
         limits=[Limit(name="as soon as data parallelism", at=1.0)],
     )
     table = DataTable(
-        columns=("width", "basis", "devices", "speedup over data parallelism", "90 % interval", "likely ahead"),
-        rows=rows,
-        words=frozenset({1}),
+        columns=("width", "basis", "devices", what, "90 % interval", "likely ahead"), rows=rows, words=frozenset({1})
     )
     return Section(
         id="crossover",
         title="Crossover with model parallelism",
-        content=[Chart(svg=svg, table=table, caption="Above 1 the hybrid reaches the target sooner.")],
+        content=[Chart(svg=svg, table=table, caption=above)],
     )
 
 
