@@ -13,10 +13,11 @@ import msgspec
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.machine.catalog import catalog
 from trimaran.program.plan import Plan, against_baseline
-from trimaran.report.observation import ObservedRank
+from trimaran.report.observation import Observation
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -40,7 +41,7 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES, MemoryHelp, RehearsedCollectives, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.rehearsal import PURPOSES, MemoryHelp, Rehearsal, RehearsedRank, RehearsedStep, Trouble
 
 Pair = tuple[Real | None, Real | None]
 
@@ -72,16 +73,7 @@ class StudyPage:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Remedy(msgspec.Struct):
-    name: str
-    limiter: str
-    action: str
-    predicted_gain: Real
-    gain_interval: tuple[Real, Real]
-    basis: str = ""
-
-
-def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
+def _remedies(remedies: Sequence[Remedy]) -> Section | None:
     """What would help, with how sure that is."""
     if not remedies:
         return None
@@ -161,7 +153,7 @@ class _Scale(msgspec.Struct):
     software: str
     mode: str
     rows: list[_ScaleRow]
-    advice: list[_Remedy] = []
+    advice: list[Remedy] = []
     notes: list[str] = []
     source: str = ""
 
@@ -1118,25 +1110,6 @@ def _purposes_section(found: _MemoryStudy) -> Section:
 # Rehearsal
 
 
-class _Rehearsal(msgspec.Struct):
-    verdict: str
-    headline: str
-    script: list[str]
-    world: Count
-    cluster: str
-    device: str
-    memory_bytes: Count
-    ranks: list[RehearsedRank]
-    troubles: list[Trouble]
-    remedies: list[MemoryHelp]
-    agreement: str
-    collectives: list[RehearsedCollectives]
-    step: RehearsedStep | None
-    notes: list[str]
-    took_s: Positive = 0.0
-    calibration: dict[str, Any] | None = None
-
-
 _PURPOSE_COLOURS = (
     "var(--series-1)",
     "var(--series-2)",
@@ -1150,7 +1123,7 @@ _PURPOSE_COLOURS = (
 
 
 def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Rehearsal = plain
+    found: Rehearsal = plain
     script = shlex.join(found.script)
     before = "" if found.script[:1] == ["-m"] else "-- "
     return StudyPage(
@@ -1197,7 +1170,7 @@ def _troubles_section(troubles: Sequence[Trouble]) -> Section | None:
     return Section(id="troubles", title="What is wrong", content=content)
 
 
-def _rank_memory_section(found: _Rehearsal) -> Section | None:
+def _rank_memory_section(found: Rehearsal) -> Section | None:
     ranks = [one for one in found.ranks if one.reserved_bytes or one.allocated_bytes]
     if not ranks:
         return None
@@ -1271,7 +1244,7 @@ def _helps_section(helps: Sequence[MemoryHelp]) -> Section | None:
     return Section(id="remedies", title="What would help", content=[table])
 
 
-def _collectives_section(found: _Rehearsal) -> Section | None:
+def _collectives_section(found: Rehearsal) -> Section | None:
     if not found.collectives:
         words = [found.agreement] if found.agreement else []
         return Section(id="collectives", title="Collectives", content=[Words(lines=words)]) if words else None
@@ -1333,21 +1306,6 @@ def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
 # Observation of a script
 
 
-class _Observation(msgspec.Struct):
-    model: str
-    device: str
-    step_s: Positive
-    step_interval_s: tuple[Positive, Positive]
-    steps: Count
-    parts_s: dict[str, Positive]
-    ranks: list[ObservedRank]
-    memory_bytes: dict[str, Count]
-    limiter: str
-    remedies: list[_Remedy]
-    unseen: list[str]
-    doubt: str | None = None
-
-
 _OBSERVED = (
     ("FP", "var(--forward)"),
     ("BP", "var(--backward)"),
@@ -1372,7 +1330,7 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Observation = plain
+    found: Observation = plain
     low, high = found.step_interval_s
     verdict = f"{found.model} ({found.device}): {format_seconds(found.step_s)} a step, " + (
         f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
@@ -2048,7 +2006,7 @@ class StudyReader:
 
     command: str
     keys: frozenset[str]
-    content: type[msgspec.Struct]
+    content: type[Any]
     page: Callable[[Any, Sequence[Plan]], StudyPage]
 
 
@@ -2069,12 +2027,12 @@ READERS = (
         command="memory", keys=frozenset({"policies", "minimum_memory_bytes"}), content=_MemoryStudy, page=_memory_page
     ),
     StudyReader(
-        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=_Rehearsal, page=_rehearsal_page
+        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=Rehearsal, page=_rehearsal_page
     ),
     StudyReader(
         command="observe",
         keys=frozenset({"limiter", "unseen", "parts_s"}),
-        content=_Observation,
+        content=Observation,
         page=_observation_page,
     ),
 )
