@@ -141,8 +141,6 @@ class _ScaleRow(msgspec.Struct):
     fits: bool
     step_s: Positive
     card_bytes: Count = 0
-    forward_s: Positive = 0.0
-    backward_s: Positive = 0.0
 
 
 class _Scale(msgspec.Struct):
@@ -401,13 +399,9 @@ def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
 
 
 class _Way(msgspec.Struct):
-    devices: Count
-    local_batch_size: Count
     global_batch_size: Count
     step_time_s: Positive
     time_to_accuracy_s: Positive | None = None
-    workers: Count = 0
-    model_parallel_width: Count = 1
 
     @property
     def samples_per_s(self) -> float:
@@ -655,8 +649,6 @@ class _Point(msgspec.Struct):
     global_batch_size: Count
     amount: Positive
     interval: Pair
-    predicted: Positive
-    runs: Count = 1
     values: list[Positive] = []
 
 
@@ -666,9 +658,7 @@ class _Curve(msgspec.Struct):
     unit: str
     source: str
     e0: Positive
-    e0_interval: Pair
     b_crit: Positive | None
-    b_crit_interval: Pair
     points: list[_Point]
     warnings: list[str] = []
 
@@ -784,18 +774,13 @@ def _need_section(
 class _MeasuredPoint(msgspec.Struct):
     global_batch_size: Count
     epochs: Positive | None
-    fitted_epochs: Positive
     values: list[Positive]
-    runs: Count
-    failed: Count = 0
-    best_metric: Real | None = None
 
 
 class _Fitted(msgspec.Struct):
     unit: str
     e0: Positive
     b_crit: Positive | None
-    b_crit_interval: Pair
     points: list[_MeasuredPoint]
 
 
@@ -919,14 +904,11 @@ class _MemoryStudy(msgspec.Struct):
     gradient_bytes: Count
     keep_peak_bytes: Count
     minimum_memory_bytes: Count
-    lower_bound_s: Positive
-    kept_s: Positive
     fits: bool
     fits_without_plan: bool
     bottleneck: str
     policies: dict[str, _Policy]
     largest_batch: Count | None = None
-    largest_batch_without_plan: Count | None = None
     live_bytes: _Live | None = None
 
 
@@ -1532,7 +1514,6 @@ class _PlanDocument(msgspec.Struct):
     link: str | None = None
     sequence: Count | None = None
     memory_limit_bytes: Count | None = None
-    idle_devices: Count = 0
     candidates: list[_PlannedOption] = []
     front: list[_PlannedOption] = []
     baseline: _PlannedOption | None = None
