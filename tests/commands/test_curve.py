@@ -43,7 +43,7 @@ def test_a_curve_file_and_a_drawing_are_written(tmp_path: Path) -> None:
     assert max(len(line.rstrip()) for line in printed.splitlines()) <= 80
     drawing = ElementTree.parse(tmp_path / "mine.svg").getroot()
     dots = [shape for shape in drawing.iter() if shape.tag.endswith("circle")]
-    assert len(dots) == 5 * 4 + 1
+    assert len(dots) == 5 * 4 + 2
     first, again = (
         json.loads(trimaran("curve", name, "--json", cwd=tmp_path).stdout) for name in ("runs.csv", "mine.toml")
     )

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from trimaran.rehearsal.launch import RankRun, run_ranks
+from trimaran.rehearsal.memory import read_memory
 from trimaran.rehearsal.request import Gpu, RankRequest
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -57,7 +58,7 @@ def check(runs: Sequence[RankRun], lines: Sequence[str]) -> None:
     for run in runs:
         assert run.status == 0, run.printed[-4000:]
         assert run.record.end.how in ("finished", "exit"), run.record.end
-        assert run.record.shortage is None
+        assert read_memory(run.record).short is None
         assert run.record.collectives
     printed = "\n".join(Path(run.request.output).read_text(errors="replace") for run in runs)
     for line in lines:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trimaran.base.decoding import Real
 from trimaran.base.errors import InputError
 
 Actor = Literal["plan", "script", "network"]
@@ -168,8 +169,8 @@ class Remedy:
     limiter: str
     name: str
     action: str
-    predicted_gain: float
-    gain_interval: tuple[float, float]
+    predicted_gain: Real
+    gain_interval: tuple[Real, Real]
     method: Method
     basis: str
     assumption: str = ""

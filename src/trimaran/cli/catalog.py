@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.following import following
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json
 
 
@@ -68,30 +68,19 @@ def clusters(
         typer.Argument(
             metavar="[NAME]",
             help='Draw one: "dgx1-v100", "dgx1-v100:4@ethernet-25g", "8xv100", "h200", or your TOML file.',
-            show_default=False,
         ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "Read a node from what `nvidia-smi topo -m` printed, or from NCCL's topology (NCCL_TOPO_DUMP_FILE).",
             "--import",
-            help="Read a node from what `nvidia-smi topo -m` printed, or from NCCL's topology (NCCL_TOPO_DUMP_FILE).",
-            show_default=False,
         ),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Which device the imported node has.", show_default=False)
-    ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(
-            "--network", help='Kind of the cards that `nvidia-smi` names, such as "ib-hdr".', show_default=False
-        ),
-    ] = None,
-    as_toml: Annotated[
-        bool, typer.Option("--toml", help="Write the node as a TOML file that you can correct.")
-    ] = False,
-    devices: Annotated[bool, typer.Option("--devices", help="List devices instead of machines.")] = False,
+    device: Annotated[str | None, option("Which device the imported node has.")] = None,
+    network: Annotated[str | None, option('Kind of the cards that `nvidia-smi` names, such as "ib-hdr".')] = None,
+    as_toml: Annotated[bool, option("Write the node as a TOML file that you can correct.", "--toml")] = False,
+    devices: Annotated[bool, option("List devices instead of machines.", "--devices")] = False,
     as_json: Json = False,
 ) -> None:
     """List machines of the catalog, or draw one: pairs, tree, rings, figures and where they come from."""

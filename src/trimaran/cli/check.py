@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
-from trimaran.cli.options import Batch, Json, Reference, Seed
+from trimaran.cli.options import Batch, Json, Reference, Seed, option
 from trimaran.cli.output import console, errors_reported, print_json
 
 
@@ -12,7 +10,7 @@ def check(
     job: Reference,
     batch: Batch = None,
     seed: Seed = None,
-    show_all: Annotated[bool, typer.Option("--all", help="List what is usual, too.")] = False,
+    show_all: Annotated[bool, option("List what is usual, too.", "--all")] = False,
     as_json: Json = False,
 ) -> None:
     """Say in seconds which kinds of plans train a job exactly as one process does, and why others would not."""

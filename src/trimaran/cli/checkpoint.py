@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from trimaran.cli.help import HelpedCommand, HelpedGroup, with_verbosity
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json
 
 checkpoint = typer.Typer(
@@ -26,9 +26,7 @@ Source = Annotated[
 ]
 TrustPickle = Annotated[
     bool,
-    typer.Option(
-        "--trust-pickle", help="Read files that are pickles (.pt, .bin, DCP); nothing that they name is called."
-    ),
+    option("Read files that are pickles (.pt, .bin, DCP); nothing that they name is called.", "--trust-pickle"),
 ]
 
 
@@ -69,32 +67,21 @@ def verify(path: Source, trust_pickle: TrustPickle = False, as_json: Json = Fals
 @with_verbosity
 def export(
     path: Source,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File or folder to write; it may not be there.", show_default=False)
-    ],
+    output: Annotated[Path, option("File or folder to write; it may not be there.", "--output", "-o")],
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            help="safetensors, pt (torch.save), dcp (torch.distributed.checkpoint) or huggingface (a folder). Not "
-            "needed where the name of the output ends in .safetensors or .pt.",
-            show_default=False,
+        option(
+            "safetensors, pt (torch.save), dcp (torch.distributed.checkpoint) or huggingface (a folder). Not "
+            "needed where the name of the output ends in .safetensors or .pt."
         ),
     ] = None,
-    with_optimizer: Annotated[
-        bool, typer.Option("--with-optimizer", help="The state of the optimizer too (pt, dcp).", show_default=False)
-    ] = False,
+    with_optimizer: Annotated[bool, option("The state of the optimizer too (pt, dcp).", "--with-optimizer")] = False,
     shard_size: Annotated[
-        str | None,
-        typer.Option("--shard-size", help="Largest file of a Hugging Face folder.", show_default="5GB", metavar="SIZE"),
+        str | None, option("Largest file of a Hugging Face folder.", usual="5GB", metavar="SIZE")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config",
-            help="File or folder with the config.json of a Hugging Face folder.",
-            show_default="the model's, where it has one",
-        ),
+        option("File or folder with the config.json of a Hugging Face folder.", usual="the model's, where it has one"),
     ] = None,
     trust_pickle: TrustPickle = False,
     as_json: Json = False,

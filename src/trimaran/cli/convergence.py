@@ -19,6 +19,7 @@ from trimaran.cli.options import (
     Reference,
     Runs,
     SequenceTokens,
+    option,
     with_sequence,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
@@ -31,27 +32,18 @@ def curve(
             metavar="[TABLE|NAME]",
             help="A CSV table (global_batch and epochs, samples or steps; optional run), a curve file, or a name of "
             "--list.",
-            show_default=False,
         ),
     ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", help='Say what these batches need: "512,4096", or "512..4096".', show_default=False),
-    ] = None,
+    at: Annotated[str | None, option('Say what these batches need: "512,4096", or "512..4096".')] = None,
     plot: Plot = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write a curve file (.toml or .json) that plans take.", show_default=False),
+        Path | None, option("Write a curve file (.toml or .json) that plans take.", "--output", "-o")
     ] = None,
-    network: Annotated[
-        str | None,
-        typer.Option("--network", help="Job that the curve holds for, kept in the curve file.", show_default=False),
-    ] = None,
+    network: Annotated[str | None, option("Job that the curve holds for, kept in the curve file.")] = None,
     samples_per_epoch: Annotated[
-        int | None,
-        typer.Option("--samples-per-epoch", help="Of the training data, where the table does not say.", min=1),
+        int | None, option("Of the training data, where the table does not say.", min=1)
     ] = None,
-    list_names: Annotated[bool, typer.Option("--list", help="List the curves of the catalog.")] = False,
+    list_names: Annotated[bool, option("List the curves of the catalog.", "--list")] = False,
     as_json: Json = False,
 ) -> None:
     """Fit a convergence curve: training that each global batch needs, with intervals, and how far to trust it."""
@@ -92,64 +84,41 @@ def converge(
     job: Reference,
     batches: Annotated[
         str | None,
-        typer.Option(
-            "--batches",
-            help='Global batches, such as "32,64,…,1024" or "32..1024".',
-            show_default="a quarter of the job's to eight times it",
+        option(
+            'Global batches, such as "32,64,…,1024" or "32..1024".', usual="a quarter of the job's to eight times it"
         ),
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            help="Value of the metric that is to be reached.",
-            show_default="the job's; else 99 % of what it reaches by itself",
-        ),
+        option("Value of the metric that is to be reached.", usual="the job's; else 99 % of what it reaches by itself"),
     ] = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Runs of each batch, each of another seed.", min=1)] = 3,
+    repeats: Annotated[int, option("Runs of each batch, each of another seed.", min=1)] = 3,
     rule: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Learning rate over that of the job's batch: linear, sqrt, constant, or FILE.py:function of the ratio.",
             "--lr-rule",
+            usual="sqrt for Adam and its kin, else linear",
             metavar="RULE",
-            help="Learning rate over that of the job's batch: linear, sqrt, constant, or FILE.py:function of the "
-            "ratio.",
-            show_default="sqrt for Adam and its kin, else linear",
         ),
     ] = None,
     warmup: Annotated[
-        float,
-        typer.Option("--warmup", help="Epochs over which the rate goes from the job's to that of the rule.", min=0.0),
+        float, option("Epochs over which the rate goes from the job's to that of the rule.", min=0.0)
     ] = 1.0,
     schedule: Annotated[
-        str,
-        typer.Option(
-            "--schedule", help='The job\'s own schedule, by samples: "job" as it is, "hold" without its decay.'
-        ),
+        str, option('The job\'s own schedule, by samples: "job" as it is, "hold" without its decay.')
     ] = "hold",
     max_epochs: Annotated[
-        float | None,
-        typer.Option(
-            "--max-epochs", help="A run that has not arrived by then stops.", show_default="four times the job's"
-        ),
+        float | None, option("A run that has not arrived by then stops.", usual="four times the job's")
     ] = None,
-    time_limit: Annotated[
-        str | None,
-        typer.Option("--time-limit", help='Of the whole command, such as "10min"; finished runs are kept.'),
-    ] = None,
-    evaluations: Annotated[int, typer.Option("--evaluations", help="Most evaluations of an epoch.", min=1)] = 4,
+    time_limit: Annotated[str | None, option('Of the whole command, such as "10min"; finished runs are kept.')] = None,
+    evaluations: Annotated[int, option("Most evaluations of an epoch.", min=1)] = 4,
     devices: Devices = None,
     microbatch: Annotated[
-        int | None,
-        typer.Option(
-            "--microbatch", help="Samples that a device takes at once.", min=1, show_default="the job's batch"
-        ),
+        int | None, option("Samples that a device takes at once.", usual="the job's batch", min=1)
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="The curve file, .json or .toml.", show_default="curve.json next to the runs"
-        ),
+        Path | None, option("The curve file, .json or .toml.", "--output", "-o", usual="curve.json next to the runs")
     ] = None,
     runs: Runs = None,
     as_json: Json = False,
@@ -192,20 +161,14 @@ def crossover(
     cluster: MachineName,
     devices: Annotated[
         str | None,
-        typer.Option(
-            "--devices",
-            help='Numbers of devices: "8..1024" in doublings, or "64,96,128".',
-            show_default="8..1024, as far as the cluster has them",
+        option(
+            'Numbers of devices: "8..1024" in doublings, or "64,96,128".',
+            usual="8..1024, as far as the cluster has them",
         ),
     ] = None,
-    widths: Annotated[str, typer.Option("--widths", help="Devices of a worker of the hybrid.")] = "2,4,8",
+    widths: Annotated[str, option("Devices of a worker of the hybrid.")] = "2,4,8",
     curve: CurveName = None,
-    local_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--local-batch", help="Samples of a worker in paper mode.  [default: the job's]", show_default=False
-        ),
-    ] = None,
+    local_batch: Annotated[int | None, option("Samples of a worker in paper mode.", usual="the job's")] = None,
     precision: PrecisionName = None,
     sequence: SequenceTokens = None,
     software: MachineSoftware = None,
@@ -231,13 +194,14 @@ def crossover(
                 software=software,
                 progress=progress,
             )
+        document = crossover_document(found)
         if plot is not None:
-            from trimaran.report.crossover import plot as draw
+            from trimaran.features.report_page.study import drawing_of
             from trimaran.report.svg import write_drawing
 
-            write_drawing(plot, draw(found))
+            write_drawing(plot, drawing_of(document))
         if as_json:
-            print_json(crossover_document(found))
+            print_json(document)
         else:
             from trimaran.report.crossover import print_crossover
 

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from trimaran.base.signals import Interrupted
-from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed
+from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed, option
 from trimaran.cli.output import console, errors_reported, is_verbose, print_json, progress_shown
 
 if TYPE_CHECKING:
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 def observe(
     command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- COMMAND...", help="What to run, such as: -- python train.py", show_default=False),
+        list[str] | None, typer.Argument(metavar="-- COMMAND...", help="What to run, such as: -- python train.py")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again/--not-again", help="Time a copy of the model on larger batches after the script.")
+        bool, option("Time a copy of the model on larger batches after the script.", "--again/--not-again")
     ] = True,
     as_json: Json = False,
 ) -> None:
@@ -94,52 +93,26 @@ def profile(
     batch: Batch = None,
     seed: Seed = None,
     by: Annotated[
-        Line | None,
-        typer.Option(
-            "--by", help="Without --stalls: what one line of the compute stands for.", show_default=Line.MODULE.value
-        ),
+        Line | None, option("Without --stalls: what one line of the compute stands for.", usual=Line.MODULE.value)
     ] = None,
     top: Annotated[
-        int | None,
-        typer.Option(
-            "--top", help="Without --stalls: lines of the compute that are shown.", min=1, show_default=str(_TOP)
-        ),
+        int | None, option("Without --stalls: lines of the compute that are shown.", usual=str(_TOP), min=1)
     ] = None,
     oversubscribe: Oversubscribe = False,
     link: Link = None,
     calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration",
-            help="Without --stalls: use the figures of this file of `trimaran calibrate`.",
-            show_default=False,
-        ),
+        Path | None, option("Without --stalls: use the figures of this file of `trimaran calibrate`.")
     ] = None,
     stalls: Annotated[
-        bool,
-        typer.Option(
-            "--stalls",
-            help="Run the job cold, cached and on synthetic data, and say what its steps wait for.",
-            show_default=False,
-        ),
+        bool, option("Run the job cold, cached and on synthetic data, and say what its steps wait for.", "--stalls")
     ] = False,
     steps: Annotated[
-        int | None,
-        typer.Option("--steps", help="With --stalls: steps of each way.", min=1, show_default="a few seconds of them"),
+        int | None, option("With --stalls: steps of each way.", usual="a few seconds of them", min=1)
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            help="With --stalls: processes of each rank that load.",
-            min=0,
-            show_default="as in the plan, or 0",
-        ),
+        int | None, option("With --stalls: processes of each rank that load.", usual="as in the plan, or 0", min=0)
     ] = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", help="With --stalls: run this plan instead of making one.", show_default=False),
-    ] = None,
+    plan: Annotated[Path | None, option("With --stalls: run this plan instead of making one.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show forward, backward, update and loading of a job, its memory, and its most expensive parts.

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from trimaran.cli.options import CurveName, Json, LoadingOptions, PinOptions, SearchOptions, Subject, grouped
+from trimaran.cli.options import CurveName, Json, LoadingOptions, PinOptions, SearchOptions, Subject, grouped, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 if TYPE_CHECKING:
@@ -20,22 +18,18 @@ def explain(
     loading: LoadingOptions,
     why_not: Annotated[
         list[str] | None,
-        typer.Option(
-            "--why-not",
-            help='Compare with the best of a kind: "pp", "dp2", "tp2", "fsdp", "placement", "compiled", "one device", '
-            '"pp2-gpipe-m4"; for a transformer on many devices also "ddp", "tp8-pp4-zero1". Repeatable.',
-            show_default=False,
+        option(
+            'Compare with the best of a kind: "pp", "dp2", "tp2", "fsdp", "placement", "compiled", "one device", '
+            '"pp2-gpipe-m4"; for a transformer on many devices also "ddp", "tp8-pp4-zero1". Repeatable.'
         ),
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option(
-            "--what-if",
-            help='Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "latency=0", "wire=x0.5", "interference=0", '
+        option(
+            'Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "latency=0", "wire=x0.5", "interference=0", '
             '"compute=x2", "load=0", "memory=8GiB", "devices=4"; several at once with commas between them. '
             "Repeatable.  "
-            "[default: a list of them]",
-            show_default=False,
+            "[default: a list of them]"
         ),
     ] = None,
     curve: CurveName = None,

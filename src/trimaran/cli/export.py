@@ -6,18 +6,14 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json
 
 
 def export(
     plan: Annotated[Path, typer.Argument(help="A plan, as `trimaran plan -o` writes it.", metavar="PLAN")],
-    to: Annotated[
-        str, typer.Option("--to", help="torchtitan, megatron, accelerate, or pytorch: a script.", show_default=False)
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the configuration to this file.", show_default=False)
-    ] = None,
+    to: Annotated[str, option("torchtitan, megatron, accelerate, or pytorch: a script.")],
+    output: Annotated[Path | None, option("Write the configuration to this file.", "--output", "-o")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a plan for another runtime, and list the settings that cannot be exported."""

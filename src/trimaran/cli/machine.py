@@ -9,7 +9,7 @@ import typer
 
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.units import format_count
-from trimaran.cli.options import Devices, Json
+from trimaran.cli.options import Devices, Json, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 if TYPE_CHECKING:
@@ -58,28 +58,14 @@ def _verdict(checks: "Sequence[Check]", missing: "Sequence[str]") -> str:
 def calibrate(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[JOB]...",
-            help="Measure these jobs too, so that planning them starts no process.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="[JOB]...", help="Measure these jobs too, so that planning them starts no process."),
     ] = None,
     devices: Devices = None,
     link: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--link",
-            help='Measure the links under this rate limit too, such as "1Gb/s"; may be repeated.',
-            show_default=False,
-        ),
+        list[str] | None, option('Measure the links under this rate limit too, such as "1Gb/s"; may be repeated.')
     ] = None,
-    repeats: Annotated[
-        int,
-        typer.Option("--repeats", help="Fresh runs of a small program that show the noise of repeated runs.", min=2),
-    ] = 5,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the calibration to this file too.", show_default=False)
-    ] = None,
+    repeats: Annotated[int, option("Fresh runs of a small program that show the noise of repeated runs.", min=2)] = 5,
+    output: Annotated[Path | None, option("Write the calibration to this file too.", "--output", "-o")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure devices, links and the noise of repeated runs; keep them for plans and comparisons."""

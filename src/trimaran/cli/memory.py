@@ -3,9 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
-from trimaran.cli.options import Json, PrecisionName, Reference, SequenceTokens, Trace, with_sequence
+from trimaran.cli.options import Json, PrecisionName, Reference, SequenceTokens, Trace, option, with_sequence
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -21,74 +19,54 @@ class Policy(StrEnum):
 
 def memory(
     job: Reference,
-    device: Annotated[
-        str, typer.Option("--device", help='Of the catalog, such as "titan-x" or "h200".', show_default=False)
-    ],
+    device: Annotated[str, option('Of the catalog, such as "titan-x" or "h200".')],
     batch: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Samples of a step on the device; on one device that is the global batch too.",
             "--local-batch",
             "--batch",
-            help="Samples of a step on the device; on one device that is the global batch too.",
+            usual="the job's",
             min=1,
-            show_default="the job's",
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(
-            "--budget",
-            help='Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
-            "[default: the whole card]",
-            show_default=False,
+        option(
+            'Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
+            "[default: the whole card]"
         ),
     ] = None,
     precision: PrecisionName = None,
     sequence: SequenceTokens = None,
-    policy: Annotated[
-        Policy, typer.Option("--policy", help="Whose plan is shown; all are in the table.")
-    ] = Policy.OURS,
-    slowdown: Annotated[
-        float, typer.Option("--slowdown", help="Most that a plan may cost for the largest batch, in percent.", min=0.0)
-    ] = 10.0,
-    largest_batch: Annotated[
-        bool, typer.Option("--largest-batch/--no-largest-batch", help="Look for the largest batch.")
-    ] = True,
+    policy: Annotated[Policy, option("Whose plan is shown; all are in the table.")] = Policy.OURS,
+    slowdown: Annotated[float, option("Most that a plan may cost for the largest batch, in percent.", min=0.0)] = 10.0,
+    largest_batch: Annotated[bool, option("Look for the largest batch.", "--largest-batch/--no-largest-batch")] = True,
     split: Annotated[
         str,
-        typer.Option(
-            "--split",
-            help='Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
-            'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.',
+        option(
+            'Modules that run in parts of the batch, such as "features:0-4:2" (children 0 to 4 of features, in 2 '
+            'parts); "auto": the fastest with which a plan fits a budget below the minimum memory; "none": none.'
         ),
     ] = "auto",
-    sharing: Annotated[
-        int,
-        typer.Option("--sharing", help="Devices in use on one host: they share a link to it, and its memory.", min=1),
-    ] = 1,
+    sharing: Annotated[int, option("Devices in use on one host: they share a link to it, and its memory.", min=1)] = 1,
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host",
-            help='Most that may lie on the host for this device, such as "128GiB".  [default: its part of four fifths '
+        option(
+            'Most that may lie on the host for this device, such as "128GiB".  [default: its part of four fifths '
             "of "
-            "the host's memory in the usual machine of the device]",
-            show_default=False,
+            "the host's memory in the usual machine of the device]"
         ),
     ] = None,
     codec: Annotated[
         str | None,
-        typer.Option(
-            "--codec",
-            help='Offloaded storages may be coded where that is faster: "sparse" (exact, after a ReLU; "sparse:2.6" '
-            'says how many times fewer bytes) or "bf16" (rounds).  [default: none]',
-            show_default=False,
+        option(
+            'Offloaded storages may be coded where that is faster: "sparse" (exact, after a ReLU; "sparse:2.6" '
+            'says how many times fewer bytes) or "bf16" (rounds).  [default: none]'
         ),
     ] = None,
-    storages: Annotated[bool, typer.Option("--storages", help="Show what becomes of each storage, and why.")] = False,
-    chart: Annotated[
-        bool, typer.Option("--chart", help="Draw live bytes over the step; with --json, write them.")
-    ] = False,
+    storages: Annotated[bool, option("Show what becomes of each storage, and why.", "--storages")] = False,
+    chart: Annotated[bool, option("Draw live bytes over the step; with --json, write them.", "--chart")] = False,
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:

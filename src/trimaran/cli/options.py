@@ -23,83 +23,80 @@ if TYPE_CHECKING:
     from trimaran.planner.pins import Pins
     from trimaran.planning.requests import Loading, PlanRequest
 
+
+def option(text: str, *names: str, usual: str | None = None, **more: Any) -> Any:
+    """An option for typer, in an annotation.
+
+    Args:
+        text: says what it is
+        names: by which it is given; none: the name of its parameter, `--local-batch` of `local_batch`
+        usual: what is taken where it is not given, in words; None: its default says that; "": nothing is said
+        more: of `typer.Option`
+    """
+    return typer.Option(*names, help=text, show_default=True if usual is None else usual or False, **more)
+
+
 Reference = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
         help="A built-in job or a network (see `trimaran jobs`), file.py:factory, or a Hugging Face config.json.",
-        show_default=False,
     ),
 ]
-Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file, or a job.", show_default=False)]
-Runs = Annotated[
-    Path | None, typer.Option("--runs", help="Folder of run directories.  [default: runs]", show_default=False)
-]
-Trace = Annotated[
-    Path | None, typer.Option("--trace", help="Write the timeline for a trace viewer.", show_default=False)
-]
-Plot = Annotated[Path | None, typer.Option("--plot", help="Draw the result into this SVG file.", show_default=False)]
+Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file, or a job.")]
+Runs = Annotated[Path | None, option("Folder of run directories.", usual="runs")]
+Trace = Annotated[Path | None, option("Write the timeline for a trace viewer.")]
+Plot = Annotated[Path | None, option("Draw the result into this SVG file.")]
 Devices = Annotated[
     int | None,
-    typer.Option("--devices", "-n", help="Most devices that may take part.  [default: all of this machine]", min=1),
+    option("Most devices that may take part.", "--devices", "-n", usual="all of this machine", min=1),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Seed of weights, order and dropout.", min=0)]
-Batch = Annotated[int | None, typer.Option("--batch", help="Samples of one update, over all devices.", min=1)]
-Memory = Annotated[
-    str | None, typer.Option("--memory", help='Memory that each device may use, such as "12GiB".', show_default=False)
-]
-Oversubscribe = Annotated[
-    bool, typer.Option("--oversubscribe", help="Allow more ranks than the machine has devices.", show_default=False)
-]
+Json = Annotated[bool, option("Print one JSON object instead of tables.", "--json")]
+Seed = Annotated[int | None, option("Seed of weights, order and dropout.", min=0)]
+Batch = Annotated[int | None, option("Samples of one update, over all devices.", min=1)]
+Memory = Annotated[str | None, option('Memory that each device may use, such as "12GiB".')]
+Oversubscribe = Annotated[bool, option("Allow more ranks than the machine has devices.", "--oversubscribe")]
 AcceptInexact = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Allow plans that train something else than one process with the whole batch; the difference is printed.",
         "--accept-inexact",
-        help="Allow plans that train something else than one process with the whole batch; the difference is printed.",
     ),
 ]
-PlanFile = Annotated[
-    Path | None, typer.Option("--plan", help="Run this plan instead of making one.", show_default=False)
-]
+PlanFile = Annotated[Path | None, option("Run this plan instead of making one.")]
 Link = Annotated[
     str | None,
-    typer.Option("--link", help='Rate limit of the links between local ranks, such as "1Gb/s".', show_default=False),
+    option('Rate limit of the links between local ranks, such as "1Gb/s".'),
 ]
 Gradients = Annotated[
     str | None,
-    typer.Option(
-        "--gradients",
-        help="Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, "
+    option(
+        "Of a transformer on many devices: type of gradients that microbatches add into and replicas exchange, "
         "fp32 or bf16.",
-        show_default="fp32; bf16 where only that fits",
+        usual="fp32; bf16 where only that fits",
     ),
 ]
 OptimizerStateName = Annotated[
     str | None,
-    typer.Option(
-        "--optimizer-state",
-        help="Of a transformer on many devices: what Adam keeps, fp32 (a copy and two moments), remainders (16 bits of "
+    option(
+        "Of a transformer on many devices: what Adam keeps, fp32 (a copy and two moments), remainders (16 bits of "
         "the copy), bf16-moments, precision-aware (both), or adam-8bit.",
-        show_default="fp32; others where only they fit",
+        usual="fp32; others where only they fit",
     ),
 ]
 Reserve = Annotated[
     str | None,
-    typer.Option(
-        "--reserve",
-        help='Of a transformer on many devices: memory of a device that stays free, such as "3GiB" or "5%"; in place '
-        "of assumed buffers of collectives and fragments of the allocator.",
-        show_default=False,
+    option(
+        'Of a transformer on many devices: memory of a device that stays free, such as "3GiB" or "5%"; in place '
+        "of assumed buffers of collectives and fragments of the allocator."
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        "--workers",
-        help="Processes of each rank that load its data during the training; 0: its own thread loads.",
+    option(
+        "Processes of each rank that load its data during the training; 0: its own thread loads.",
+        usual="what is worth it",
         min=0,
-        show_default="what is worth it",
     ),
 ]
 
@@ -127,9 +124,7 @@ def hang_seconds(text: str | float) -> float:
     return seconds
 
 
-Gap = Annotated[
-    float, typer.Option("--gap", help="Stop when the best is within this share of what anything takes.", min=0.0)
-]
+Gap = Annotated[float, option("Stop when the best is within this share of what anything takes.", min=0.0)]
 
 
 def _short(precision: str | None) -> str | None:
@@ -142,71 +137,60 @@ def _short(precision: str | None) -> str | None:
 
 PrecisionName = Annotated[
     str | None,
-    typer.Option(
-        "--precision",
-        help="On a catalog machine: fp32, tf32, bf16, fp16 or fp8.",
-        show_default="as the job says; decoders bf16, others fp32",
+    option(
+        "On a catalog machine: fp32, tf32, bf16, fp16 or fp8.",
+        usual="as the job says; decoders bf16, others fp32",
         callback=_short,
     ),
 ]
 SequenceLength = Annotated[
     int | None,
-    typer.Option(
-        "--sequence", help="With --cluster: tokens of a sequence.  [default: the job's]", min=1, show_default=False
-    ),
+    option("With --cluster: tokens of a sequence.", usual="the job's", min=1),
 ]
 SequenceTokens = Annotated[
     int | None,
-    typer.Option("--sequence", help="Tokens of a sequence.", min=1, show_default="the job's"),
+    option("Tokens of a sequence.", "--sequence", usual="the job's", min=1),
 ]
 MachineName = Annotated[
     str,
-    typer.Option(
-        "--cluster",
-        help='A machine (see `trimaran clusters`), such as "dgx1-v100", or "dgx-a100:512" for 512 nodes.',
-        show_default=False,
-    ),
+    option('A machine (see `trimaran clusters`), such as "dgx1-v100", or "dgx-a100:512" for 512 nodes.'),
 ]
 MachineSoftware = Annotated[
     str | None,
-    typer.Option(
-        "--software",
-        help='Framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
-        show_default="PyTorch of today; with --sync kvstore MXNet of 2018",
+    option(
+        'Framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
+        usual="PyTorch of today; with --sync kvstore MXNet of 2018",
     ),
 ]
 CurveName = Annotated[
     str | None,
-    typer.Option(
-        "--curve",
-        help="How much training each batch needs: a file of `trimaran converge` or `trimaran curve`, or a name of the "
+    option(
+        "How much training each batch needs: a file of `trimaran converge` or `trimaran curve`, or a name of the "
         "catalog (`trimaran curve --list`); the batch is then chosen too.",
-        show_default="that of the job",
+        usual="that of the job",
     ),
 ]
 
 
 LengthsText = Annotated[
     str | None,
-    typer.Option(
-        "--lengths",
-        help='Lengths of the documents of a decoder with their shares, such as "512:0.4,2048:0.6"; or a file with a '
+    option(
+        'Lengths of the documents of a decoder with their shares, such as "512:0.4,2048:0.6"; or a file with a '
         "length in each line.",
-        show_default="documents as long as the sequence",
+        usual="documents as long as the sequence",
     ),
 ]
 PackingName = Annotated[
     str | None,
-    typer.Option(
-        "--packing",
-        help='How documents become sequences: "packed" with attention within each, "causal" with attention across '
+    option(
+        'How documents become sequences: "packed" with attention within each, "causal" with attention across '
         'them, "padded" to the longest of a microbatch.',
-        show_default="packed",
+        usual="packed",
     ),
 ]
 ExpertImbalance = Annotated[
     float,
-    typer.Option("--expert-imbalance", help="Load of the busiest rank of experts, by the balanced load: 1 or more."),
+    option("Load of the busiest rank of experts, by the balanced load: 1 or more."),
 ]
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -295,122 +279,83 @@ class PinOptions:
 
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="KIND",
-            help='Use only these kinds of parallelism, or one device. "compress", "stale", "dualpipe" and '
+        option(
+            'Use only these kinds of parallelism, or one device. "compress", "stale", "dualpipe" and '
             '"optimizer-offload" restrict nothing: they allow lossy compression of gradients, gradients of earlier '
-            "weights "
-            "(PipeDream), pipelines from both ends, and the optimizer's state on the host. Repeatable.",
-            show_default=False,
+            "weights (PipeDream), pipelines from both ends, and the optimizer's state on the host. Repeatable.",
+            metavar="KIND",
         ),
     ] = None
     forbid: Annotated[
         list[str] | None,
-        typer.Option(
-            "--forbid",
-            metavar="KIND",
-            help="Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, "
+        option(
+            "Do not use a kind of parallelism: dp, pp, tp, placement, zero, sharded, p2p, hierarchical, gpipe, "
             "1f1b, interleaved, zero-bubble, compiled, memory, compress, stale, cache, dualpipe, optimizer-offload. "
             "Repeatable.",
-            show_default=False,
+            metavar="KIND",
         ),
     ] = None
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            "--keep",
+        option(
+            'Run a module on this row of a replica (stage or place), such as "layer4=1". Repeatable.',
             metavar="MODULE=ROW",
-            help='Run a module on this row of a replica (stage or place), such as "layer4=1". Repeatable.',
-            show_default=False,
         ),
     ] = None
     strategy: Annotated[
         str | None,
-        typer.Option(
-            "--strategy",
-            help='Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its '
-            "like.",
-            show_default=False,
-        ),
+        option('Take this strategy, written as plans print it, such as "dp8 zero1 m2"; in place of --dp and its like.'),
     ] = None
-    dp: Annotated[int | None, typer.Option("--dp", help="Number of data-parallel replicas.", min=1)] = None
-    pp: Annotated[int | None, typer.Option("--pp", help="Number of rows of a replica: stages, or places.", min=1)] = (
-        None
-    )
-    tp: Annotated[int | None, typer.Option("--tp", help="Number of ranks that share the tensors of a row.", min=1)] = (
-        None
-    )
-    cp: Annotated[
-        int | None, typer.Option("--cp", help="Number of ranks that share each sequence (transformers).", min=1)
-    ] = None
-    ep: Annotated[
-        int | None, typer.Option("--ep", help="Number of ranks that hold different experts (transformers).", min=1)
-    ] = None
-    etp: Annotated[
-        int | None, typer.Option("--etp", help="Number of ranks that share each expert (transformers).", min=1)
-    ] = None
+    dp: Annotated[int | None, option("Number of data-parallel replicas.", min=1)] = None
+    pp: Annotated[int | None, option("Number of rows of a replica: stages, or places.", min=1)] = None
+    tp: Annotated[int | None, option("Number of ranks that share the tensors of a row.", min=1)] = None
+    cp: Annotated[int | None, option("Number of ranks that share each sequence (transformers).", min=1)] = None
+    ep: Annotated[int | None, option("Number of ranks that hold different experts (transformers).", min=1)] = None
+    etp: Annotated[int | None, option("Number of ranks that share each expert (transformers).", min=1)] = None
     vp: Annotated[
-        int | None,
-        typer.Option(
-            "--vp", help="Parts of the layers on each stage; more than one is the interleaved schedule.", min=1
-        ),
+        int | None, option("Parts of the layers on each stage; more than one is the interleaved schedule.", min=1)
     ] = None
-    micro_batch: Annotated[
-        int | None, typer.Option("--micro-batch", help="Samples of a microbatch of a replica.", min=1)
-    ] = None
+    micro_batch: Annotated[int | None, option("Samples of a microbatch of a replica.", min=1)] = None
     recompute: Annotated[
         str | None,
-        typer.Option(
-            "--recompute",
-            help="What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
+        option(
+            "What the backward of a transformer computes again: none, selective (some of it, never whole layers), "
             "attention, layers, or layers:N for the first N layers of each stage or chunk.",
-            show_default="what pays",
+            usual="what pays",
         ),
     ] = None
     zero: Annotated[
-        int | None,
-        typer.Option(
-            "--zero", help="Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3
-        ),
+        int | None, option("Shard over replicas: 1 optimizer state, 2 gradients, 3 parameters too.", min=0, max=3)
     ] = None
-    microbatches: Annotated[
-        int | None, typer.Option("--microbatches", help="Number of microbatches of a replica.", min=1)
-    ] = None
+    microbatches: Annotated[int | None, option("Number of microbatches of a replica.", min=1)] = None
     schedule: Annotated[
         str | None,
-        typer.Option(
-            "--schedule",
-            help="Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
-            "earlier weights of each stage (stale: not the training of one process).",
-            show_default=False,
+        option(
+            "Of a pipeline: gpipe, 1f1b, interleaved, zero-bubble; or pipedream, which is never flushed and keeps "
+            "earlier weights of each stage (stale: not the training of one process)."
         ),
     ] = None
     nodes: Annotated[
         int | None,
-        typer.Option(
-            "--nodes",
-            help="Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks "
-            "are on.",
+        option(
+            "Sum gradients within each of this number of nodes and then across them, whatever hosts the ranks are on.",
+            usual="as it pays, where ranks are on several hosts",
             min=1,
-            show_default="as it pays, where ranks are on several hosts",
         ),
     ] = None
     compression: Annotated[
         str | None,
-        typer.Option(
-            "--compression",
-            help='Send gradients so: "bf16", "fp16", "powersgd:RANK", or "none".',
-            show_default="none; with --allow compress what pays",
+        option(
+            'Send gradients so: "bf16", "fp16", "powersgd:RANK", or "none".',
+            usual="none; with --allow compress what pays",
         ),
     ] = None
     powersgd_samples: Annotated[
         float | None,
-        typer.Option(
-            "--powersgd-samples",
-            help="Factor on the samples to the target under PowerSGD, 1 or more; plans are compared with it. "
+        option(
+            "Factor on the samples to the target under PowerSGD, 1 or more; plans are compared with it. "
             "With --allow compress or --compression powersgd:RANK.",
-            show_default="as on built-in jobs",
+            usual="as on built-in jobs",
         ),
     ] = None
     gradients: Gradients = None
@@ -418,11 +363,10 @@ class PinOptions:
     workers: Workers = None
     rank_order: Annotated[
         str | None,
-        typer.Option(
-            "--rank-order",
+        option(
+            'Which ranks of a transformer on many devices are next to each other, the nearest first: "tp,pp,dp".',
+            usual="tp,cp,dp,pp, as Megatron has them",
             metavar="ORDER",
-            help='Which ranks of a transformer on many devices are next to each other, the nearest first: "tp,pp,dp".',
-            show_default="tp,cp,dp,pp, as Megatron has them",
         ),
     ] = None
 
@@ -448,20 +392,14 @@ class RequestOptions:
     link: Link = None
     objective: Annotated[
         str | None,
-        typer.Option(
-            "--objective",
-            help='What to optimise: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
+        option(
+            'What to optimise: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
             "(with --curve).",
-            show_default="throughput, with --curve time, or that of the plan",
+            usual="throughput, with --curve time, or that of the plan",
         ),
     ] = None
-    execution: Annotated[str, typer.Option("--execution", help='How segments may run: "any", "eager", "compiled".')] = (
-        "any"
-    )
-    calibration: Annotated[
-        Path | None,
-        typer.Option("--calibration", help="Use the figures of this file of `trimaran calibrate`.", show_default=False),
-    ] = None
+    execution: Annotated[str, option('How segments may run: "any", "eager", "compiled".')] = "any"
+    calibration: Annotated[Path | None, option("Use the figures of this file of `trimaran calibrate`.")] = None
 
     def read(self, pins: PinOptions, **more: Any) -> "PlanRequest":
         """The request; where its cluster has more nodes than its name says, that is noted on standard error.
@@ -484,31 +422,21 @@ class SearchOptions(RequestOptions):
 
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            help='Plan for a target cluster (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.',
-            show_default=False,
-        ),
+        option('Plan for a target cluster (see `trimaran clusters`), such as "dgx1-v100"; nothing is measured.'),
     ] = None
     precision: PrecisionName = None
     software: Annotated[
-        str | None,
-        typer.Option(
-            "--software",
-            help='With --cluster: framework and year, such as "pytorch:2020"; "trimaran": its runtime.',
-            show_default=False,
-        ),
+        str | None, option('With --cluster: framework and year, such as "pytorch:2020"; "trimaran": its runtime.')
     ] = None
     sequence: SequenceLength = None
     batch: Batch = None
     reserve: Reserve = None
     time_limit_s: Annotated[
         float | None,
-        typer.Option(
+        option(
+            'Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in '
+            "work that an idle core does in that time, so that the answer is the same on a busy machine.",
             "--time-limit",
-            help='Search no longer than this, such as "90" (seconds) or "10min"; the best so far is taken. Counted in '
-            "work "
-            "that an idle core does in that time, so that the answer is the same on a busy machine.",
             parser=seconds_of,
             metavar="TIME",
         ),
@@ -525,11 +453,11 @@ class PlanOptions(SearchOptions):
 
     devices: Annotated[
         str | None,
-        typer.Option(
+        option(
+            'Most devices that may take part; or several numbers to compare, such as "512,1024" or "256..2048".',
             "--devices",
             "-n",
-            help='Most devices that may take part; or several numbers to compare, such as "512,1024" or "256..2048".',
-            show_default="all of the machine",
+            usual="all of the machine",
         ),
     ] = None  # type: ignore[assignment]  # a text: several numbers
 
@@ -562,52 +490,39 @@ class LoadingOptions:
 
     loader: Annotated[
         str | None,
-        typer.Option(
-            "--loader",
-            help='On a target cluster: rate at which data are loaded, of a node ("1070 images/s"), of a worker ("135 '
+        option(
+            'On a target cluster: rate at which data are loaded, of a node ("1070 images/s"), of a worker ("135 '
             'images/s per worker"), of a published row ("1070 images/s with 8 workers"); a library (torchvision, '
             'tensorflow, mxnet, dali-cpu, dali); or "measured": the data set of the job on this machine.',
-            show_default="data are always ready",
+            usual="data are always ready",
         ),
     ] = None
     decode: Annotated[
-        str | None,
-        typer.Option(
-            "--decode",
-            help='On a target cluster: work of a core for a sample, such as "7.4ms"; in place of --loader.',
-            show_default=False,
-        ),
+        str | None, option('On a target cluster: work of a core for a sample, such as "7.4ms"; in place of --loader.')
     ] = None
     disk: Annotated[
         str | None,
-        typer.Option(
-            "--disk",
-            help='On a target cluster: rate of the disk of a node, which its devices share, such as "500MB/s"; with '
-            "--sample-size.",
-            show_default=False,
+        option(
+            'On a target cluster: rate of the disk of a node, which its devices share, such as "500MB/s"; with '
+            "--sample-size."
         ),
     ] = None
-    sample_size: Annotated[
-        str | None,
-        typer.Option("--sample-size", help='What a sample takes on that disk, such as "110kB".', show_default=False),
-    ] = None
+    sample_size: Annotated[str | None, option('What a sample takes on that disk, such as "110kB".')] = None
     host_cores: Annotated[
         int | None,
-        typer.Option(
-            "--host-cores",
-            help="On a target cluster: cores of a node that load.",
+        option(
+            "On a target cluster: cores of a node that load.",
+            usual="all, less one for each of its devices; of a library all",
             min=1,
-            show_default="all, less one for each of its devices; of a library all",
         ),
     ] = None
     copies_ahead: Annotated[
         int | None,
-        typer.Option(
-            "--copies-ahead",
-            help="On a target cluster: microbatches that are copied to a device before they are asked for; 0: when "
+        option(
+            "On a target cluster: microbatches that are copied to a device before they are asked for; 0: when "
             "asked for.",
+            usual="1",
             min=0,
-            show_default="1",
         ),
     ] = None
 
@@ -624,62 +539,42 @@ class RunOptions:
 
     tokens: Annotated[
         str | None,
-        typer.Option(
-            "--tokens",
-            help='Train a decoder on these tokens, such as "15T": days, cost, goodput with failures. With --cluster.',
-            show_default=False,
-        ),
+        option('Train a decoder on these tokens, such as "15T": days, cost, goodput with failures. With --cluster.'),
     ] = None
     price: Annotated[
         str | None,
-        typer.Option(
-            "--price",
-            help='Of devices, such as "24.48 USD/node-hour" or "3 USD/device-hour".',
-            show_default="that of the cluster file; else device-hours",
+        option(
+            'Of devices, such as "24.48 USD/node-hour" or "3 USD/device-hour".',
+            usual="that of the cluster file; else device-hours",
         ),
     ] = None
     mtbf: Annotated[
         str | None,
-        typer.Option(
-            "--mtbf",
-            help='Mean time between failures of a node or a device, such as "180 days/node".',
-            show_default="published clusters",
+        option(
+            'Mean time between failures of a node or a device, such as "180 days/node".', usual="published clusters"
         ),
     ] = None
     checkpoint_rate: Annotated[
         str | None,
-        typer.Option(
-            "--checkpoint-rate",
-            help='Rate at which checkpoints are written and read: "200GB/s" of all nodes, or "2GB/s/node".',
-            show_default="published reference storage",
+        option(
+            'Rate at which checkpoints are written and read: "200GB/s" of all nodes, or "2GB/s/node".',
+            usual="published reference storage",
         ),
     ] = None
-    checkpoint_every: Annotated[
-        str | None,
-        typer.Option("--checkpoint-every", help="Time between two checkpoints.", show_default="what is best"),
-    ] = None
+    checkpoint_every: Annotated[str | None, option("Time between two checkpoints.", usual="what is best")] = None
     checkpoint_waits: Annotated[
         bool,
-        typer.Option(
-            "--checkpoint-waits",
-            help="Training waits until a checkpoint is written, not for its copy to the host alone.",
-            show_default=False,
+        option(
+            "Training waits until a checkpoint is written, not for its copy to the host alone.", "--checkpoint-waits"
         ),
     ] = False
     restart: Annotated[
-        str | None,
-        typer.Option(
-            "--restart", help="Time from a failure until the processes run again.", show_default="5min, from 2 to 20"
-        ),
+        str | None, option("Time from a failure until the processes run again.", usual="5min, from 2 to 20")
     ] = None
-    repair: Annotated[
-        str | None,
-        typer.Option("--repair", help="Mean time until a failed node is back.", show_default="1d"),
-    ] = None
-    spare_probability: Annotated[
-        float,
-        typer.Option("--spare-probability", help="Probability that the run never lacks a node, for the spare ones."),
-    ] = 0.99
+    repair: Annotated[str | None, option("Mean time until a failed node is back.", usual="1d")] = None
+    spare_probability: Annotated[float, option("Probability that the run never lacks a node, for the spare ones.")] = (
+        0.99
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -689,46 +584,22 @@ class TargetOptions(RunOptions):
     curve: CurveName = None
     batches: Annotated[
         str | None,
-        typer.Option(
-            "--batches",
-            help='Global batches that may be chosen: "64,128", or "64..4096" in doublings.',
-            show_default="powers of two times the job's, as far as the curve is known",
+        option(
+            'Global batches that may be chosen: "64,128", or "64..4096" in doublings.',
+            usual="powers of two times the job's, as far as the curve is known",
         ),
     ] = None
     most_local_batch: Annotated[
         int | None,
-        typer.Option(
-            "--max-local-batch",
-            help="Most samples of one replica in one update.",
-            min=1,
-            show_default="what memory allows",
-        ),
+        option("Most samples of one replica in one update.", "--max-local-batch", usual="what memory allows", min=1),
     ] = None
     least_saved: Annotated[
-        float,
-        typer.Option(
-            "--least-saved",
-            help="A doubling of the devices that saves less than this share of the time is not worth it.",
-        ),
+        float, option("A doubling of the devices that saves less than this share of the time is not worth it.")
     ] = 0.1
     samples_per_epoch: Annotated[
-        int | None,
-        typer.Option(
-            "--samples-per-epoch",
-            help="Samples of the training data.",
-            min=1,
-            show_default="those of the job, or as the curve says",
-        ),
+        int | None, option("Samples of the training data.", usual="those of the job, or as the curve says", min=1)
     ] = None
-    days: Annotated[
-        float | None,
-        typer.Option("--days", help="Find the number of devices that ends within these days.", show_default=False),
-    ] = None
+    days: Annotated[float | None, option("Find the number of devices that ends within these days.")] = None
     budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            help='Find the number of devices that costs no more, such as "1M USD"; with a price.',
-            show_default=False,
-        ),
+        str | None, option('Find the number of devices that costs no more, such as "1M USD"; with a price.')
     ] = None

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from trimaran.cli.options import (
     AcceptInexact,
     Json,
@@ -16,6 +14,7 @@ from trimaran.cli.options import (
     Seed,
     TargetOptions,
     grouped,
+    option,
 )
 from trimaran.cli.output import console, errors_reported
 
@@ -39,22 +38,12 @@ def plan(
     target: TargetOptions,
     loading: LoadingOptions,
     seed: Seed = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, option("Write the plan to this file.", "--output", "-o")] = None,
     rehearse: Annotated[
-        bool,
-        typer.Option(
-            "--rehearse",
-            help="Export the plan and rehearse the export before the plan is shown (with --cluster).",
-            show_default=False,
-        ),
+        bool, option("Export the plan and rehearse the export before the plan is shown (with --cluster).", "--rehearse")
     ] = False,
     to: Annotated[
-        str | None,
-        typer.Option(
-            "--to", help="With --rehearse: pytorch, torchtitan or accelerate.", show_default="pytorch", metavar="TARGET"
-        ),
+        str | None, option("With --rehearse: pytorch, torchtitan or accelerate.", usual="pytorch", metavar="TARGET")
     ] = None,
     accept_inexact: AcceptInexact = False,
     as_json: Json = False,

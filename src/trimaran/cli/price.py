@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from trimaran.cli.options import (
     Batch,
     ExpertImbalance,
@@ -22,6 +20,7 @@ from trimaran.cli.options import (
     RunOptions,
     SequenceLength,
     grouped,
+    option,
 )
 from trimaran.cli.output import console, errors_reported, print_json
 
@@ -38,38 +37,27 @@ def price(
     run: RunOptions,
     strategy: Annotated[
         str | None,
-        typer.Option(
-            "--strategy",
-            help='Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; without m and mb the batch says the microbatches.',
-            show_default=False,
-        ),
+        option('Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; without m and mb the batch says the microbatches.'),
     ] = None,
     strategies: Annotated[
         Path | None,
-        typer.Option(
-            "--strategies",
-            help="Price all strategies of this file: one on each line, or a CSV table with a column `strategy`.",
-            show_default=False,
-        ),
+        option("Price all strategies of this file: one on each line, or a CSV table with a column `strategy`."),
     ] = None,
     batch: Batch = None,
     devices: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Devices that take part; the degrees multiply to this number.",
             "--devices",
             "-n",
-            help="Devices that take part; the degrees multiply to this number.",
+            usual="those of the degrees",
             min=1,
-            show_default="those of the degrees",
         ),
     ] = None,
     sequence: SequenceLength = None,
     precision: PrecisionName = None,
     software: Annotated[
-        str | None,
-        typer.Option(
-            "--software", help='Framework and year, such as "megatron:2024".', show_default="Megatron of 2025"
-        ),
+        str | None, option('Framework and year, such as "megatron:2024".', usual="Megatron of 2025")
     ] = None,
     memory: Memory = None,
     reserve: Reserve = None,

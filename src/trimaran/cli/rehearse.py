@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimaran.cli.options import Json, Trace
+from trimaran.cli.options import Json, Trace, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 SETTINGS = {"allow_interspersed_args": False}
@@ -16,83 +16,51 @@ def rehearse(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="SCRIPT [ARGUMENTS]...",
-            help="A Python script written for torchrun, and its arguments.",
-            show_default=False,
+            metavar="SCRIPT [ARGUMENTS]...", help="A Python script written for torchrun, and its arguments."
         ),
     ] = None,
-    world: Annotated[
-        int | None, typer.Option("--world", help="Ranks in all.", min=1, show_default="devices of the cluster")
-    ] = None,
+    world: Annotated[int | None, option("Ranks in all.", usual="devices of the cluster", min=1)] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            "--cluster",
-            help='Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are '
-            "needed.",
-            show_default="dgx-h100",
+        option(
+            'Target cluster, such as "dgx-h100:128" (`trimaran clusters`); without ":N" the nodes that are needed.',
+            usual="dgx-h100",
         ),
     ] = None,
-    module: Annotated[
-        bool, typer.Option("-m", "--module", help="SCRIPT is a module's name, as of `python -m`.")
-    ] = False,
+    module: Annotated[bool, option("SCRIPT is a module's name, as of `python -m`.", "-m", "--module")] = False,
     ranks: Annotated[
         str,
-        typer.Option(
-            "--ranks",
-            help='Ranks to rehearse: "kinds" (rank 0, the last, every pipeline stage, ends of groups), "all", '
-            '"0,8,16-23".',
+        option(
+            'Ranks to rehearse: "kinds" (rank 0, the last, every pipeline stage, ends of groups), "all", "0,8,16-23".'
         ),
     ] = "kinds",
-    steps: Annotated[int, typer.Option("--steps", help="Steps of an optimizer, after which a rank stops.", min=1)] = 3,
-    limit: Annotated[str, typer.Option("--limit", help="Time after which a rank stops.")] = "10min",
-    memory: Annotated[
-        str | None,
-        typer.Option("--memory", help='Memory of a device, such as "80GiB".', show_default="the device's"),
-    ] = None,
-    per_node: Annotated[
-        int | None, typer.Option("--per-node", help="Ranks of a node.", min=1, show_default="the node's devices")
-    ] = None,
+    steps: Annotated[int, option("Steps of an optimizer, after which a rank stops.", min=1)] = 3,
+    limit: Annotated[str, option("Time after which a rank stops.")] = "10min",
+    memory: Annotated[str | None, option('Memory of a device, such as "80GiB".', usual="the device's")] = None,
+    per_node: Annotated[int | None, option("Ranks of a node.", usual="the node's devices", min=1)] = None,
     alloc_conf: Annotated[
-        str | None,
-        typer.Option(
-            "--alloc-conf",
-            help="Settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF.",
-            show_default="that variable",
-        ),
+        str | None, option("Settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF.", usual="that variable")
     ] = None,
     hint: Annotated[
         list[str] | None,
-        typer.Option(
-            "--hint",
-            help='Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load. May be repeated.',
+        option(
+            'Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load. May be repeated.',
             metavar="NAME=VALUE",
-            show_default=False,
         ),
     ] = None,
     calibration: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibration", help="Output of a rehearsal with --kineto: corrects the step's time.", show_default=False
-        ),
+        Path | None, option("Output of a rehearsal with --kineto: corrects the step's time.")
     ] = None,
     kineto: Annotated[
         Path | None,
-        typer.Option(
-            "--kineto",
-            help="Trace of PyTorch's profiler of the script on one GPU of the cluster; with --world 1. Its factors go "
-            "to --output.",
-            show_default=False,
+        option(
+            "Trace of PyTorch's profiler of the script on one GPU of the cluster; with --world 1. Its factors go "
+            "to --output."
         ),
     ] = None,
-    logs: Annotated[
-        Path | None,
-        typer.Option("--logs", help="Folder for rank<k>.log: what each rank prints.", show_default=False),
-    ] = None,
+    logs: Annotated[Path | None, option("Folder for rank<k>.log: what each rank prints.")] = None,
     trace: Trace = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the result to a JSON file, too.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, option("Write the result to a JSON file, too.", "--output", "-o")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a training script for many GPUs as any of its ranks, without a GPU: memory, agreement, step time.

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -17,16 +17,14 @@ def report(
             metavar="RUN|PLAN|STUDY",
             help="Folder of a run (trimaran train), a plan file, or what plan, scale, crossover, curve, converge, "
             "memory, rehearse or observe wrote with --json; a folder of such documents makes one report.",
-            show_default=False,
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")] = Path("report.html"),
+    output: Annotated[Path, option("The HTML file.", "--output", "-o")] = Path("report.html"),
     simulate: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Simulate a plan that is not for a target cluster, too: this measures here, and may run the job's code.",
             "--simulate",
-            help="Simulate a plan that is not for a target cluster, too: this measures here, and may run the job's "
-            "code.",
         ),
     ] = False,
     as_json: Json = False,

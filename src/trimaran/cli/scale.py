@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from trimaran.cli.options import (
     Json,
     LoadingOptions,
@@ -18,6 +16,7 @@ from trimaran.cli.options import (
     Workers,
     grouped,
     note_growth,
+    option,
     with_sequence,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
@@ -30,78 +29,45 @@ def scale(
     loading: LoadingOptions,
     devices: Annotated[
         str | None,
-        typer.Option(
-            "--devices",
-            help='Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
-            show_default="1,2,4,8, as far as the cluster has them",
+        option(
+            'Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
+            usual="1,2,4,8, as far as the cluster has them",
         ),
     ] = None,
     batch: Annotated[
-        str | None,
-        typer.Option(
-            "--batch",
-            help="Samples of one update, over all devices, which share them (strong scaling).",
-            show_default=False,
-        ),
+        str | None, option("Samples of one update, over all devices, which share them (strong scaling).")
     ] = None,
     local_batch: Annotated[
         str | None,
-        typer.Option(
-            "--local-batch",
-            help="Samples of each device, however many there are (weak scaling).",
-            show_default="64, without --batch",
-        ),
+        option("Samples of each device, however many there are (weak scaling).", usual="64, without --batch"),
     ] = None,
     sync: Annotated[
-        str,
-        typer.Option(
-            "--sync",
-            help='Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".',
-        ),
+        str, option('Gradients by "nccl" (all-reduce), "kvstore" (MXNet: to one device and back), "server", "byteps".')
     ] = "nccl",
-    strong: Annotated[bool, typer.Option("--strong", help="Old spelling: --batch says so.", hidden=True)] = False,
-    global_batch: Annotated[
-        str | None, typer.Option("--global-batch", help="Old spelling of --batch.", hidden=True)
-    ] = None,
+    strong: Annotated[bool, option("Old spelling: --batch says so.", "--strong", hidden=True)] = False,
+    global_batch: Annotated[str | None, option("Old spelling of --batch.", hidden=True)] = None,
     precision: PrecisionName = None,
     sequence: SequenceTokens = None,
     software: MachineSoftware = None,
     measured: Annotated[
         str | None,
-        typer.Option(
-            "--measured",
-            help='What one device does, such as "363 images/s at 64", or several batches, with commas; the rest '
-            "follows.",
-            show_default=False,
+        option(
+            'What one device does, such as "363 images/s at 64", or several batches, with commas; the rest follows.'
         ),
     ] = None,
-    nccl_log: Annotated[
-        Path | None, typer.Option("--nccl-log", help="Output of nccl-tests on this machine.", show_default=False)
-    ] = None,
-    kineto: Annotated[
-        Path | None, typer.Option("--kineto", help="A trace of PyTorch's profiler of one device.", show_default=False)
-    ] = None,
+    nccl_log: Annotated[Path | None, option("Output of nccl-tests on this machine.")] = None,
+    kineto: Annotated[Path | None, option("A trace of PyTorch's profiler of one device.")] = None,
     length_spread: Annotated[
-        float,
-        typer.Option(
-            "--length-spread",
-            help="Standard deviation of a batch's work by its mean, as sentences of different lengths have it.",
-        ),
+        float, option("Standard deviation of a batch's work by its mean, as sentences of different lengths have it.")
     ] = 0.0,
     servers: Annotated[
         int,
-        typer.Option(
-            "--servers",
-            help="Machines without devices that sum gradients of several nodes (server, kvstore, byteps); 0: the "
-            "hosts do.",
+        option(
+            "Machines without devices that sum gradients of several nodes (server, kvstore, byteps); 0: the hosts do."
         ),
     ] = 0,
-    price: Annotated[
-        str | None, typer.Option("--price", help='Of the machine: "24.48 USD/node-hour".', show_default=False)
-    ] = None,
-    server_price: Annotated[
-        str | None, typer.Option("--server-price", help='Of a server machine: "2 USD/node-hour".', show_default=False)
-    ] = None,
+    price: Annotated[str | None, option('Of the machine: "24.48 USD/node-hour".')] = None,
+    server_price: Annotated[str | None, option('Of a server machine: "2 USD/node-hour".')] = None,
     workers: Workers = None,
     plot: Plot = None,
     as_json: Json = False,
@@ -137,13 +103,14 @@ def scale(
             )
         note_growth(found.cluster, cluster)
         found = replace(found, notes=(*spelled, *found.notes))
+        document = study_document(found)
         if plot is not None:
-            from trimaran.report.scaling import plot as draw
+            from trimaran.features.report_page.study import drawing_of
             from trimaran.report.svg import write_drawing
 
-            write_drawing(plot, draw(found))
+            write_drawing(plot, drawing_of(document))
         if as_json:
-            print_json(study_document(found))
+            print_json(document)
         else:
             from trimaran.report.scaling import print_study
 

@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
-from trimaran.cli.options import Batch, Json, PinOptions, SearchOptions, Subject, Trace, grouped
+from trimaran.cli.options import Batch, Json, PinOptions, SearchOptions, Subject, Trace, grouped, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -47,22 +45,14 @@ def simulate(
 
 def emulate(
     subject: Subject,
-    devices: Annotated[
-        int | None, typer.Option("--devices", "-n", help="Devices to emulate.", min=2, show_default=False)
-    ] = None,
-    link: Annotated[
-        str | None,
-        typer.Option("--link", help='Rate limit of the links between them, such as "1Gb/s".', show_default=False),
-    ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", help="Nodes that the devices are dealt to.", min=1)] = 1,
+    devices: Annotated[int | None, option("Devices to emulate.", "--devices", "-n", min=2)] = None,
+    link: Annotated[str | None, option('Rate limit of the links between them, such as "1Gb/s".')] = None,
+    nodes: Annotated[int, option("Nodes that the devices are dealt to.", min=1)] = 1,
     uplink: Annotated[
-        str | None,
-        typer.Option(
-            "--uplink", help='With --nodes: what joins each node to the others, such as "200Mb/s".', show_default=False
-        ),
+        str | None, option('With --nodes: what joins each node to the others, such as "200Mb/s".')
     ] = None,
     batch: Batch = None,
-    steps: Annotated[int, typer.Option("--steps", help="Steps to emulate.", min=1)] = 20,
+    steps: Annotated[int, option("Steps to emulate.", min=1)] = 20,
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:

@@ -5,8 +5,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.cli.checkpoint import TrustPickle
 from trimaran.cli.options import (
@@ -22,6 +20,7 @@ from trimaran.cli.options import (
     Seed,
     grouped,
     hang_seconds,
+    option,
 )
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
@@ -32,99 +31,83 @@ def train(
     asked: RequestOptions,
     pins: PinOptions,
     plan: PlanFile = None,
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", help="Passes over the data.", min=0, show_default=False)
-    ] = None,
+    epochs: Annotated[int | None, option("Passes over the data.", min=0)] = None,
     batch: Batch = None,
     seed: Seed = None,
     runs: Runs = None,
     curve: CurveName = None,
     gradient_noise: Annotated[
         bool,
-        typer.Option(
-            "--gradient-noise", help="Observe the gradient noise scale: from which batch on more samples stop paying."
-        ),
+        option("Observe the gradient noise scale: from which batch on more samples stop paying.", "--gradient-noise"),
     ] = False,
     accept_inexact: AcceptInexact = False,
     verify: Annotated[
         int,
-        typer.Option(
-            "--verify",
-            help="Also run the first N steps as one process, compare gradients, weights, buffers and optimizer state, "
+        option(
+            "Also run the first N steps as one process, compare gradients, weights, buffers and optimizer state, "
             "and stop if they differ.",
+            usual="",
             min=0,
             metavar="N",
-            show_default=False,
         ),
     ] = 0,
     on_nan: Annotated[
         str,
-        typer.Option(
-            "--on-nan",
-            help='Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such '
-            'steps in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.',
+        option(
+            'Where the loss of a step is not a finite number: "stop", "skip" its update on every rank (10 such '
+            'steps in a row still stop), or "rollback" to the last checkpoint and leave out the batches since.'
         ),
     ] = "stop",
     hang_timeout: Annotated[
         float | None,
-        typer.Option(
-            "--hang-timeout",
-            help='End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
+        option(
+            'End the run when a training step makes no progress for this long, such as "90" (seconds) or "10min", '
             'and say which rank holds the others up; "none": nobody looks, and a wait for another rank ends after 32 '
             "min.",
+            usual="20 median steps, at least 30 s; 30 min in anything but a step",
             parser=hang_seconds,
             metavar="TIME",
-            show_default="20 median steps, at least 30 s; 30 min in anything but a step",
         ),
     ] = None,
     save_every: Annotated[
         str | None,
-        typer.Option(
-            "--save-every",
-            help='Save the whole state of the training again and again: after "500" steps, or after "10min". The last '
-            "two "
-            "checkpoints stay.",
+        option(
+            'Save the whole state of the training again and again: after "500" steps, or after "10min". The last '
+            "two checkpoints stay.",
             metavar="STEPS|TIME",
-            show_default=False,
         ),
     ] = None,
     max_restarts: Annotated[
         int,
-        typer.Option(
-            "--max-restarts",
-            help="Start the ranks again up to N times after one died, hung or raised, and go on from the last "
+        option(
+            "Start the ranks again up to N times after one died, hung or raised, and go on from the last "
             "checkpoint; without a device that is lost for good, by a new plan for the others. Needs --save-every.",
+            usual="",
             min=0,
             metavar="N",
-            show_default=False,
         ),
     ] = 0,
     resume: Annotated[
         Path | None,
-        typer.Option(
-            "--resume",
-            help="Go on from the newest checkpoint of a run, or from one checkpoint; by its plan, unless options ask "
+        option(
+            "Go on from the newest checkpoint of a run, or from one checkpoint; by its plan, unless options ask "
             "for another one.",
             metavar="RUN",
-            show_default=False,
         ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(
-            "--weights",
-            help="Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
+        option(
+            "Begin from the weights in a file or folder: .safetensors, .pt, a Hugging Face folder, a run or a "
             "checkpoint, a directory of torch.distributed.checkpoint.",
             metavar="PATH",
-            show_default=False,
         ),
     ] = None,
     with_optimizer: Annotated[
         bool,
-        typer.Option(
+        option(
+            "With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
             "--with-optimizer",
-            help="With --weights: take the state of the optimizer too; hyperparameters are those of the job.",
-            show_default=False,
         ),
     ] = False,
     trust_pickle: TrustPickle = False,

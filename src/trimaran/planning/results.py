@@ -49,7 +49,6 @@ class Outlook:
         batches: that were looked at
         left_out: batches that were not, with the reason
         price: of devices; None: not given
-        is_complete: the time of the search did not run out
         warnings: for the user
         tokens: that are trained on; None: a curve says how much training there is, or nothing does
         within_s: limit of the time that was asked for [s]; None: none
@@ -70,7 +69,6 @@ class Outlook:
     batches: tuple[int, ...]
     left_out: tuple[tuple[int, str], ...] = ()
     price: Price | None = None
-    is_complete: bool = True
     warnings: tuple[str, ...] = ()
     tokens: float | None = None
     within_s: float | None = None

@@ -351,7 +351,6 @@ def conclude(
         batches=tuple(batches),
         left_out=tuple(left_out),
         price=price,
-        is_complete=is_complete,
         warnings=_warnings(asked, known, best, is_complete=is_complete),
         tokens=known.tokens,
         within_s=request.within_s,

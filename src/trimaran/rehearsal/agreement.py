@@ -136,26 +136,6 @@ class Unsure(msgspec.Struct, frozen=True):
     lines: tuple[Frame, ...] = ()
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """A rank that waits for ever.
-
-    Attributes:
-        rank: global
-        waits_for: ranks that never come; empty: they come with another call
-        group: of the call
-        position: of it in its group's order
-        side: the call
-        held_at: line at which the host waits, innermost first; empty: the host goes on and the device waits
-    """
-
-    rank: int
-    waits_for: tuple[int, ...]
-    group: GroupView
-    position: int
-    side: Side
-    held_at: tuple[Frame, ...]
-
-
 class Agreement(msgspec.Struct, frozen=True):
     """Whether ranks agree.
 
@@ -172,7 +152,7 @@ class Agreement(msgspec.Struct, frozen=True):
     ok: bool
     findings: tuple[Finding, ...]
     unsure: tuple[Unsure, ...]
-    waits: tuple[Waiting, ...]
+    waits: tuple[Blocked, ...]
     ranks: tuple[int, ...]
     groups: int
     calls: int
@@ -436,7 +416,7 @@ class _Comparison:
             ok=not findings,
             findings=findings,
             unsure=tuple(self.unsure),
-            waits=tuple(self._waiting(blocked) for blocked in self.blocked),
+            waits=tuple(self.blocked),
             ranks=tuple(sorted(self.members)),
             groups=self.groups,
             calls=self.calls,
@@ -935,11 +915,6 @@ class _Comparison:
             f"run at the same time, which NCCL does not promise: {said}."
         )
         self.unsure.append(Unsure("launch_order", text, blocked[0].call.lines))
-
-    def _waiting(self, blocked: Blocked) -> Waiting:
-        call = blocked.call
-        side = self.side([call.rank], call)
-        return Waiting(call.rank, blocked.waits_for, self.views[call.group], blocked.position, side, blocked.held_at)
 
 
 def _ordinal(number: int) -> str:

@@ -485,25 +485,6 @@ class NoRoom(Exception):
     """There is no room, and it is not granted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Short:
-    """The first block that the device had no room for.
-
-    Attributes:
-        block: its number
-        nbytes: asked for [bytes]
-        segment_bytes: that the device was asked for [bytes]
-        allocated: by then, the block left out [bytes]
-        reserved: by then, after free segments went back to the device [bytes]
-    """
-
-    block: int
-    nbytes: int
-    segment_bytes: int
-    allocated: int
-    reserved: int
-
-
 class Allocator:
     """The caching allocator of one device in one process.
 
@@ -513,7 +494,6 @@ class Allocator:
         settings: of the environment
 
     Attributes:
-        short: the first lack of memory; None: none so far
         retries: how often free segments went back to the device because it had no room (num_alloc_retries)
         failures: blocks that had no room even then (num_ooms); they are granted all the same
 
@@ -521,8 +501,8 @@ class Allocator:
         >>> allocator = Allocator(64 * MIB)
         >>> allocator.take(1, 3 * MIB, 0), allocator.allocated // MIB, allocator.reserved // MIB
         (True, 3, 20)
-        >>> allocator.take(2, 50 * MIB, 0), allocator.short.reserved // MIB
-        (False, 20)
+        >>> allocator.take(2, 50 * MIB, 0), allocator.failures
+        (False, 1)
     """
 
     __slots__ = (
@@ -547,13 +527,11 @@ class Allocator:
         "memory_bytes",
         "retries",
         "settings",
-        "short",
     )
 
     def __init__(self, memory_bytes: int | None, settings: Settings = Settings()) -> None:
         self.memory_bytes = memory_bytes
         self.settings = settings
-        self.short: Short | None = None
         self.may_refuse: Callable[[], bool] = bool  # asked where there is no room: whether the script catches that
         self.retries = 0
         self.failures = 0
@@ -863,14 +841,6 @@ class Allocator:
             self.failures += 1
             if self.may_refuse():
                 raise NoRoom
-            if self.short is None:
-                self.short = Short(
-                    block=block,
-                    nbytes=nbytes,
-                    segment_bytes=asked,
-                    allocated=self.allocated,
-                    reserved=self.reserved,
-                )
             limits = self._limit, self._share_limit
             self._limit = self._share_limit = float("inf")
             found = self._segment(pool, size, asked, stream)

@@ -16,7 +16,7 @@ these decide.
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -31,35 +31,11 @@ from trimaran.rehearsal.record import Empty, Enter, Frame, Give, Name, Part, Pur
 
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 
-_POINTS = 400
-"""Of a curve."""
-
-_MOST_BLOCKS = 12
-"""Kinds of blocks that are listed."""
+_MOST_KINDS = 12
+"""Kinds of blocks among which the line of a peak is looked for."""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is told
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Live blocks that are alike.
-
-    Attributes:
-        count: of them
-        nbytes: of all of them [bytes]
-        purpose: what they are for
-        module: path, whose numbers stand as "*" where blocks of several are put together
-        line: where they were taken, innermost; None: not in the user's code
-        part: of the step in which they were taken
-    """
-
-    count: int
-    nbytes: int
-    purpose: Purpose
-    module: str
-    line: Frame | None
-    part: Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,53 +47,16 @@ class Moment:
         step: number of the step, from 0
         part: of it
         allocated: rounded by the allocator [bytes]
-        requested: as asked for [bytes]
-        reserved: in segments [bytes]
         purposes: of `allocated` [bytes]
-        modules: of it, by path with "*" for numbers, most first [bytes]
-        lines: of it, by the user's innermost line, most first [bytes]
-        blocks: the largest, put together where they are alike
+        line: innermost, where the largest blocks that are alike were taken; None: none of them in the user's code
     """
 
     event: int
     step: int
     part: Part
     allocated: int
-    requested: int
-    reserved: int
     purposes: dict[Purpose, int]
-    modules: tuple[tuple[str, int], ...]
-    lines: tuple[tuple[str, int], ...]
-    blocks: tuple[Blocks, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPeak:
-    """The peak of one step.
-
-    Attributes:
-        step: number, from 0; the first one has what comes before it, too
-        allocated: rounded by the allocator [bytes]
-        requested: as asked for, at its own peak [bytes]
-        reserved: in segments, at most [bytes]
-        purposes: of `allocated` [bytes]
-    """
-
-    step: int
-    allocated: int
-    requested: int
-    reserved: int
-    purposes: dict[Purpose, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A point of the curve over a step: event, part, and what was there at most since the point before [bytes]."""
-
-    event: int
-    part: Part
-    allocated: int
-    reserved: int
+    line: Frame | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,24 +161,18 @@ class RankMemory:
         rank: global
         peak: when most is allocated, with all the memory that it asks for
         reserved: in segments at most, with all the memory that it asks for [bytes]
-        steps: peaks of its steps
-        curve: over the last whole step
-        outside: what no allocator counts
+        steps: allocated at the peak of each step; the first one has what comes before it, too [bytes]
         fit: whether it fits
         short: the first shortage, with the usual buffers of NCCL, or the most where it is only then; None: none
-        retries: how often the allocator gives free segments back because the device has no room
         notes: what was asked of the allocator and is not modelled
     """
 
     rank: int
     peak: Moment
     reserved: int
-    steps: tuple[StepPeak, ...]
-    curve: tuple[Point, ...]
-    outside: Outside
+    steps: tuple[int, ...]
     fit: Fit
     short: OutOfMemory | None
-    retries: int
     notes: tuple[str, ...]
 
 
@@ -252,8 +185,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
     """
     settings = Settings.parse(record.allocator) if settings is None else settings
     story = _Story(record)
-    curve = _Curve(story)
-    free = _play(story, settings, None, see=curve.see)
+    free = _play(story, settings, None)
     outside = outside_of(record)
     rooms = [
         record.memory_bytes - outside.context - buffers for buffers in (outside.most, outside.usual, outside.least)
@@ -272,12 +204,9 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         rank=record.rank,
         peak=_moment(story, free, free.peak_at),
         reserved=free.reserved,
-        steps=tuple(_steps(story, free)),
-        curve=curve.points(),
-        outside=outside,
+        steps=tuple(free.step_peaks[: max(1, len(story.ends))]),
         fit=_fit(record, free if short else usual, outside, lacks, rooms, settings),
         short=short,
-        retries=usual.allocator.retries,
         notes=settings.notes,
     )
 
@@ -439,7 +368,7 @@ class _Played:
         peak_at: position of the event after which most was allocated
         sizes: of blocks, rounded [bytes]
         reserved: at most [bytes]
-        step_peaks: of each step: position of its peak, allocated, requested, reserved
+        step_peaks: most that is allocated in each step [bytes]
         short_at: position of the event that found no room; -1: none
         short_asked: bytes of its block [bytes]
     """
@@ -448,7 +377,7 @@ class _Played:
     peak_at: int
     sizes: dict[int, int]
     reserved: int
-    step_peaks: list[list[int]]
+    step_peaks: list[int]
     short_at: int = -1
     short_asked: int = 0
 
@@ -464,7 +393,6 @@ def _play(
     *,
     moves: Sequence[_Move] | None = None,
     ends_short: bool = False,
-    see: Callable[[int, Allocator], None] | None = None,
 ) -> _Played:
     """Play blocks through the allocator.
 
@@ -474,21 +402,18 @@ def _play(
         room: that the device has for it; None: all that is asked for [bytes]
         moves: in place of the story's
         ends_short: end at the first block that finds no room
-        see: is told the position of each event that took memory
     """
     allocator = Allocator(room, settings)
     take, give = allocator.take, allocator.give
     sizes: dict[int, int] = {}
     peak_at, peak = 0, -1
     ends = [*story.ends, len(story.record.events)]
-    step, steps = 0, [[0, 0, 0, 0] for _ in ends]
-    now, end = steps[0], ends[0]
+    step, end, steps = 0, ends[0], [0] * len(ends)
     played = _Played(allocator, 0, sizes, 0, steps)
     for kind, block, nbytes, stream, index in story.moves if moves is None else moves:
         while index > end:
             step += 1
-            now, end = steps[step], ends[step]
-            now[:] = index, allocator.allocated, allocator.requested, allocator.reserved
+            end, steps[step] = ends[step], allocator.allocated
         if kind == _TAKE:
             there = take(block, nbytes, stream)
             if not there and played.short_at < 0:
@@ -499,15 +424,8 @@ def _play(
             allocated = allocator.allocated
             if allocated > peak:
                 peak, peak_at = allocated, index
-            if allocated > now[1]:
-                now[0], now[1] = index, allocated
-            requested, reserved = allocator.requested, allocator.reserved
-            if requested > now[2]:
-                now[2] = requested
-            if reserved > now[3]:
-                now[3] = reserved
-            if see is not None:
-                see(index, allocator)
+            if allocated > steps[step]:
+                steps[step] = allocated
         elif kind == _GIVE:
             give(block)
         elif kind == _USE:
@@ -536,71 +454,24 @@ def _live(story: _Story, until: int) -> set[int]:
     return live
 
 
-def _steps(story: _Story, played: _Played) -> Iterable[StepPeak]:
-    peaks = played.step_peaks[: max(1, len(story.ends))]
-    found = _purposes(story, played, {peak[0] for peak in peaks})
-    for number, (at, allocated, requested, reserved) in enumerate(peaks):
-        yield StepPeak(
-            step=number, allocated=allocated, requested=requested, reserved=reserved, purposes=_ordered(found[at])
-        )
-
-
-def _purposes(story: _Story, played: _Played, positions: set[int]) -> dict[int, Counter[Purpose]]:
-    """What memory is for after the events at some positions."""
-    left = sorted(positions, reverse=True)
-    now: Counter[Purpose] = Counter()
-    live: set[int] = set()
-    found = {}
-    for kind, block, nbytes, _, index in story.moves:
-        while left and index > left[-1]:
-            found[left.pop()] = now.copy()
-        if kind == _TAKE and nbytes:
-            live.add(block)
-            now[story.purpose[block]] += played.sizes[block]
-        elif kind == _GIVE and block in live:
-            live.remove(block)
-            now[story.purpose[block]] -= played.sizes[block]
-    return found | dict.fromkeys(left, now)
-
-
 def _moment(story: _Story, played: _Played, at: int, *, without: int = -1) -> Moment:
     """What memory is for after an event; `without` a block."""
     record = story.record
-    live = _live(story, at) - {without}
     purposes: Counter[Purpose] = Counter()
-    modules: Counter[str] = Counter()
-    lines: Counter[str] = Counter()
-    alike: defaultdict[tuple[Purpose, str, Frame | None, Part], list[int]] = defaultdict(lambda: [0, 0])
-    allocated = requested = 0
-    for block in live:
+    kinds: Counter[tuple[Purpose, str, Frame | None, Part]] = Counter()
+    for block in _live(story, at) - {without}:
         take, size, purpose = story.takes[block], played.sizes.get(block, 0), story.purpose[block]
         stack = record.lines[take.lines] if take.lines >= 0 else ()
-        frame = stack[0] if stack else None
-        module = starred(record.modules[take.module])
         purposes[purpose] += size
-        modules[module] += size
-        lines[name_of(frame)] += size
-        group = alike[(purpose, module, frame, take.part)]
-        group[0] += 1
-        group[1] += size
-        allocated += size
-        requested += take.nbytes
+        kinds[purpose, starred(record.modules[take.module]), stack[0] if stack else None, take.part] += size
+    largest = sorted(kinds, key=lambda kind: (-kinds[kind], kind[1]))[:_MOST_KINDS]
     return Moment(
         event=at,
         step=story.step_of(at),
         part=story.part_of(at),
-        allocated=allocated,
-        requested=requested,
-        reserved=played.allocator.reserved if played.short_at == at else played.reserved,
+        allocated=purposes.total(),
         purposes=_ordered(purposes),
-        modules=tuple(modules.most_common()),
-        lines=tuple(lines.most_common()),
-        blocks=tuple(
-            Blocks(count=count, nbytes=nbytes, purpose=purpose, module=module, line=frame, part=part)
-            for (purpose, module, frame, part), (count, nbytes) in sorted(
-                alike.items(), key=lambda item: (-item[1][1], item[0][1])
-            )[:_MOST_BLOCKS]
-        ),
+        line=next((line for _, _, line, _ in largest if line is not None), None),
     )
 
 
@@ -616,42 +487,6 @@ def starred(module: str) -> str:
         'model.layers.*.mlp.w1'
     """
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
-
-
-def name_of(frame: Frame | None) -> str:
-    """A line as people write it; "" outside of the user's code."""
-    return "" if frame is None else f"{frame.file}:{frame.line} in {frame.function}"
-
-
-class _Curve:
-    """Memory over the last whole step, at most `_POINTS`; each tells the most since the one before.
-
-    Args:
-        story: that is played
-    """
-
-    def __init__(self, story: _Story) -> None:
-        self._story = story
-        # Without a whole step no event lies between them.
-        self._first = story.ends[-2] if len(story.ends) > 1 else -1
-        self._last = story.ends[-1] if story.ends else -1
-        self._width = max(1, -(-(self._last - self._first) // _POINTS))
-        self._most: dict[int, list[int]] = {}
-
-    def see(self, index: int, allocator: Allocator) -> None:
-        """Look at the allocator after the event at a position."""
-        if self._first < index <= self._last:
-            point = self._most.setdefault((index - self._first) // self._width, [index, 0, 0])
-            if allocator.allocated > point[1]:
-                point[0], point[1] = index, allocator.allocated
-            point[2] = max(point[2], allocator.reserved)
-
-    def points(self) -> tuple[Point, ...]:
-        """What was seen."""
-        return tuple(
-            Point(event=index, part=self._story.part_of(index), allocated=allocated, reserved=reserved)
-            for index, allocated, reserved in self._most.values()
-        )
 
 
 def _shortage(story: _Story, played: _Played, room: int) -> OutOfMemory:

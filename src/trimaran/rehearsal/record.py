@@ -261,28 +261,6 @@ class Invented(msgspec.Struct, frozen=True):
     count: int
 
 
-class Shortage(msgspec.Struct, frozen=True):
-    """The first time that the device had no room.
-
-    Attributes:
-        event: position in the events
-        asked: bytes of the block [bytes]
-        allocated: by then, the block left out [bytes]
-        reserved: by then [bytes]
-        lines: the user's, innermost first; in a backward those of the forward that made the node
-        module: path of the module
-        part: of the step
-    """
-
-    event: int
-    asked: int
-    allocated: int
-    reserved: int
-    lines: int
-    module: int
-    part: Part
-
-
 class End(msgspec.Struct, frozen=True):
     """How a rank ended.
 
@@ -319,7 +297,6 @@ class Record(msgspec.Struct):
         collectives: in the order in which they were issued
         events: in the order in which the host asked for them
         invented: values without data
-        shortage: the first lack of memory; None: none
         end: how it ended
         host_s: that the rank took here [s]
         host_bytes: highest resident size of its process [bytes]
@@ -344,7 +321,6 @@ class Record(msgspec.Struct):
     collectives: list[Collective] = msgspec.field(default_factory=list)
     events: list[Event] = msgspec.field(default_factory=list)
     invented: list[Invented] = msgspec.field(default_factory=list)
-    shortage: Shortage | None = None
     end: End = End(how="killed", status=-1, text="", lines=-1)
     host_s: float = 0.0
     host_bytes: int = 0

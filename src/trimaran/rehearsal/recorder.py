@@ -31,7 +31,6 @@ from trimaran.rehearsal.record import (
     Purpose,
     Record,
     Run,
-    Shortage,
     Step,
     Sync,
     Take,
@@ -212,16 +211,11 @@ class Recorder:
         taken = Take(block, nbytes, stream, purpose, lines, module, part)
         events.append(taken)
         try:
-            has_room = not nbytes or self._ask(self.pool.take, block, nbytes, stream)
+            if nbytes:
+                self._ask(self.pool.take, block, nbytes, stream)
         except NoRoom:
             events.remove(taken)
             self._refuse(block, nbytes)
-        if not has_room and self.record.shortage is None:
-            short = self.pool.short
-            if short is not None:
-                self.record.shortage = Shortage(
-                    len(events) - 1, nbytes, short.allocated, short.reserved, lines, module, part
-                )
 
     def _refuse(self, block: int, nbytes: int) -> NoReturn:
         """The script catches that memory runs out: it gets the error that it waits for, and no memory."""

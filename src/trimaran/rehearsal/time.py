@@ -123,7 +123,6 @@ class StepTime:
 
     Attributes:
         step: the last whole one, with its 90 % interval [s]
-        number: of that step
         steady: a step before it led up to it; else the device begins with nothing to do
         ranks: that were rehearsed, ascending
         critical: place in `ranks` of the rank that waits least for others
@@ -134,11 +133,9 @@ class StepTime:
         timeline: spans of the step, by rank and stream
         sure: nothing was rehearsed in another form than it runs in
         notes: what to know, such as what was left out
-        sources: of prices
     """
 
     step: Cost
-    number: int
     steady: bool
     ranks: tuple[RankTime, ...]
     critical: int
@@ -149,7 +146,6 @@ class StepTime:
     timeline: Timeline
     sure: bool
     notes: tuple[str, ...]
-    sources: tuple[str, ...]
 
     @property
     def parts(self) -> Parts:
@@ -160,11 +156,6 @@ class StepTime:
     def tokens_per_s(self) -> float:
         """Tokens that a rank with an embedding looks up in a second; 0 where none has one [1/s]."""
         return max((rank.tokens for rank in self.ranks), default=0) / self.step.seconds
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples of a rank in a second; 0 where they are not known [1/s]."""
-        return max((rank.samples for rank in self.ranks), default=0) / self.step.seconds
 
 
 def step_time(
@@ -357,7 +348,6 @@ class _Answer:
         kernels, collectives = self._shares(self._excerpts[critical])
         return StepTime(
             step=step,
-            number=self._excerpts[0].steps[-1],
             steady=self._steady,
             ranks=ranks,
             critical=critical,
@@ -368,7 +358,6 @@ class _Answer:
             timeline=self._timeline(),
             sure=not compiles,
             notes=tuple(notes),
-            sources=self._sources(),
         )
 
     def _window(self, times: Times) -> tuple[float, float]:
@@ -590,13 +579,6 @@ class _Answer:
     def _record_of(self, task: int) -> Record:
         rank = self._play.rank[task]
         return next(excerpt.record for excerpt in self._excerpts if excerpt.record.rank == rank)
-
-    def _sources(self) -> tuple[str, ...]:
-        kernels = "kernels: curves of the device"
-        if self._asked.calibration is not None:
-            kernels = f"{kernels}, times {self._asked.calibration.source}"
-        found = Counter(transfer.source for transfer in self._play.transfers.values())
-        return kernels, *(f"collectives: {source}" for source, _ in found.most_common(3))
 
     def _timeline(self) -> Timeline:
         """Spans of the last step, from its start."""

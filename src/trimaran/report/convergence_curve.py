@@ -1,12 +1,4 @@
-"""A convergence curve with what was asked of it.
-
-A convergence curve as a drawing: points, the prediction with its interval, and the form, both axes logarithmic.
-
-amount           ╱░
-     ●       ●─●╱░░   points, prediction, 90 %
-     └─●──●─╱─ ─ ─    the form, dashed
-      └──────────── batch
-"""
+"""A convergence curve with what was asked of it."""
 
 import math
 import textwrap
@@ -26,7 +18,7 @@ from trimaran.convergence.fit import noise_of_single_runs
 from trimaran.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.networks.names import parse_network
 from trimaran.program.json_files import finite, to_plain
-from trimaran.report.svg import Drawing
+from trimaran.report.page.charts import SERIES_COLOURS, Axis, Series, chart_file, curve_chart
 from trimaran.report.tables import add_figures, frame_table, print_next
 
 _FAR_BELOW = 90.0
@@ -325,10 +317,8 @@ def _leave_one_out(point: LeftOut | None) -> str:
     return f"{point.error:+.1%} [{point.low / point.measured - 1:+.0%}, {point.high / point.measured - 1:+.0%}]{mark}"
 
 
-_LEFT, _TOP, _WIDTH, _HEIGHT = 84.0, 66.0, 560.0, 320.0
 _PLACES = 121
 _BEYOND = 2.0
-_TICKS = (1.0, 2.0, 5.0)
 
 
 def plot(study: CurveStudy) -> str:
@@ -341,58 +331,36 @@ def plot(study: CurveStudy) -> str:
         {min(max(1, round(first * (last / first) ** (n / (_PLACES - 1)))), LARGEST_BATCH) for n in range(_PLACES)}
     )
     needs = curve.needs(tuple(batches))
-    lowest = min(min(need.low for need in needs), min(point.amount for point in table.points))
-    highest = max(max(need.high for need in needs), max(point.amount for point in table.points))
-    across = (math.log(batches[0]), math.log(batches[-1]))
-    up = (math.log(lowest) - 0.05, math.log(highest) + 0.05)
-
-    def place(batch: float, amount: float) -> tuple[float, float]:
-        x = (math.log(batch) - across[0]) / max(across[1] - across[0], 1e-9)
-        y = (math.log(amount) - up[0]) / (up[1] - up[0])
-        return _LEFT + _WIDTH * x, _TOP + _HEIGHT * (1.0 - min(max(y, 0.0), 1.0))
-
-    drawing = Drawing(width=_LEFT + _WIDTH + 36, height=_TOP + _HEIGHT + 92)
-    drawing.text(_LEFT, 24, table.task, size=15, bold=True)
-    drawing.text(_LEFT, 42, f"{table.unit} to the target by global batch" + _projected(study), colour="#555")
-    for batch in _ticks(batches[0], batches[-1]):
-        x, _ = place(batch, highest)
-        drawing.line([(x, _TOP), (x, _TOP + _HEIGHT)], colour="#e4e4e4")
-        drawing.text(x, _TOP + _HEIGHT + 18, figure(batch), anchor="middle")
-    for amount in _ticks(math.exp(up[0]), math.exp(up[1])):
-        _, y = place(batches[0], amount)
-        drawing.line([(_LEFT, y), (_LEFT + _WIDTH, y)], colour="#e4e4e4")
-        drawing.text(_LEFT - 8, y + 4, figure(amount), anchor="end")
-    for end in ("low", "high"):
-        line = [place(batch, getattr(need, end)) for batch, need in zip(batches, needs, strict=True)]
-        drawing.line(line, colour="#9db8d2")
-    form = [place(batch, curve.fit.e0 * (1 + batch / curve.fit.b_crit)) for batch in batches]
-    drawing.line(form, colour="#999", dashed=True)
-    drawing.line([place(b, need.amount) for b, need in zip(batches, needs, strict=True)], colour="#1b6ca8", width=2.0)
-    for point in table.points:
-        for value in point.values:
-            drawing.dot(*place(point.global_batch, value), colour="#e3a1a9")
-        drawing.dot(*place(point.global_batch, point.amount), colour="#d1495b")
-    _legend(drawing)
-    return drawing.render()
-
-
-def _legend(drawing: Drawing) -> None:
-    y = _TOP + _HEIGHT + 52
-    entries = (("predicted", "#1b6ca8", False), ("90 %", "#9db8d2", False), ("E0 (1 + B / Bcrit)", "#999", True))
-    for number, (name, colour, dashed) in enumerate(entries):
-        x = _LEFT + number * 130
-        drawing.line([(x, y - 4), (x + 18, y - 4)], colour=colour, width=2.0, dashed=dashed)
-        drawing.text(x + 24, y, name)
-    drawing.dot(_LEFT + 440, y - 4, colour="#d1495b")
-    drawing.text(_LEFT + 450, y, "points")
-    drawing.text(_LEFT + _WIDTH, _TOP + _HEIGHT + 36, "global batch [samples]", anchor="end", colour="#333")
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round figures between two: powers of ten, with 2 and 5 where the range is short."""
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    kinds = _TICKS if high / low < 2000 else (1.0,)
-    return [kind * 10.0**power for power in powers for kind in kinds if low <= kind * 10.0**power <= high]
+    form = [(float(batch), curve.fit.e0 * (1 + batch / curve.fit.b_crit)) for batch in batches]
+    chart = curve_chart(
+        "Training to the target by batch",
+        [
+            Series(
+                name="predicted, 90 %",
+                points=[(float(batch), need.amount) for batch, need in zip(batches, needs, strict=True)],
+                ends=[(need.low, need.high) for need in needs],
+                dots=False,
+            ),
+            Series(name="E0 (1 + B / Bcrit)", points=form, colour=SERIES_COLOURS[5], dashed=True, dots=False),
+            Series(
+                name="single runs",
+                points=[(float(point.global_batch), value) for point in table.points for value in point.values],
+                colour=SERIES_COLOURS[3],
+                hollow=True,
+                line=False,
+                size=3.0,
+            ),
+            Series(
+                name="points",
+                points=[(float(point.global_batch), point.amount) for point in table.points],
+                colour=SERIES_COLOURS[1],
+                line=False,
+            ),
+        ],
+        Axis(title="global batch [samples]", log=True),
+        Axis(title=f"{table.unit} to the target", log=True),
+    )
+    return chart_file(table.task, f"{table.unit} to the target by global batch{_projected(study)}", [chart])
 
 
 def _projected(study: CurveStudy) -> str:

@@ -7,6 +7,7 @@ from io import StringIO
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from trimaran.base.decoding import Count, Positive
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.program.json_files import to_plain
@@ -27,10 +28,10 @@ class ObservedRank:
         parts_s: mean time of a step by what it is spent on [s]
     """
 
-    rank: int
-    samples: float
-    peak_bytes: int
-    parts_s: Mapping[str, float]
+    rank: Count
+    samples: Positive
+    peak_bytes: Count
+    parts_s: Mapping[str, Positive]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +59,14 @@ class Observation:
 
     model: str
     device: str
-    step_s: float
-    step_interval_s: tuple[float, float]
-    steps: int
-    backwards: float
-    left_out: Mapping[str, int]
-    parts_s: Mapping[str, float]
+    step_s: Positive
+    step_interval_s: tuple[Positive, Positive]
+    steps: Count
+    backwards: Positive
+    left_out: Mapping[str, Count]
+    parts_s: Mapping[str, Positive]
     ranks: Sequence[ObservedRank]
-    memory_bytes: Mapping[str, int]
+    memory_bytes: Mapping[str, Count]
     launch_bound: float | None
     limiter: str
     doubt: str | None

@@ -242,11 +242,11 @@ class Rehearsal:
     verdict: Verdict
     headline: str
     script: Sequence[str]
-    world: int
+    world: Count
     cluster: str
     device: str
-    per_node: int
-    memory_bytes: int
+    per_node: Count
+    memory_bytes: Count
     ranks: Sequence[RehearsedRank]
     troubles: Sequence[Trouble]
     remedies: Sequence[MemoryHelp]
@@ -256,7 +256,7 @@ class Rehearsal:
     invented: Sequence[InventedValue]
     notes: Sequence[str]
     printed: Sequence[str]
-    took_s: float
+    took_s: Positive
     calibration: Mapping[str, object] | None = None
 
     @property

@@ -109,6 +109,10 @@ class Drawing:
             f"{escape(printable(text))}</text>"
         )
 
+    def element(self, text: str, x: float, y: float) -> None:
+        """A drawing that was rendered inline, by its upper left corner."""
+        self._shapes.append(text.replace("<svg ", f'<svg x="{x:.0f}" y="{y:.0f}" ', 1))
+
     def render(self) -> str:
         """The file's text."""
         size = f'width="{self.width:.0f}" height="{self.height:.0f}" viewBox="0 0 {self.width:.0f} {self.height:.0f}"'

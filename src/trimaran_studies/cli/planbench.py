@@ -3,24 +3,17 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Data = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--data", help="A CSV file of measurements; may be repeated.  [default: rows that come with Trimaran]",
-        show_default=False,
-    ),
+    option("A CSV file of measurements; may be repeated.", usual="rows that come with Trimaran"),
 ]  # fmt: skip
 Peers = Annotated[
     Path | None,
-    typer.Option(
-        "--peers",
-        help="A folder with checkouts of calculon, SimuMax and llm-analysis at the commits that are compared.",
-        show_default=False,
+    option(
+        "A folder with checkouts of calculon, SimuMax and llm-analysis at the commits that are compared.", "--peers"
     ),
 ]
 

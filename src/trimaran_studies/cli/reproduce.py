@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from trimaran.base.units import format_count
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -57,52 +57,35 @@ Which = Annotated[
         "hybrid: data and model parallelism together, Pal et al., IEEE Micro 2019. "
         "feeding: split, pre-load, compress, Xu et al., ICCAD 2021. "
         "specification: what these four ask for, requirement by requirement, with figures and verdicts. "
-        "survey: published remedies, and what our models say that each is worth on two jobs.",
-        show_default=False,
+        "survey: published remedies, and what our models say that each is worth on two jobs."
     ),
 ]
 DeviceName = Annotated[
     str | None,
-    typer.Option("--device", help='vdnn: simulated device of the catalog, such as "titan-x".', show_default=DEVICE),
+    option('vdnn: simulated device of the catalog, such as "titan-x".', usual=DEVICE),
 ]
 Networks = Annotated[
     str | None,
-    typer.Option(
-        "--networks",
-        help='Some of its networks, such as "alexnet,vgg16:256".  [default: all, with its batches]',
-        show_default=False,
-    ),
+    option('Some of its networks, such as "alexnet,vgg16:256".  [default: all, with its batches]'),
 ]
-Real = Annotated[
-    bool, typer.Option("--real", help="Run the networks on this machine instead; without a GPU, small ones.")
-]
+Real = Annotated[bool, option("Run the networks on this machine instead; without a GPU, small ones.", "--real")]
 
-Plot = Annotated[
-    Path | None, typer.Option("--plot", help="feeding: write a drawing to this SVG file.", show_default=False)
-]
+Plot = Annotated[Path | None, option("feeding: write a drawing to this SVG file.")]
 Rows = Annotated[
     str | None,
-    typer.Option(
-        "--rows", help='specification: some of its rows, such as "A8,C1".  [default: all]', show_default=False
-    ),
+    option('specification: some of its rows, such as "A8,C1".  [default: all]'),
 ]
 Write = Annotated[
     Path | None,
-    typer.Option("--write", help="specification and survey: write the page to this file.", show_default=False),
+    option("specification and survey: write the page to this file."),
 ]
 RealDevices = Annotated[
     int | None,
-    typer.Option(
-        "--devices",
-        help="dgx1 --real: number of processes, each on its GPU where there are enough.",
-        show_default=str(RANKS),
-    ),
+    option("dgx1 --real: number of processes, each on its GPU where there are enough.", usual=str(RANKS)),
 ]
 RealSteps = Annotated[
     int | None,
-    typer.Option(
-        "--steps", help="dgx1 and feeding --real: minimum number of timed steps of each case.", show_default=str(STEPS)
-    ),
+    option("dgx1 and feeding --real: minimum number of timed steps of each case.", usual=str(STEPS)),
 ]
 
 
@@ -118,11 +101,11 @@ def check_options(which: str, given: Mapping[str, object]) -> None:
     """
     from trimaran.base.errors import InputError
 
-    for option, value in given.items():
-        if value is not None and which not in _TAKEN_BY[option]:
-            takes = " and ".join(f'"reproduce {name}"' for name in _TAKEN_BY[option])
+    for spelled, value in given.items():
+        if value is not None and which not in _TAKEN_BY[spelled]:
+            takes = " and ".join(f'"reproduce {name}"' for name in _TAKEN_BY[spelled])
             raise InputError(
-                f'"reproduce {which}" does not take {option} (an option of {takes}): leave it out', option=option
+                f'"reproduce {which}" does not take {spelled} (an option of {takes}): leave it out', option=spelled
             )
 
 

@@ -3,42 +3,33 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from trimaran.cli.options import Json
+from trimaran.cli.options import Json, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 Data = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--data", help="A CSV file of measurements; may be repeated.  [default: rows that come with Trimaran]",
-        show_default=False,
-    ),
+    option("A CSV file of measurements; may be repeated.", usual="rows that come with Trimaran"),
 ]  # fmt: skip
 Family = Annotated[
     str | None,
-    typer.Option(
-        "--family",
-        help="Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
+    option(
+        "Only these rows: single_gpu_time, dp_throughput, dp_step_time, mp_throughput, mp_step_time, "
         "collectives, memory, time_to_train; feeding: rows that differ only in their input pipeline; field: steps of "
-        "public training runs, on which nothing is fitted.",
-        show_default=False,
+        "public training runs, on which nothing is fitted."
     ),
 ]
 AnchorOption = Annotated[
     Literal["single", "none"],
-    typer.Option(
-        "--anchor", help="single: start from the source's figure of one device where it has one; none: never."
-    ),
+    option("single: start from the source's figure of one device where it has one; none: never."),
 ]
 Sizes = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Also scale networks of known size only, from one device's figure; otherwise they are skipped.",
         "--sizes/--no-sizes",
-        help="Also scale networks of known size only, from one device's figure; otherwise they are skipped.",
     ),
 ]
-Rows = Annotated[bool, typer.Option("--rows", help="Print every row.")]
+Rows = Annotated[bool, option("Print every row.", "--rows")]
 
 
 def validate(

@@ -319,7 +319,6 @@ HYBRID_PARALLELISM = Study(
             must="capture a network as a graph with the cost of each operation",
             command="trimaran profile digits",
             find=_captured,
-            is_slow=True,
         ),
         Requirement(
             id="C5",
@@ -343,14 +342,12 @@ HYBRID_PARALLELISM = Study(
             must="speed Inception-v3 up by placing its branches on two V100",
             command="trimaran plan inception_v3 --cluster dgx1-v100 --devices 2 --allow placement",
             find=_inception_workers,
-            is_slow=True,
         ),
         Requirement(
             id="C8",
             must="speed GNMT and BigLSTM up by two stages",
             command="trimaran plan gnmt --cluster dgx1-v100 --devices 2 --pp 2 --schedule 1f1b",
             find=_recurrent_workers,
-            is_slow=True,
         ),
         Requirement(
             id="C9",

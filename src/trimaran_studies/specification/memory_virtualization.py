@@ -297,7 +297,6 @@ MEMORY_VIRTUALIZATION = Study(
             must="have the study's policies, and one that keeps, offloads or recomputes each storage",
             command="trimaran memory googlenet --device titan-x --batch 128 --budget 60%",
             find=_policies,
-            is_slow=True,
             tests=("tests/unit/studies/test_vdnn_dynamic.py", "tests/unit/memory/test_vdnn.py"),
         ),
         Requirement(
@@ -305,7 +304,6 @@ MEMORY_VIRTUALIZATION = Study(
             must="fetch by deadline, or within the study's window",
             command="trimaran memory vgg16 --device titan-x --batch 64 --budget 80%",
             find=_prefetched,
-            is_slow=True,
             tests=("tests/unit/memory/test_vdnn_window.py", "tests/property/test_memory_laws.py"),
         ),
         Requirement(
@@ -313,14 +311,12 @@ MEMORY_VIRTUALIZATION = Study(
             must="say peak and mean, with weights and without, by the study's accounting and by PyTorch's",
             command="trimaran reproduce vdnn --networks alexnet,overfeat,googlenet,vgg16",
             find=_metrics,
-            is_slow=True,
         ),
         Requirement(
             id="D5",
             must="repeat the study's Titan X in simulation",
             command="trimaran reproduce vdnn --networks vgg16:256",
             find=_titan_x,
-            is_slow=True,
         ),
         Requirement(
             id="D6",
@@ -334,7 +330,6 @@ MEMORY_VIRTUALIZATION = Study(
             must="say minimum memory and lower bound before a run; refuse what cannot fit",
             command="trimaran memory vgg16 --device titan-x --batch 256 --budget 12GiB",
             find=_floor,
-            is_slow=True,
         ),
         Requirement(
             id="D8",

@@ -340,7 +340,6 @@ MULTI_GPU_PROFILE = Study(
             command="trimaran scale googlenet --cluster dgx1-v100 --devices 1,2,4,8 --local-batch 16,32,64 "
             "--sync kvstore,nccl",
             find=_sweep,
-            is_slow=True,
         ),
         Requirement(
             id="B4",
@@ -354,7 +353,6 @@ MULTI_GPU_PROFILE = Study(
             must="price exchanges by tensor and call, so that the faster method is predicted and not assumed",
             command="trimaran reproduce dgx1",
             find=_winners,
-            is_slow=True,
         ),
         Requirement(
             id="B6",
@@ -367,14 +365,12 @@ MULTI_GPU_PROFILE = Study(
             must="predict scaling from the figure of one device and the machine",
             command="trimaran validate --family dp_throughput",
             find=_scaling,
-            is_slow=True,
         ),
         Requirement(
             id="B8",
             must="predict the peak memory of each rank before a run",
             command="trimaran validate --family memory",
             find=_memory,
-            is_slow=True,
         ),
         Requirement(
             id="B9",

@@ -356,7 +356,6 @@ PARALLEL_TRAINING = Study(
             must="switch the study's three remedies on one at a time, against replicate-and-scatter and against DDP",
             command="trimaran reproduce feeding",
             find=_ablation,
-            is_slow=True,
         ),
         Requirement(
             id="A8",

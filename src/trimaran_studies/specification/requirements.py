@@ -139,7 +139,6 @@ class Requirement:
         must: what it must do
         command: that shows it: a user's, or that of a test
         find: its checks, from measurements that were kept
-        is_slow: whether that takes more than some seconds
         tests: files of tests that hold it, whose outcome `benchmarks/specification` records
     """
 
@@ -147,7 +146,6 @@ class Requirement:
     must: str
     command: str
     find: Callable[[Recorded], Sequence[Check]]
-    is_slow: bool = False
     tests: tuple[str, ...] = ()
 
 

@@ -11,6 +11,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.features.memory_fit.estimate import estimate_memory
+from trimaran.features.report_page.study import drawing_of
 from trimaran.features.scaling import predict_scaling
 from trimaran.machine.find import find_machine
 from trimaran.planner.explanation.contrast import dissect
@@ -18,7 +19,7 @@ from trimaran.planner.explanation.remedies import remedies_for
 from trimaran.planner.problem import assess
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.report.memory import memory_document, parts_table
-from trimaran.report.scaling import ScalingStudy, plot, print_study, study_document
+from trimaran.report.scaling import ScalingStudy, print_study, study_document
 
 _TOO_MANY = 1 << 22
 
@@ -55,7 +56,7 @@ def test_the_verdict_comes_first_and_what_does_not_fit_has_no_throughput(study: 
     assert str(short.largest) in page(study)
     assert f"batch {_TOO_MANY}" not in "".join(line for line in rest if line.startswith("nccl, batch"))
     assert max(map(len, rest)) <= 80
-    assert str(_TOO_MANY) not in plot(study)
+    assert str(_TOO_MANY) not in drawing_of(study_document(study))
 
 
 def test_where_not_even_one_sample_fits_there_is_no_legend_and_the_next_command_takes_all_devices(

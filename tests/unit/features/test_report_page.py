@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import fields
+from msgspec.inspect import type_info
 from tests.raising import raises
 from tests.unit.report.pages import HOSTILE, small_plan, studies, write_run, write_study
 from tests.unit.report.test_files import REPORT
@@ -227,7 +227,7 @@ def test_what_a_study_lacks_is_named(name: str, tmp_path: Path) -> None:
     """A document without one of the keys that pages need is refused by the key, or not recognised."""
     document = studies()[name]
     reader = next(one for one in READERS if one.command == name)
-    required = [field.name for field in fields(reader.content) if field.required]
+    required = [field.name for field in type_info(reader.content).fields if field.required]  # type: ignore[attr-defined]
     for key in required:
         path = write_study(tmp_path / "x.json", {k: value for k, value in document.items() if k != key})
         with pytest.raises(

@@ -206,7 +206,7 @@ def test_fewer_steps_say_how_many() -> None:
     assert finding.kind == "steps"
     assert "3 steps" in finding.text
     assert "4 steps" in finding.text
-    assert [(wait.rank, wait.waits_for) for wait in answer.waits] == [(0, (1,))]
+    assert [(wait.call.rank, wait.waits_for) for wait in answer.waits] == [(0, (1,))]
 
 
 @pytest.mark.parametrize(("how", "word"), [("exit", "status 3"), ("error", "ValueError: no")])
@@ -461,7 +461,7 @@ def test_two_groups_in_another_order_wait_for_each_other() -> None:
     finding = only(answer)
     assert finding.kind == "deadlock"
     assert lines_of(finding) == {10, 21}
-    assert [(wait.rank, wait.waits_for, wait.side.lines[0].line) for wait in answer.waits] == [
+    assert [(wait.call.rank, wait.waits_for, wait.call.lines[0].line) for wait in answer.waits] == [
         (0, (1,), 10),
         (1, (0,), 21),
     ]

@@ -25,7 +25,7 @@ from trimaran.rehearsal.agreement import Agreement, agree, side_text
 from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
-from trimaran.rehearsal.memory import RankMemory, memory_remedies, read_memory
+from trimaran.rehearsal.memory import RankMemory, first_short, memory_remedies, read_memory
 from trimaran.rehearsal.prices import Calibration
 from trimaran.rehearsal.record import Frame, Issue, Record, Step
 from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
@@ -166,8 +166,7 @@ def _rank(run: RankRun, memory: RankMemory, place: str, stands: Mapping[int, int
 
 
 def _peak_line(memory: RankMemory) -> str:
-    line = next((blocks.line for blocks in memory.peak.blocks if blocks.line is not None), None)
-    return "" if line is None else frame_text(line)
+    return "" if memory.peak.line is None else frame_text(memory.peak.line)
 
 
 def _ended(run: RankRun) -> str:
@@ -269,9 +268,7 @@ def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Troubl
 def _shortages(memories: Mapping[int, RankMemory], folder: Path) -> Iterator[Trouble]:
     """The rank that runs out of memory first, and where."""
     short = [one for one in memories.values() if one.fit.verdict == "does not fit"]
-    found = min(
-        (one.short for one in short if one.short is not None), key=lambda one: (*one.order, one.rank), default=None
-    )
+    found = first_short(short)
     if found is not None:
         lines = [frame_text(frame) for frame in found.lines]
         module = f" of {found.module}" if found.module else ""
@@ -500,7 +497,7 @@ def _notes(
         if run.record.end.how == "seconds" and _step_ends(run.record):
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
     most = max(memories.values(), key=lambda memory: memory.reserved)
-    later = [step.allocated for step in most.steps[1:]]  # the first step has what comes before it, too
+    later = most.steps[1:]  # the first step has what comes before it, too
     if most.peak.part == "setup" and later:
         at = _peak_line(most)
         yield (

@@ -156,7 +156,6 @@ class _Files:
         predicted: the simulated step
         measured: the recorded steps
         epochs: of `metrics.jsonl`
-        notes: what could not be read
     """
 
     run: _Run | None = None
@@ -166,7 +165,6 @@ class _Files:
     predicted: Timeline | None = None
     measured: Timeline | None = None
     epochs: tuple[_Epoch, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def page_of_report(path: Path) -> Page:

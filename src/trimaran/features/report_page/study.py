@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from trimaran import __version__
-from trimaran.base.decoding import decode_typed
+from trimaran.base.decoding import decode_typed, from_plain
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
 from trimaran.program.plan import Plan
-from trimaran.report.page.layout import Page, Section, Words
+from trimaran.report.page.charts import chart_file
+from trimaran.report.page.layout import Chart, Page, Section, Words
 from trimaran.report.page.steps import commands_section
 from trimaran.report.page.studies import READERS as STUDIES
 from trimaran.report.page.studies import StudyPage, StudyReader
@@ -62,6 +63,28 @@ def page_of_studies(
         sources=[path.name for path, _ in documents],
         version=__version__,
     )
+
+
+DRAWN = frozenset({"scaling", "parts", "crossover", "training"})
+"""Sections whose charts are drawn into a file."""
+
+
+def drawing_of(document: dict[str, Any]) -> str:
+    """The charts of a study as the text of an SVG file: those of its page.
+
+    Args:
+        document: of a study that has a page
+    """
+    reader = next(one for one in STUDIES if one.keys <= document.keys())
+    page = reader.page(from_plain(document, reader.content, source="the document"), ())
+    charts = [
+        part.svg
+        for section in page.sections
+        if section.id in DRAWN
+        for part in section.content
+        if isinstance(part, Chart)
+    ]
+    return chart_file(page.title, page.verdict, charts)
 
 
 def _read(path: Path, plain: dict[str, Any], accepted: str, plans: Sequence[Plan]) -> StudyPage:

@@ -6,9 +6,12 @@ thing; its legend stands above it, the titles of its axes have units, and what i
 
 import itertools
 import math
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trimaran.base.files import packaged_text
 from trimaran.report.svg import Drawing, Point
 
 WIDTH = 560.0
@@ -215,20 +218,12 @@ def _is_drawable(value: float, axis: Axis) -> bool:
 def _drawable(series: Series, x: Axis, y: Axis) -> Series:
     """A series without the points that cannot be drawn."""
     kept = [n for n, (a, b) in enumerate(series.points) if _is_drawable(a, x) and _is_drawable(b, y)]
-    return Series(
-        name=series.name,
+    return replace(
+        series,
         points=[series.points[n] for n in kept],
         says=[series.says[n] for n in kept] if series.says else (),
         labels=[series.labels[n] for n in kept] if series.labels else (),
         ends=[series.ends[n] for n in kept] if series.ends else (),
-        colour=series.colour,
-        line=series.line,
-        steps=series.steps,
-        dashed=series.dashed,
-        dots=series.dots,
-        hollow=series.hollow,
-        size=series.size,
-        whiskers=series.whiskers,
     )
 
 
@@ -689,3 +684,37 @@ def _alike(bars: Sequence[Bar]) -> Iterable[tuple[Bar, int, int]]:
             name = bars[first].name if n - first == 1 else f"{bars[first].name} to {bars[n - 1].name}"
             yield Bar(name=name, parts=bars[first].parts), first, n - first
             first = n
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A file of charts
+
+
+_HEIGHT = re.compile(r'height="(\d+)"')
+_COLOUR = re.compile(r"--([\w-]+): (#\w+)")
+_VARIABLE = re.compile(r"var\(--([\w-]+)\)")
+_MARGIN = 16.0
+
+
+def chart_file(title: str, says: str, charts: Iterable[str]) -> str:
+    """Charts below each other as the text of an SVG file, in the colours that a page has in light.
+
+    Args:
+        title: of the file
+        says: below it, one sentence
+        charts: elements as `curve_chart` and its like make them; "" is left out
+    """
+    elements = [chart for chart in charts if chart]
+    heights = [float(found[1]) for found in map(_HEIGHT.search, elements) if found]
+    lines = textwrap.wrap(says, int(WIDTH / _LETTER) + 8)
+    top = 36 + 18.0 * len(lines)
+    drawing = Drawing(width=WIDTH + 2 * _MARGIN, height=top + sum(heights) + _MARGIN * (len(heights) + 1))
+    drawing.text(_MARGIN, 26, title, size=15, bold=True)
+    for number, line in enumerate(lines):
+        drawing.text(_MARGIN, 46 + 18 * number, line, size=_FONT, colour=SOFT)
+    for element, height in zip(elements, heights, strict=True):
+        drawing.element(element, _MARGIN, top + _MARGIN)
+        top += height + _MARGIN
+    light = packaged_text("trimaran.report.page", "page.css").partition("@media")[0]
+    colours = dict(_COLOUR.findall(light))
+    return _VARIABLE.sub(lambda found: colours.get(found[1], found[0]), drawing.render())

@@ -13,10 +13,11 @@ import msgspec
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
+from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.machine.catalog import catalog
 from trimaran.program.plan import Plan, against_baseline
-from trimaran.report.observation import ObservedRank
+from trimaran.report.observation import Observation
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -40,7 +41,7 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES, MemoryHelp, RehearsedCollectives, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.rehearsal import PURPOSES, MemoryHelp, Rehearsal, RehearsedRank, RehearsedStep, Trouble
 
 Pair = tuple[Real | None, Real | None]
 
@@ -72,16 +73,7 @@ class StudyPage:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Remedy(msgspec.Struct):
-    name: str
-    limiter: str
-    action: str
-    predicted_gain: Real
-    gain_interval: tuple[Real, Real]
-    basis: str = ""
-
-
-def _remedies(remedies: Sequence[_Remedy]) -> Section | None:
+def _remedies(remedies: Sequence[Remedy]) -> Section | None:
     """What would help, with how sure that is."""
     if not remedies:
         return None
@@ -149,8 +141,6 @@ class _ScaleRow(msgspec.Struct):
     fits: bool
     step_s: Positive
     card_bytes: Count = 0
-    forward_s: Positive = 0.0
-    backward_s: Positive = 0.0
 
 
 class _Scale(msgspec.Struct):
@@ -161,7 +151,7 @@ class _Scale(msgspec.Struct):
     software: str
     mode: str
     rows: list[_ScaleRow]
-    advice: list[_Remedy] = []
+    advice: list[Remedy] = []
     notes: list[str] = []
     source: str = ""
 
@@ -409,13 +399,13 @@ def _scaling_memory(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
 
 
 class _Way(msgspec.Struct):
-    devices: Count
-    local_batch_size: Count
     global_batch_size: Count
     step_time_s: Positive
     time_to_accuracy_s: Positive | None = None
-    workers: Count = 0
-    model_parallel_width: Count = 1
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.global_batch_size / self.step_time_s if self.step_time_s else 0.0
 
 
 class _CrossRow(msgspec.Struct):
@@ -425,6 +415,19 @@ class _CrossRow(msgspec.Struct):
     likely: Positive | None
     data_parallel: _Way
     hybrid: _Way
+
+    @property
+    def ahead_by(self) -> float:
+        """Time of data parallelism by that of the hybrid: to the target, or without a curve for a sample."""
+        if self.speedup_over_dp is not None:
+            return self.speedup_over_dp
+        return self.hybrid.samples_per_s / self.data_parallel.samples_per_s if self.data_parallel.samples_per_s else 0.0
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Its 90 % interval; both at the value where that has none."""
+        low, high = self.speedup_interval or (None, None)
+        return self.ahead_by if low is None else low, self.ahead_by if high is None else high
 
 
 class _Crossing(msgspec.Struct):
@@ -479,14 +482,13 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     paper = [one.crossover_devices for one in found.crossings if one.basis == "paper" and one.crossover_devices]
     if paper and found.curve is not None:
         verdict += f" In paper mode (fixed local batch, SE = 1) the hybrid is ahead from {min(paper)} devices on."
-    sections = [_speedups(found.crossings)] if found.curve is not None else []
     return StudyPage(
         kind="Crossover study",
         title=f"{found.job} on {found.cluster}",
         verdict=verdict,
         facts=[("precision", found.precision), ("software", found.software)]
         + ([("curve", found.curve.name)] if found.curve else []),
-        sections=_kept(*sections, _times_to_accuracy(ours), _reasons(found.crossings)),
+        sections=_kept(_speedups(found.crossings, found.curve), _times_to_accuracy(ours), _reasons(found.crossings)),
         absent=[]
         if found.curve is not None
         else [
@@ -502,16 +504,18 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     )
 
 
-def _speedups(crossings: Sequence[_Crossing]) -> Section:
+def _speedups(crossings: Sequence[_Crossing], curve: _UsedCurve | None) -> Section | None:
+    """How much sooner the hybrid reaches the target, or without a curve how many more samples a second it does."""
     series, rows = [], []
     for one in crossings:
-        known = [row for row in one.rows if row.speedup_over_dp]
+        known = [row for row in one.rows if row.ahead_by]
         name = f"width {one.model_parallel_width}, {'paper mode' if one.basis == 'paper' else 'ours'}"
         series.append(
             Series(
                 name=name,
-                points=[(float(row.devices), row.speedup_over_dp or 0.0) for row in known],
-                says=[f"{name}, {row.devices} devices: {row.speedup_over_dp:.3f}" for row in known],
+                points=[(float(row.devices), row.ahead_by) for row in known],
+                ends=[row.ends for row in known],
+                says=[f"{name}, {row.devices} devices: {row.ahead_by:.3f}" for row in known],
                 colour=SERIES_COLOURS[(one.model_parallel_width.bit_length() - 2) % 5],
                 dashed=one.basis == "paper",
                 hollow=one.basis == "paper",
@@ -522,29 +526,34 @@ def _speedups(crossings: Sequence[_Crossing]) -> Section:
                 str(one.model_parallel_width),
                 _BASES.get(one.basis, one.basis),
                 f"{row.devices:,}",
-                f"{row.speedup_over_dp:.3f}",
+                f"{row.ahead_by:.3f}",
                 "–" if row.speedup_interval is None else _ends(row.speedup_interval),
                 "–" if row.likely is None else f"{row.likely:.0%}",
             )
             for row in known
         ]
+    if not rows:
+        return None
     counts = sorted({float(row.devices) for one in crossings for row in one.rows})
+    compared = "time to accuracy, data parallelism / hybrid"
+    what, above = "speedup over data parallelism", "Above 1 the hybrid reaches the target sooner."
+    if curve is None:
+        compared = what = "samples a second, hybrid / data parallelism"
+        above = "Without a curve: above 1 the hybrid does more samples a second, which may need more epochs."
     svg = curve_chart(
         "Speed of hybrid over data parallelism",
         series,
         Axis(title="devices", log=True, ticks=counts if len(counts) <= 12 else ()),
-        Axis(title="time to accuracy, data parallelism / hybrid", log=True),
+        Axis(title=compared, log=True),
         limits=[Limit(name="as soon as data parallelism", at=1.0)],
     )
     table = DataTable(
-        columns=("width", "basis", "devices", "speedup over data parallelism", "90 % interval", "likely ahead"),
-        rows=rows,
-        words=frozenset({1}),
+        columns=("width", "basis", "devices", what, "90 % interval", "likely ahead"), rows=rows, words=frozenset({1})
     )
     return Section(
         id="crossover",
         title="Crossover with model parallelism",
-        content=[Chart(svg=svg, table=table, caption="Above 1 the hybrid reaches the target sooner.")],
+        content=[Chart(svg=svg, table=table, caption=above)],
     )
 
 
@@ -640,8 +649,6 @@ class _Point(msgspec.Struct):
     global_batch_size: Count
     amount: Positive
     interval: Pair
-    predicted: Positive
-    runs: Count = 1
     values: list[Positive] = []
 
 
@@ -651,9 +658,7 @@ class _Curve(msgspec.Struct):
     unit: str
     source: str
     e0: Positive
-    e0_interval: Pair
     b_crit: Positive | None
-    b_crit_interval: Pair
     points: list[_Point]
     warnings: list[str] = []
 
@@ -769,18 +774,13 @@ def _need_section(
 class _MeasuredPoint(msgspec.Struct):
     global_batch_size: Count
     epochs: Positive | None
-    fitted_epochs: Positive
     values: list[Positive]
-    runs: Count
-    failed: Count = 0
-    best_metric: Real | None = None
 
 
 class _Fitted(msgspec.Struct):
     unit: str
     e0: Positive
     b_crit: Positive | None
-    b_crit_interval: Pair
     points: list[_MeasuredPoint]
 
 
@@ -904,14 +904,11 @@ class _MemoryStudy(msgspec.Struct):
     gradient_bytes: Count
     keep_peak_bytes: Count
     minimum_memory_bytes: Count
-    lower_bound_s: Positive
-    kept_s: Positive
     fits: bool
     fits_without_plan: bool
     bottleneck: str
     policies: dict[str, _Policy]
     largest_batch: Count | None = None
-    largest_batch_without_plan: Count | None = None
     live_bytes: _Live | None = None
 
 
@@ -1095,25 +1092,6 @@ def _purposes_section(found: _MemoryStudy) -> Section:
 # Rehearsal
 
 
-class _Rehearsal(msgspec.Struct):
-    verdict: str
-    headline: str
-    script: list[str]
-    world: Count
-    cluster: str
-    device: str
-    memory_bytes: Count
-    ranks: list[RehearsedRank]
-    troubles: list[Trouble]
-    remedies: list[MemoryHelp]
-    agreement: str
-    collectives: list[RehearsedCollectives]
-    step: RehearsedStep | None
-    notes: list[str]
-    took_s: Positive = 0.0
-    calibration: dict[str, Any] | None = None
-
-
 _PURPOSE_COLOURS = (
     "var(--series-1)",
     "var(--series-2)",
@@ -1127,7 +1105,7 @@ _PURPOSE_COLOURS = (
 
 
 def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Rehearsal = plain
+    found: Rehearsal = plain
     script = shlex.join(found.script)
     before = "" if found.script[:1] == ["-m"] else "-- "
     return StudyPage(
@@ -1174,7 +1152,7 @@ def _troubles_section(troubles: Sequence[Trouble]) -> Section | None:
     return Section(id="troubles", title="What is wrong", content=content)
 
 
-def _rank_memory_section(found: _Rehearsal) -> Section | None:
+def _rank_memory_section(found: Rehearsal) -> Section | None:
     ranks = [one for one in found.ranks if one.reserved_bytes or one.allocated_bytes]
     if not ranks:
         return None
@@ -1248,7 +1226,7 @@ def _helps_section(helps: Sequence[MemoryHelp]) -> Section | None:
     return Section(id="remedies", title="What would help", content=[table])
 
 
-def _collectives_section(found: _Rehearsal) -> Section | None:
+def _collectives_section(found: Rehearsal) -> Section | None:
     if not found.collectives:
         words = [found.agreement] if found.agreement else []
         return Section(id="collectives", title="Collectives", content=[Words(lines=words)]) if words else None
@@ -1310,21 +1288,6 @@ def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
 # Observation of a script
 
 
-class _Observation(msgspec.Struct):
-    model: str
-    device: str
-    step_s: Positive
-    step_interval_s: tuple[Positive, Positive]
-    steps: Count
-    parts_s: dict[str, Positive]
-    ranks: list[ObservedRank]
-    memory_bytes: dict[str, Count]
-    limiter: str
-    remedies: list[_Remedy]
-    unseen: list[str]
-    doubt: str | None = None
-
-
 _OBSERVED = (
     ("FP", "var(--forward)"),
     ("BP", "var(--backward)"),
@@ -1349,7 +1312,7 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: _Observation = plain
+    found: Observation = plain
     low, high = found.step_interval_s
     verdict = f"{found.model} ({found.device}): {format_seconds(found.step_s)} a step, " + (
         f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
@@ -1551,7 +1514,6 @@ class _PlanDocument(msgspec.Struct):
     link: str | None = None
     sequence: Count | None = None
     memory_limit_bytes: Count | None = None
-    idle_devices: Count = 0
     candidates: list[_PlannedOption] = []
     front: list[_PlannedOption] = []
     baseline: _PlannedOption | None = None
@@ -2025,7 +1987,7 @@ class StudyReader:
 
     command: str
     keys: frozenset[str]
-    content: type[msgspec.Struct]
+    content: type[Any]
     page: Callable[[Any, Sequence[Plan]], StudyPage]
 
 
@@ -2046,12 +2008,12 @@ READERS = (
         command="memory", keys=frozenset({"policies", "minimum_memory_bytes"}), content=_MemoryStudy, page=_memory_page
     ),
     StudyReader(
-        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=_Rehearsal, page=_rehearsal_page
+        command="rehearse", keys=frozenset({"headline", "troubles", "world"}), content=Rehearsal, page=_rehearsal_page
     ),
     StudyReader(
         command="observe",
         keys=frozenset({"limiter", "unseen", "parts_s"}),
-        content=_Observation,
+        content=Observation,
         page=_observation_page,
     ),
 )
