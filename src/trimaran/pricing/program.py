@@ -349,7 +349,7 @@ def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allo
     return replace(
         transfer,
         latency_s=call_s,
-        flow_s=transfer.latency_s + transfer.flow_s,
+        flow_s=transfer.seconds,
         low=transfer.low + call_s,
         high=transfer.high + call_s,
     )
