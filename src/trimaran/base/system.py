@@ -3,6 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem
@@ -52,6 +55,70 @@ def memory_bytes() -> int:
         ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kibibytes))
         return kibibytes.value * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def count_in(path: Path, name: str) -> int | None:
+    """A figure of a file of the kernel that has a name and a figure a line; None: it is not there.
+
+    Args:
+        path: such as "/proc/meminfo"
+        name: such as "MemTotal", in whose file a colon follows it
+    """
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            known, _, figure = line.partition(" ")
+            if known.rstrip(":") == name:
+                return int(figure.split()[0])
+    return None
+
+
+GROUPS = Path("/sys/fs/cgroup")
+
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of a control group of version 2 and 1: the most, what is taken, and what of it are files that are given back."""
+
+
+def groups_around(root: Path, group: str) -> Iterator[Path]:
+    """Folders of a control group, and of each one around it.
+
+    Args:
+        root: folder of all groups
+        group: path of this one below it, such as "/user.slice/job"; not there, as in a container: those around it
+    """
+    folder = root / group.strip("/")
+    while folder.is_relative_to(root):
+        yield folder
+        folder = folder.parent
+
+
+def memory_groups() -> Iterator[Path]:
+    """Folders of the control group that limits memory of this process, in version 2 or 1, and of those around it."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            yield from groups_around(GROUPS / controllers, path)
+
+
+def memory_limit(group: Path) -> tuple[int, int] | None:
+    """Memory that a control group may have, and what it could still take [bytes]; None: it has no limit.
+
+    Args:
+        group: its folder
+
+    Source:
+        Linux, Documentation/admin-guide/cgroup-v2.rst, memory.max; cgroup-v1/memory.rst.
+    """
+    for limit, taken, given_back in _LIMITS:
+        with suppress(OSError, ValueError):  # "max" is no number: no limit
+            most, used = (int((group / name).read_text()) for name in (limit, taken))
+            return most, max(0, most - used + (count_in(group / "memory.stat", given_back) or 0))
+    return None
 
 
 def c_function(name: str) -> Any | None:
