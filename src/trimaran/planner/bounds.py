@@ -56,9 +56,10 @@ from trimaran.planner.candidates import Cases, PricedJob, at_end, cases_of, lowe
 from trimaran.planner.epoch import Part, extra_parts
 from trimaran.planner.order_bounds import Chain, busy_s, chain_of
 from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
-from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
+from trimaran.pricing.compute import context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import price, straggling_share
+from trimaran.pricing.tables import FORMS
 from trimaran.pricing.transfers import transfer_cost
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer, add, multiply
 from trimaran.program.layout import strategy_layout
