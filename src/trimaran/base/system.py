@@ -72,53 +72,73 @@ def count_in(path: Path, name: str) -> int | None:
     return None
 
 
-GROUPS = Path("/sys/fs/cgroup")
-
-_LIMITS = (
-    ("memory.max", "memory.current", "inactive_file"),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Of a control group of version 2 and 1: the most, what is taken, and what of it are files that are given back."""
-
-
-def groups_around(root: Path, group: str) -> Iterator[Path]:
+def groups_around(outermost: Path, group: str) -> Iterator[Path]:
     """Folders of a control group, and of each one around it.
 
     Args:
-        root: folder of all groups
+        outermost: folder of all groups
         group: path of this one below it, such as "/user.slice/job"; not there, as in a container: those around it
     """
-    folder = root / group.strip("/")
-    while folder.is_relative_to(root):
+    folder = outermost / group.strip("/")
+    while folder.is_relative_to(outermost):
         yield folder
         folder = folder.parent
 
 
-def memory_groups() -> Iterator[Path]:
-    """Folders of the control group that limits memory of this process, in version 2 or 1, and of those around it."""
-    lines: list[str] = []
+def control_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """Folders of the control group of this process, in version 2 or 1, and of those around it.
+
+    Args:
+        controller: of what it limits, "memory" or "cpu"
+        root: of the file system
+    """
+    lines = ["0::/"]
     with suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            yield from groups_around(GROUPS / controllers, path)
+        if not controllers or controller in controllers.split(","):
+            yield from groups_around(root / "sys/fs/cgroup" / controllers, path)
 
 
-def memory_limit(group: Path) -> tuple[int, int] | None:
-    """Memory that a control group may have, and what it could still take [bytes]; None: it has no limit.
+def group_figure(group: Path, *names: str) -> int | None:
+    """A figure of a control group; None: it has none, or no limit.
 
     Args:
         group: its folder
+        names: of the file in version 2, and in version 1
 
     Source:
         Linux, Documentation/admin-guide/cgroup-v2.rst, memory.max; cgroup-v1/memory.rst.
     """
-    for limit, taken, given_back in _LIMITS:
-        with suppress(OSError, ValueError):  # "max" is no number: no limit
-            most, used = (int((group / name).read_text()) for name in (limit, taken))
-            return most, max(0, most - used + (count_in(group / "memory.stat", given_back) or 0))
+    for name in names:
+        with suppress(OSError, ValueError):  # "max" is no number
+            return int((group / name).read_text())
     return None
+
+
+def memory_limit(group: Path) -> int | None:
+    """Memory that a control group may have [bytes]; None: any.
+
+    Args:
+        group: its folder
+    """
+    return group_figure(group, "memory.max", "memory.limit_in_bytes")
+
+
+def memory_left(group: Path) -> int | None:
+    """Memory that a control group may still take [bytes]; None: any.
+
+    Args:
+        group: its folder
+    """
+    most = memory_limit(group)
+    taken = group_figure(group, "memory.current", "memory.usage_in_bytes")
+    if most is None or taken is None:
+        return None
+    # Cached files are given back when memory is asked for; in version 1 those of groups inside count apart.
+    cached = count_in(group / "memory.stat", "total_inactive_file") or count_in(group / "memory.stat", "inactive_file")
+    return max(0, most - taken + (cached or 0))
 
 
 def c_function(name: str) -> Any | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
-from trimaran.base.system import GROUPS, count_in, memory_groups, memory_limit
+from trimaran.base.system import control_groups, count_in, memory_limit
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import summary, user_lines
 from trimaran.launch.activity import ACTIVITY, STEP, memory_bytes
@@ -153,7 +153,9 @@ class Killings:
     @classmethod
     def so_far(cls) -> "Killings":
         """By now."""
-        events = (folder / name for folder in memory_groups() for name in ("memory.events", "memory.oom_control"))
+        events = (
+            folder / name for folder in control_groups("memory") for name in ("memory.events", "memory.oom_control")
+        )
         counts = [count for path in events if (count := count_in(path, "oom_kill")) is not None]
         return cls(in_group=sum(counts) if counts else None, in_all=count_in(Path("/proc/vmstat"), "oom_kill"))
 
@@ -170,8 +172,11 @@ class Killings:
 
 def group_limit() -> tuple[str, int] | None:
     """Name and size of the least memory that a control group around this process, or the machine, lets it have."""
-    groups = ((memory_limit(folder), f"control group {folder.relative_to(GROUPS)}") for folder in memory_groups())
-    found = [(limit[0], name) for limit, name in groups if limit is not None]
+    found = [
+        (limit, f"control group {folder.relative_to('/sys/fs/cgroup')}")
+        for folder in control_groups("memory")
+        if (limit := memory_limit(folder)) is not None
+    ]
     total = count_in(Path("/proc/meminfo"), "MemTotal")
     if total is not None:
         found.append((total * 1024, "machine"))

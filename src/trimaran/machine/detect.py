@@ -14,9 +14,10 @@ from pathlib import Path
 from trimaran.base.errors import InputError
 from trimaran.base.system import (
     allowed_cores,
+    control_groups,
     count_in,
     memory_bytes,
-    memory_groups,
+    memory_left,
     memory_limit,
     needs_linux,
 )
@@ -141,15 +142,17 @@ def _processor_name(root: Path) -> str:
 
 def _usable_cores(root: Path) -> int:
     cores = allowed_cores()
-    # A container may be given less time than its cores have: "<quota> <period>" in microseconds, or "max".
-    quota, _, period = _read(root / "sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
-        cores = min(cores, max(1, int(quota) // int(period)))
+    for group in control_groups("cpu", root):
+        # It may be given less time than its cores have: "<quota> <period>" in microseconds, or "max".
+        files = ("cpu.max",) if (group / "cpu.max").exists() else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota, _, period = " ".join(_read(group / name).strip() for name in files).partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, max(1, int(quota) // int(period)))
     return cores
 
 
 def _usable_memory(root: Path) -> int:
-    limits = [int(text) for text in (_read(root / "sys/fs/cgroup/memory.max").strip(),) if text.isdigit()]
+    limits = [limit for group in control_groups("memory", root) if (limit := memory_limit(group)) is not None]
     # Not what is free now: the same machine gives the same plan.
     limits.append(1024 * (count_in(root / "proc/meminfo", "MemTotal") or 0))
     return min(filter(None, limits), default=0) or memory_bytes()
@@ -181,7 +184,7 @@ def free_memory_bytes() -> int:
     needs_linux("the free memory of this machine")
     available = count_in(Path("/proc/meminfo"), "MemAvailable")
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if available is None else available * 1024
-    return min([free, *(limit[1] for limit in map(memory_limit, memory_groups()) if limit is not None)])
+    return min([free, *(left for left in map(memory_left, control_groups("memory")) if left is not None)])
 
 
 def spare_host_bytes(processes: int | None = None) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.base.system import count_in, groups_around, memory_limit
+from trimaran.base.system import count_in, groups_around, memory_left, memory_limit
 from trimaran.machine import detect
 from trimaran.machine.catalog import find_device, find_node, plain_node
 from trimaran.machine.detect import free_memory_bytes, spare_host_bytes
@@ -22,8 +22,7 @@ def write(folder: Path, most: str, current: int, inactive: int = 0) -> None:
 
 def limits_left(root: Path, group: str) -> list[int]:
     """What the groups that have a limit could still take."""
-    found = (memory_limit(folder) for folder in groups_around(root, group))
-    return [limit[1] for limit in found if limit is not None]
+    return [left for left in map(memory_left, groups_around(root, group)) if left is not None]
 
 
 def test_each_group_around_the_process_limits_it(tmp_path: Path) -> None:
@@ -39,8 +38,8 @@ def test_groups_of_version_1_limit_it_too(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "memory.limit_in_bytes").write_text(f"{512 * MIB}\n")
     (tmp_path / "memory.usage_in_bytes").write_text(f"{200 * MIB}\n")
     (tmp_path / "memory.stat").write_text(f"cache {150 * MIB}\ninactive_file 0\ntotal_inactive_file {100 * MIB}\n")
-    assert memory_limit(tmp_path) == (512 * MIB, 412 * MIB)
-    monkeypatch.setattr(detect, "memory_groups", lambda: iter([tmp_path]))
+    assert (memory_limit(tmp_path), memory_left(tmp_path)) == (512 * MIB, 412 * MIB)
+    monkeypatch.setattr(detect, "control_groups", lambda controller: iter([tmp_path]))
     assert free_memory_bytes() <= 412 * MIB
 
 
