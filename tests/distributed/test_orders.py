@@ -27,7 +27,7 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.verification import Verifier
+from trimaran.verification.compare import Verifier
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 

@@ -36,7 +36,7 @@ from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.step.updates import Updater
-from trimaran.runtime.verification import Verified, Verifier
+from trimaran.verification.compare import Verified, Verifier
 
 STEPS = 2
 SMALL = 8192

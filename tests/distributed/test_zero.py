@@ -20,7 +20,7 @@ from tests.representative import some_and_rest
 
 from trimaran.base.timeline import WAIT
 from trimaran.graph.capture.capture import capture
-from trimaran.pricing.memory import zero_bytes
+from trimaran.pricing.memory import gathered_bytes, held_state
 from trimaran.program.types import Kind
 
 STEPS = 8
@@ -106,9 +106,10 @@ def test_a_rank_holds_what_was_predicted(tmp_path: Path) -> None:
     found = launch(watch_memory, (WATCHED,), ranks=2, log_dir=tmp_path, device="cpu")[0]
     graph = capture(make_job("wide_layers")).graph
     for strategy, (resident, most) in zip(WATCHED, found, strict=True):
-        held = zero_bytes(graph, graph.ops, strategy)
+        held = held_state(graph, graph.ops, strategy)
+        gathered = gathered_bytes(graph, graph.ops, strategy)
         assert resident == pytest.approx(held.parameters + held.updated, rel=0.01), strategy.name
-        assert most == pytest.approx(resident + held.gradients + held.gathered, rel=0.06), strategy.name
+        assert most == pytest.approx(resident + held.trained + gathered, rel=0.06), strategy.name
 
 
 _SHARING = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)

@@ -3,6 +3,9 @@
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem
@@ -52,6 +55,90 @@ def memory_bytes() -> int:
         ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kibibytes))
         return kibibytes.value * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def count_in(path: Path, name: str) -> int | None:
+    """A figure of a file of the kernel that has a name and a figure a line; None: it is not there.
+
+    Args:
+        path: such as "/proc/meminfo"
+        name: such as "MemTotal", in whose file a colon follows it
+    """
+    with suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            known, _, figure = line.partition(" ")
+            if known.rstrip(":") == name:
+                return int(figure.split()[0])
+    return None
+
+
+def groups_around(outermost: Path, group: str) -> Iterator[Path]:
+    """Folders of a control group, and of each one around it.
+
+    Args:
+        outermost: folder of all groups
+        group: path of this one below it, such as "/user.slice/job"; not there, as in a container: those around it
+    """
+    folder = outermost / group.strip("/")
+    while folder.is_relative_to(outermost):
+        yield folder
+        folder = folder.parent
+
+
+def control_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
+    """Folders of the control group of this process, in version 2 or 1, and of those around it.
+
+    Args:
+        controller: of what it limits, "memory" or "cpu"
+        root: of the file system
+    """
+    lines = ["0::/"]
+    with suppress(OSError):
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            yield from groups_around(root / "sys/fs/cgroup" / controllers, path)
+
+
+def group_figure(group: Path, *names: str) -> int | None:
+    """A figure of a control group; None: it has none, or no limit.
+
+    Args:
+        group: its folder
+        names: of the file in version 2, and in version 1
+
+    Source:
+        Linux, Documentation/admin-guide/cgroup-v2.rst, memory.max; cgroup-v1/memory.rst.
+    """
+    for name in names:
+        with suppress(OSError, ValueError):  # "max" is no number
+            return int((group / name).read_text())
+    return None
+
+
+def memory_limit(group: Path) -> int | None:
+    """Memory that a control group may have [bytes]; None: any.
+
+    Args:
+        group: its folder
+    """
+    return group_figure(group, "memory.max", "memory.limit_in_bytes")
+
+
+def memory_left(group: Path) -> int | None:
+    """Memory that a control group may still take [bytes]; None: any.
+
+    Args:
+        group: its folder
+    """
+    most = memory_limit(group)
+    taken = group_figure(group, "memory.current", "memory.usage_in_bytes")
+    if most is None or taken is None:
+        return None
+    # Cached files are given back when memory is asked for; in version 1 those of groups inside count apart.
+    cached = count_in(group / "memory.stat", "total_inactive_file") or count_in(group / "memory.stat", "inactive_file")
+    return max(0, most - taken + (cached or 0))
 
 
 def c_function(name: str) -> Any | None:

@@ -10,7 +10,7 @@ A `Content` knows names, shapes and dtypes. A tensor is read when it is asked fo
 that of one tensor, not of the model.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_some
 
 Member = str | int
 """A parameter that an optimizer has: its name, or its number among all parameters of the groups."""
@@ -193,8 +194,8 @@ def check_fits(content: Content, wanted: Mapping[str, Form], ties: Mapping[str, 
     missing = [name for name in wanted if name not in chosen]
     unexpected = [name for name in content.forms if name not in wanted]
     if missing or unexpected:
-        parts = [f"it lacks {listed(missing)}"] if missing else []
-        parts += [f"it has {listed(unexpected)}, which the model has not"] if unexpected else []
+        parts = [f"it lacks {format_some(missing, 8)}"] if missing else []
+        parts += [f"it has {format_some(unexpected, 8)}, which the model has not"] if unexpected else []
         raise InputError(
             f"{content.source} is not of this model: {'; '.join(parts)}. Give weights of the model that Job.model "
             "makes, under the names of its state_dict()",
@@ -212,15 +213,16 @@ def check_fits(content: Content, wanted: Mapping[str, Form], ties: Mapping[str, 
             dtypes.append(f"{name} {str(found.dtype)[6:]} in the file, {str(form.dtype)[6:]} in the model")
     if shapes:
         raise InputError(
-            f"{content.source} has tensors of other shapes: {listed(shapes)}",
+            f"{content.source} has tensors of other shapes: {format_some(shapes, 8)}",
             code="weights.other-shapes",
             path=content.source,
             tensors=tuple(shapes),
         )
     if dtypes:
         raise InputError(
-            f"{content.source} has tensors of dtypes that are not converted without rounding: {listed(dtypes)}. "
-            "Convert them yourself, where rounding is meant, or make the model in the dtype of the file",
+            f"{content.source} has tensors of dtypes that are not converted without rounding: "
+            f"{format_some(dtypes, 8)}. Convert them yourself, where rounding is meant, or make the model "
+            "in the dtype of the file",
             code="weights.other-dtypes",
             path=content.source,
             tensors=tuple(dtypes),
@@ -273,20 +275,6 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     flat = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other))
     return not one.numel() or bool(torch.equal(*flat))
-
-
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """Some names, and how many there are.
-
-    Args:
-        names: any number
-        most: that are listed
-
-    Example:
-        >>> listed(["a", "b", "c"], 2)
-        'a, b, ... (3 in all)'
-    """
-    return ", ".join(names[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")
 
 
 @contextmanager

@@ -21,8 +21,9 @@ import torch
 
 from trimaran.base.errors import EnvironmentProblem, InputError, did_you_mean
 from trimaran.base.signals import leaving
+from trimaran.base.units import format_some
 from trimaran.checkpoint_files.container import TensorStream
-from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent, listed
+from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent
 from trimaran.checkpoint_files.dcp import write_dcp
 from trimaran.checkpoint_files.disk import Bytes, LocalDisk
 
@@ -134,8 +135,8 @@ def _check_optimizer(content: Content, to: Format) -> None:
     unknown = [str(one) for one in kept.states if one not in members]
     if unknown or len(set(members)) != len(members):
         raise InputError(
-            f"{content.source} has state of {listed(unknown) or 'a parameter twice'}, which is in no group of the "
-            "optimizer: export the weights alone",
+            f"{content.source} has state of {format_some(unknown, 8) or 'a parameter twice'}, which is in no group of "
+            "the optimizer: export the weights alone",
             code="export.state-without-group",
         )
 

@@ -25,6 +25,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
 from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
 from trimaran.graph.held_state import HOOKS_STEP, HeldState, refers_to
@@ -576,7 +577,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     if closure_pattern(optimizer.made):
         return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
     if extra:
-        return OptimizerTraits(**common, **unlike, reason=f"it holds {', '.join(extra[:3])}, which it was not given")
+        return OptimizerTraits(**common, **unlike, reason=f"it holds {format_some(extra)}, which it was not given")
     tried = _representatives(trained, options)
     if not tried:
         return OptimizerTraits(**common)

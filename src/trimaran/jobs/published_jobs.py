@@ -46,7 +46,8 @@ from trimaran.networks.lstm_language import BigLstm, LstmLanguageModel, sampled_
 from trimaran.networks.mobilenet import EFFICIENTNET_SIZES, V3_SIZES, EfficientNet, MobileNetV2, MobileNetV3
 from trimaran.networks.names import GNMT_LAYERS, NetworkReference, parse_network
 from trimaran.networks.overfeat import OverFeat
-from trimaran.networks.resnet import RESNET_BLOCKS, BottleneckForm, ResNet
+from trimaran.networks.published import PUBLISHED, PublishedNetwork
+from trimaran.networks.resnet import BottleneckForm, ResNet
 from trimaran.networks.sizes import FAMILIES, TransformerSize, find_size
 from trimaran.networks.small_images import LeNet
 from trimaran.networks.transformer import Transformer
@@ -201,8 +202,6 @@ LANGUAGE_JOBS: Mapping[str, Maker] = {
     "gnmt": _gnmt,
 }
 
-_CLASSES = 1000
-_PIXELS = 224
 _AUXILIARY_WEIGHT = 0.3  # of an auxiliary head's loss; Szegedy et al., CVPR 2015
 
 
@@ -226,26 +225,31 @@ def network_job(reference: str) -> Job:
 
 
 def _classifier(
-    model: Callable[..., nn.Module],
-    batch: int,
+    reference: NetworkReference,
+    model: Callable[..., nn.Module] | None = None,
     *,
-    size: int = _PIXELS,
-    channels: int = 3,
-    classes: int = _CLASSES,
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = momentum,
-) -> Maker:
-    def make(reference: NetworkReference) -> Job:
-        pixels = image(reference.number("image", size), channels)
-        heads = reference.options.get("auxiliary") == "yes"
-        return Job(
-            model=functools.partial(model, auxiliary=True) if heads else model,
-            dataset=functools.partial(SyntheticPairs, pixels, target=Field(below=classes)),
-            global_batch_size=batch,
-            optimizer=optimizer,
-            loss=auxiliary_loss if heads else functional.cross_entropy,
-        )
+) -> Job:
+    listed = PUBLISHED[reference.name]
+    model = model or _module(listed)
+    heads = reference.options.get("auxiliary") == "yes"
+    pixels = image(reference.number("image", listed.image), listed.channels)
+    return Job(
+        model=functools.partial(model, auxiliary=True) if heads else model,
+        dataset=functools.partial(SyntheticPairs, pixels, target=Field(below=listed.classes)),
+        global_batch_size=listed.batch,
+        optimizer=optimizer,
+        loss=auxiliary_loss if heads else functional.cross_entropy,
+    )
 
-    return make
+
+def _module(listed: PublishedNetwork) -> Callable[..., nn.Module]:
+    make, sizes = _MODULES[listed.module]
+    settings = dict(listed.settings)
+    figures = [sizes[settings.pop("size")]] if "size" in settings else []
+    if "form" in settings:
+        settings["form"] = BottleneckForm(**settings["form"])
+    return functools.partial(make, *figures, **settings) if settings or figures else make
 
 
 def auxiliary_loss(scores: Any, target: torch.Tensor) -> torch.Tensor:
@@ -262,14 +266,10 @@ def auxiliary_loss(scores: Any, target: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def _resnet(depth: int, form: BottleneckForm | None = None) -> Maker:
-    return _classifier(functools.partial(ResNet, depth, form=form), 64)
-
-
 def _vision_transformer(reference: NetworkReference) -> Job:
     # It has a position for each patch, so it is made for the images.
-    pixels = reference.number("image", _PIXELS)
-    size = VIT_SIZES[reference.name.removeprefix("vit-")]
+    listed = PUBLISHED[reference.name]
+    pixels, size = reference.number("image", listed.image), VIT_SIZES[listed.settings["size"]]
     if pixels % size.patch:
         raise InputError(
             f"{reference}: images must divide into patches of {size.patch} pixels",
@@ -277,72 +277,37 @@ def _vision_transformer(reference: NetworkReference) -> Job:
             image=pixels,
         )
     model = functools.partial(VisionTransformer, dataclasses.replace(size, image=pixels))
-    return _classifier(model, 64, optimizer=adamw)(reference)
+    return _classifier(reference, model, optimizer=adamw)
 
 
 def _segmenter(reference: NetworkReference) -> Job:
-    size = reference.number("image", 512)
-    data = functools.partial(SyntheticPairs, image(size), target=Field(shape=(size, size), below=2))
-    return Job(model=UNet, dataset=data, global_batch_size=8, optimizer=momentum, loss=functional.cross_entropy)
+    listed = PUBLISHED[reference.name]
+    size = reference.number("image", listed.image)
+    data = functools.partial(SyntheticPairs, image(size), target=Field(shape=(size, size), below=listed.classes))
+    return Job(
+        model=UNet, dataset=data, global_batch_size=listed.batch, optimizer=momentum, loss=functional.cross_entropy
+    )
 
 
-_VERY_DEEP = 100  # vDNN trains the VGG networks of more layers than this with batches of 32
-_BATCH_NORM = (11, 13, 16, 19)  # VGG networks that are trained with batch norm too
-_FIRST = BottleneckForm(first=True)
-_RESNEXT = BottleneckForm(groups=32, group_width=4)
-_TF_MAPS = (64, 192, 384, 384, 256)
+_MODULES: Mapping[str, tuple[Callable[..., nn.Module], Mapping[Any, Any]]] = {
+    "lenet": (LeNet, {}),
+    "alexnet": (AlexNet, {}),
+    "alexnet-2012": (AlexNet2012, {}),
+    "overfeat": (OverFeat, {}),
+    "vgg": (Vgg, VGG_GROUPS),
+    "googlenet": (GoogLeNet, {}),
+    "inception-v3": (InceptionV3, {}),
+    "inception-v4": (InceptionV4, {}),
+    "resnet": (ResNet, {}),
+    "densenet": (DenseNet, DENSENET_BLOCKS),
+    "mobilenet-v2": (MobileNetV2, {}),
+    "mobilenet-v3": (MobileNetV3, V3_SIZES),
+    "efficientnet": (EfficientNet, EFFICIENTNET_SIZES),
+}
+"""What makes the network that `published.toml` names, and the figures of its sizes."""
 
+_MAKERS: Mapping[str, Maker] = {"vit": _vision_transformer, "unet": _segmenter}
 _NETWORKS: Mapping[str, Maker] = {
-    "lenet": _classifier(LeNet, 64, size=32, channels=1, classes=10),
-    "alexnet": _classifier(AlexNet, 128),
-    "alexnet-2012": _classifier(AlexNet2012, 128, size=227),
-    "alexnet-ungrouped": _classifier(functools.partial(AlexNet2012, groups=1), 128, size=227),
-    "alexnet-mxnet": _classifier(functools.partial(AlexNet2012, groups=1, pooled=5), 128),
-    "alexnet-tf": _classifier(functools.partial(AlexNet, maps=_TF_MAPS, padding=0), 512, size=227),
-    "overfeat": _classifier(OverFeat, 128, size=231),
-    **{
-        f"vgg{layers}": _classifier(functools.partial(Vgg, groups), 32 if layers > _VERY_DEEP else 64)
-        for layers, groups in VGG_GROUPS.items()
-    },
-    **{
-        f"vgg{layers}-bn": _classifier(functools.partial(Vgg, VGG_GROUPS[layers], norm=True), 64)
-        for layers in _BATCH_NORM
-    },
-    "googlenet": _classifier(GoogLeNet, 128),
-    "googlenet-2014": _classifier(functools.partial(GoogLeNet, norm=False), 128),
-    "inception-v3": _classifier(InceptionV3, 64, size=299),
-    "inception-v4": _classifier(InceptionV4, 64, size=299),
-    **{f"resnet{depth}": _resnet(depth) for depth in RESNET_BLOCKS},
-    **{f"resnet{depth}-v1": _resnet(depth, _FIRST) for depth in (50, 101, 152)},
-    "resnet18-cifar": _classifier(functools.partial(ResNet, 18, classes=10, stem="small"), 128, size=32, classes=10),
-    **{f"wide-resnet{depth}": _resnet(depth, BottleneckForm(group_width=128)) for depth in (50, 101)},
-    **{f"resnext{depth}": _resnet(depth, _RESNEXT) for depth in (50, 101)},
-    "resnext101-32x8d": _resnet(101, BottleneckForm(groups=32, group_width=8)),
-    "resnext101-32x16d": _resnet(101, BottleneckForm(groups=32, group_width=16)),
-    "resnext101-64x4d": _resnet(101, BottleneckForm(groups=64, group_width=4)),
-    "se-resnext101-32x8d": _resnet(101, BottleneckForm(groups=32, group_width=8, squeeze=True)),
-    "se-resnext101-64x4d": _resnet(101, BottleneckForm(groups=64, group_width=4, squeeze=True)),
-    **{f"se-resnet{depth}": _resnet(depth, BottleneckForm(squeeze=True)) for depth in (18, 34, 50, 101, 152)},
-    **{f"se-resnet{depth}-v1": _resnet(depth, BottleneckForm(squeeze=True, first=True)) for depth in (50, 101, 152)},
-    **{
-        f"se-resnext{depth}": _resnet(depth, BottleneckForm(groups=32, group_width=4, squeeze=True))
-        for depth in (50, 101)
-    },
-    **{
-        f"densenet{layers}": _classifier(functools.partial(DenseNet, blocks), 64)
-        for layers, blocks in DENSENET_BLOCKS.items()
-    },
-    "densenet161": _classifier(functools.partial(DenseNet, (6, 12, 36, 24), width=1.5), 64),
-    "mobilenet-v2": _classifier(MobileNetV2, 128),
-    **{
-        f"mobilenet-v3-{name}": _classifier(functools.partial(MobileNetV3, size), 128)
-        for name, size in V3_SIZES.items()
-    },
-    **{
-        f"efficientnet-{name}": _classifier(functools.partial(EfficientNet, size), 64, size=size.image)
-        for name, size in EFFICIENTNET_SIZES.items()
-    },
-    **{f"vit-{size}": _vision_transformer for size in VIT_SIZES},
-    "unet": _segmenter,
-    **LANGUAGE_JOBS,
+    name: LANGUAGE_JOBS[name] if name in LANGUAGE_JOBS else _MAKERS.get(listed.module, _classifier)
+    for name, listed in PUBLISHED.items()
 }

@@ -26,7 +26,8 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
-from trimaran.networks.names import NETWORK_SUMMARIES, canonical_network, parse_network
+from trimaran.networks.names import canonical_network, parse_network
+from trimaran.networks.published import PUBLISHED
 from trimaran.networks.published_decoders import unknown_size
 
 if TYPE_CHECKING:
@@ -135,8 +136,7 @@ def _network(name: str) -> Job:
 
 
 NETWORKS: Mapping[str, BuiltIn] = {
-    name: BuiltIn(summary=summary, make=functools.partial(_network, name))
-    for name, summary in NETWORK_SUMMARIES.items()
+    name: BuiltIn(summary=listed.summary, make=functools.partial(_network, name)) for name, listed in PUBLISHED.items()
 }
 """Published networks on synthetic data: for what they need and cost, not to learn anything."""
 

@@ -10,12 +10,11 @@ A plan may have the rest of a limit, without what the interpreter and the librar
 
 import errno
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
+from trimaran.base.system import control_groups, count_in, memory_limit
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import summary, user_lines
 from trimaran.launch.activity import ACTIVITY, STEP, memory_bytes
@@ -139,9 +138,6 @@ def _host_limit() -> Limit | None:
 # Processes that the kernel kills
 
 
-_GROUPS = Path("/sys/fs/cgroup")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killings:
     """How many processes the kernel has killed so far, because memory had run out.
@@ -157,8 +153,11 @@ class Killings:
     @classmethod
     def so_far(cls) -> "Killings":
         """By now."""
-        counts = [count for folder in _group_folders() if (count := _count(folder)) is not None]
-        return cls(in_group=sum(counts) if counts else None, in_all=_counted(Path("/proc/vmstat")))
+        events = (
+            folder / name for folder in control_groups("memory") for name in ("memory.events", "memory.oom_control")
+        )
+        counts = [count for path in events if (count := count_in(path, "oom_kill")) is not None]
+        return cls(in_group=sum(counts) if counts else None, in_all=count_in(Path("/proc/vmstat"), "oom_kill"))
 
     def since(self, before: "Killings") -> bool:
         """Whether there have been any since then.
@@ -173,44 +172,12 @@ class Killings:
 
 def group_limit() -> tuple[str, int] | None:
     """Name and size of the least memory that a control group around this process, or the machine, lets it have."""
-    found: list[tuple[int, str]] = []
-    for folder in _group_folders():
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError):  # "max" is no number: no limit
-                found.append((int((folder / name).read_text()), f"control group {folder.relative_to(_GROUPS)}"))
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        found.append((next(int(line.split()[1]) for line in lines if line.startswith("MemTotal")) * 1024, "machine"))
+    found = [
+        (limit, f"control group {folder.relative_to('/sys/fs/cgroup')}")
+        for folder in control_groups("memory")
+        if (limit := memory_limit(folder)) is not None
+    ]
+    total = count_in(Path("/proc/meminfo"), "MemTotal")
+    if total is not None:
+        found.append((total * 1024, "machine"))
     return None if not found else (min(found)[1], min(found)[0])
-
-
-def _group_folders() -> Iterator[Path]:
-    """The control group of this process that limits memory, in version 2 or 1, and those around it."""
-    lines: list[str] = []
-    with suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers not in ("", "memory"):
-            continue
-        root = _GROUPS / controllers
-        folder = root / path.strip("/")
-        while folder.is_relative_to(root):
-            yield folder
-            if folder == root:
-                break
-            folder = folder.parent
-
-
-def _count(folder: Path) -> int | None:
-    for name in ("memory.events", "memory.oom_control"):
-        count = _counted(folder / name)
-        if count is not None:
-            return count
-    return None
-
-
-def _counted(path: Path) -> int | None:
-    with suppress(OSError, ValueError, StopIteration):
-        return next(int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("oom_kill "))
-    return None

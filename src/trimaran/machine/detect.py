@@ -5,15 +5,22 @@ its share of the memory. With GPUs, a device is a GPU. Figures that need a run (
 `measure` finds them.
 """
 
-import contextlib
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.base.errors import InputError
-from trimaran.base.system import allowed_cores, memory_bytes, needs_linux
+from trimaran.base.system import (
+    allowed_cores,
+    control_groups,
+    count_in,
+    memory_bytes,
+    memory_left,
+    memory_limit,
+    needs_linux,
+)
 from trimaran.base.units import format_count, whole_number
 from trimaran.machine.types import OFFLOAD_SHARE, Device, Machine, Memory, Node
 
@@ -135,20 +142,20 @@ def _processor_name(root: Path) -> str:
 
 def _usable_cores(root: Path) -> int:
     cores = allowed_cores()
-    # A container may be given less time than its cores have: "<quota> <period>" in microseconds, or "max".
-    quota, _, period = _read(root / "sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.strip().isdigit():
-        cores = min(cores, max(1, int(quota) // int(period)))
+    for group in control_groups("cpu", root):
+        # It may be given less time than its cores have: "<quota> <period>" in microseconds, or "max".
+        files = ("cpu.max",) if (group / "cpu.max").exists() else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota, _, period = " ".join(_read(group / name).strip() for name in files).partition(" ")
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, max(1, int(quota) // int(period)))
     return cores
 
 
 def _usable_memory(root: Path) -> int:
-    limits = [int(text) for text in (_read(root / "sys/fs/cgroup/memory.max").strip(),) if text.isdigit()]
-    for line in _read(root / "proc/meminfo").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal":  # not what is free now: the same machine gives the same plan
-            limits.append(int(value.split()[0]) * 1024)
-    return min(limits, default=0) or memory_bytes()
+    limits = [limit for group in control_groups("memory", root) if (limit := memory_limit(group)) is not None]
+    # Not what is free now: the same machine gives the same plan.
+    limits.append(1024 * (count_in(root / "proc/meminfo", "MemTotal") or 0))
+    return min(filter(None, limits), default=0) or memory_bytes()
 
 
 def _read(path: Path) -> str:
@@ -162,9 +169,6 @@ def _read(path: Path) -> str:
 # Memory of this host that processes can still have
 
 
-_GROUPS = Path("/sys/fs/cgroup")
-
-
 def free_memory_bytes() -> int:
     """Memory that this process can have without pushing others out [bytes].
 
@@ -175,14 +179,12 @@ def free_memory_bytes() -> int:
         EnvironmentProblem: this is not Linux
 
     Source:
-        Linux, Documentation/filesystems/proc.rst, MemAvailable; Documentation/admin-guide/cgroup-v2.rst, memory.max.
+        Linux, Documentation/filesystems/proc.rst, MemAvailable.
     """
     needs_linux("the free memory of this machine")
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        available = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    return min([available, *limits_left(_GROUPS, _own_group())])
+    available = count_in(Path("/proc/meminfo"), "MemAvailable")
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if available is None else available * 1024
+    return min([free, *(left for left in map(memory_left, control_groups("memory")) if left is not None)])
 
 
 def spare_host_bytes(processes: int | None = None) -> int:
@@ -194,34 +196,3 @@ def spare_host_bytes(processes: int | None = None) -> int:
     if processes is None:
         processes = whole_number(os.environ.get("LOCAL_WORLD_SIZE", "1")) or 1
     return int(free_memory_bytes() * OFFLOAD_SHARE) // max(1, processes)
-
-
-def limits_left(root: Path, group: str) -> Iterator[int]:
-    """Memory that a control group (version 2), and each one around it, may still take [bytes].
-
-    Args:
-        root: folder of all groups
-        group: path of this one below it, such as "/user.slice/job"; not there, as in a container: those around it
-    """
-    folder = root / group.strip("/")
-    while folder.is_relative_to(root):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            most = int((folder / "memory.max").read_text())
-            yield max(0, most - int((folder / "memory.current").read_text()) + _reclaimable_bytes(folder))
-        folder = folder.parent
-
-
-def _reclaimable_bytes(folder: Path) -> int:
-    """Cached files that are given back when memory is asked for [bytes]."""
-    with contextlib.suppress(OSError, ValueError):
-        lines = (folder / "memory.stat").read_text().splitlines()
-        return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-    return 0
-
-
-def _own_group() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                return line.removeprefix("0::")
-    return "/"

@@ -21,9 +21,9 @@ from trimaran.launch.ranks import launch
 from trimaran.launch.world import World
 from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import store
-from trimaran.pricing.compute import FORMS, own_form
+from trimaran.pricing.compute import own_form
 from trimaran.pricing.program import price
-from trimaran.pricing.tables import CostTable, WholeCost, WholeKey
+from trimaran.pricing.tables import FORMS, CostTable, WholeCost, WholeKey
 from trimaran.pricing.types import Cost
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind, Program

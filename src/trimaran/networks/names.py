@@ -4,8 +4,6 @@ A reference such as `vgg16`, `gpt2:1.5b` or `bert:large:sequence=512,head=squad`
 network has several, then options. Dashes and underscores are the same in names, and upper case does not count. Torch is
 not needed to read one; what makes the job is `jobs/published_jobs.py`.
 
-The published networks by name, a line each for people. M is a million parameters, of the usual size where several.
-
 Which network a spelling means: the answer is a job reference, a name of `trimaran jobs`, with the size where the
 spelling says one. A network that is not ours is never taken for one that is: "resnest50", "efficientnetv2_s" and
 "resnet50d" are None.
@@ -21,154 +19,17 @@ from itertools import pairwise
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.units import whole_number
+from trimaran.networks.published import ALIASES, PUBLISHED
 from trimaran.networks.sizes import FAMILIES, size_name
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Names of published networks in references to jobs
 
 
-_IMAGES = "synthetic images of 224 × 224"
-_LARGE = "synthetic images of 299 × 299"
-
-
-def _family(name: str, millions: str, data: str) -> str:
-    family = FAMILIES[name]
-    return f"{family.title}, {millions} M; synthetic {data}; sizes {', '.join(family.sizes)}"
-
-
-NETWORK_SUMMARIES: Mapping[str, str] = {
-    "lenet": "LeNet-5, 0.1 M; synthetic images of 32 × 32 in grey",
-    "alexnet": f"AlexNet, the form of 2014, 61 M; {_IMAGES}",
-    "alexnet-2012": "AlexNet as published, two groups and local norms, 61 M; synthetic images of 227 × 227",
-    "alexnet-ungrouped": "AlexNet of 2012 in one group, 62 M; synthetic images of 227 × 227",
-    "alexnet-mxnet": f"AlexNet of MXNet's examples, one group and local norms, 51 M; {_IMAGES}",
-    "alexnet-tf": "AlexNet of tf_cnn_benchmarks, 62 M; synthetic images of 227 × 227",
-    "overfeat": "OverFeat's fast model, 146 M; synthetic images of 231 × 231",
-    "vgg11": f"VGG-11, 133 M; {_IMAGES}",
-    "vgg13": f"VGG-13, 133 M; {_IMAGES}",
-    "vgg16": f"VGG-16, 138 M; {_IMAGES}",
-    "vgg19": f"VGG-19, 144 M; {_IMAGES}",
-    "vgg116": f"VGG-16 with 20 more convolutions a group, 248 M; {_IMAGES}",
-    "vgg216": f"VGG-16 with 40 more convolutions a group, 358 M; {_IMAGES}",
-    "vgg316": f"VGG-16 with 60 more convolutions a group, 468 M; {_IMAGES}",
-    "vgg416": f"VGG-16 with 80 more convolutions a group, 578 M; {_IMAGES}",
-    "vgg11-bn": f"VGG-11 with batch norm, 133 M; {_IMAGES}",
-    "vgg13-bn": f"VGG-13 with batch norm, 133 M; {_IMAGES}",
-    "vgg16-bn": f"VGG-16 with batch norm, 138 M; {_IMAGES}",
-    "vgg19-bn": f"VGG-19 with batch norm, 144 M; {_IMAGES}",
-    "googlenet": f"GoogLeNet with batch norm, 6.6 M; {_IMAGES}",
-    "googlenet-2014": f"GoogLeNet as published, without batch norm, 7.0 M; {_IMAGES}",
-    "inception-v3": f"Inception-v3, 24 M; {_LARGE}; auxiliary=yes adds its side head",
-    "inception-v4": f"Inception-v4, 43 M; {_LARGE}",
-    "resnet18": f"ResNet-18, 12 M; {_IMAGES}",
-    "resnet26": f"ResNet-26, 16 M; {_IMAGES}",
-    "resnet34": f"ResNet-34, 22 M; {_IMAGES}",
-    "resnet50": f"ResNet-50 v1.5, 26 M; {_IMAGES}",
-    "resnet101": f"ResNet-101, 45 M; {_IMAGES}",
-    "resnet152": f"ResNet-152, 60 M; {_IMAGES}",
-    "resnet200": f"ResNet-200, 65 M; {_IMAGES}",
-    "resnet50-v1": f"ResNet-50 with the stride in the first convolution of a block, 26 M; {_IMAGES}",
-    "resnet101-v1": f"ResNet-101 with the stride there, 45 M; {_IMAGES}",
-    "resnet152-v1": f"ResNet-152 with the stride there, 60 M; {_IMAGES}",
-    "resnet18-cifar": "ResNet-18 for small images, 11 M; synthetic images of 32 × 32",
-    "wide-resnet50": f"wide ResNet-50-2, 69 M; {_IMAGES}",
-    "wide-resnet101": f"wide ResNet-101-2, 127 M; {_IMAGES}",
-    "resnext50": f"ResNeXt-50 32×4d, 25 M; {_IMAGES}",
-    "resnext101": f"ResNeXt-101 32×4d, 44 M; {_IMAGES}",
-    "resnext101-32x8d": f"ResNeXt-101 32×8d, 89 M; {_IMAGES}",
-    "resnext101-32x16d": f"ResNeXt-101 32×16d, 194 M; {_IMAGES}",
-    "resnext101-64x4d": f"ResNeXt-101 64×4d, 83 M; {_IMAGES}",
-    "se-resnext101-32x8d": f"SE-ResNeXt-101 32×8d, 94 M; {_IMAGES}",
-    "se-resnext101-64x4d": f"SE-ResNeXt-101 64×4d, 88 M; {_IMAGES}",
-    "se-resnet18": f"SE-ResNet-18, 12 M; {_IMAGES}",
-    "se-resnet34": f"SE-ResNet-34, 22 M; {_IMAGES}",
-    "se-resnet50": f"SE-ResNet-50, 28 M; {_IMAGES}",
-    "se-resnet101": f"SE-ResNet-101, 49 M; {_IMAGES}",
-    "se-resnet152": f"SE-ResNet-152, 67 M; {_IMAGES}",
-    "se-resnet50-v1": f"SE-ResNet-50 with the stride in the first convolution of a block, 28 M; {_IMAGES}",
-    "se-resnet101-v1": f"SE-ResNet-101 with the stride there, 49 M; {_IMAGES}",
-    "se-resnet152-v1": f"SE-ResNet-152 with the stride there, 67 M; {_IMAGES}",
-    "se-resnext50": f"SE-ResNeXt-50 32×4d, 28 M; {_IMAGES}",
-    "se-resnext101": f"SE-ResNeXt-101 32×4d, 49 M; {_IMAGES}",
-    "densenet121": f"DenseNet-121, 8.0 M; {_IMAGES}",
-    "densenet169": f"DenseNet-169, 14 M; {_IMAGES}",
-    "densenet201": f"DenseNet-201, 20 M; {_IMAGES}",
-    "densenet161": f"DenseNet-161, 29 M; {_IMAGES}",
-    "mobilenet-v2": f"MobileNet-V2, 3.5 M; {_IMAGES}",
-    "mobilenet-v3-small": f"MobileNet-V3 small, 2.5 M; {_IMAGES}",
-    "mobilenet-v3-large": f"MobileNet-V3 large, 5.5 M; {_IMAGES}",
-    **{
-        f"efficientnet-b{number}": f"EfficientNet-B{number}, {millions} M; synthetic images of {pixels} × {pixels}"
-        for number, (millions, pixels) in enumerate(
-            (
-                *(("5.3", 224), ("7.8", 240), ("9.1", 260), ("12", 300)),
-                *(("19", 380), ("30", 456), ("43", 528), ("66", 600)),
-            )
-        )
-    },
-    "vit-t-16": f"vision transformer Ti/16, 5.7 M; {_IMAGES}",
-    "vit-s-16": f"vision transformer S/16, 22 M; {_IMAGES}",
-    "vit-b-16": f"vision transformer B/16, 87 M; {_IMAGES}",
-    "vit-b-32": f"vision transformer B/32, 88 M; {_IMAGES}",
-    "vit-l-16": f"vision transformer L/16, 304 M; {_IMAGES}",
-    "vit-l-32": f"vision transformer L/32, 307 M; {_IMAGES}",
-    "unet": "U-Net with batch norm, 31 M; synthetic images of 512 × 512 with a class a pixel",
-    "bert": _family("bert", "110", "windows of 128 tokens") + "; head=squad for questions",
-    "transformer": _family("transformer", "63", "sentences of 32 pieces"),
-    "transformer-xl": _family("transformer-xl", "192", "windows of 192 words"),
-    "gpt2": _family("gpt2", "124", "windows of 1,024 tokens"),
-    "gpt3": _family("gpt3", "174,604", "windows of 2,048 tokens"),
-    "gpt": _family("gpt", "357", "windows of 2,048 tokens"),
-    "opt": _family("opt", "125", "windows of 2,048 tokens"),
-    "mpt": _family("mpt", "6,649", "windows of 2,048 tokens"),
-    "llama": _family("llama", "6,738", "windows of 2,048 tokens") + ", each of the version known for it",
-    "llama1": _family("llama1", "6,738", "windows of 2,048 tokens"),
-    "llama2": _family("llama2", "6,738", "windows of 4,096 tokens"),
-    "llama3": _family("llama3", "8,030", "windows of 8,192 tokens"),
-    "lstm": "two LSTM layers of 1,024 over 10,000 words, 37 M; synthetic windows of 64 words",
-    "lstm-wikitext2": "two LSTM layers of 200 over 33,278 words, 14 M; synthetic windows of 35 words",
-    "big-lstm": "BigLSTM with a softmax over a sample of 793,471 words, 1,777 M; synthetic windows of 20 words",
-    "gnmt": "GNMT, 277 M; synthetic sentences of 50 pieces; sizes 8 (4 + 4 LSTM layers, 161 M), 16 (8 + 8)",
-}
-
-
 GNMT_LAYERS: Mapping[str, int] = {"8": 4, "16": 8}
 """Layers of GNMT's encoder, and of its decoder, by their sum, which is how its sizes are named."""
 
 _GNMT_SIZE = "16"
-_ALIASES = {
-    "biglstm": "big-lstm",
-    "googlenet-v1": "googlenet",
-    "inception3": "inception-v3",
-    "inceptionv3": "inception-v3",
-    "inception4": "inception-v4",
-    "inceptionv4": "inception-v4",
-    "mobilenet": "mobilenet-v2",
-    "mobilenetv2": "mobilenet-v2",
-    "mobilenet-v3": "mobilenet-v3-large",
-    "mobilenetv3": "mobilenet-v3-large",
-    "efficientnet": "efficientnet-b0",
-    "resnet50-v1.5": "resnet50",
-    "resnext50-32x4d": "resnext50",
-    "resnext101-32x4d": "resnext101",
-    "se-resnext50-32x4d": "se-resnext50",
-    "se-resnext101-32x4d": "se-resnext101",
-    "seresnet50": "se-resnet50",
-    "seresnext50": "se-resnext50",
-    "seresnext101": "se-resnext101",
-    "gpt2-small": "gpt2:124m",
-    "gpt2-medium": "gpt2:355m",
-    "gpt2-large": "gpt2:774m",
-    "gpt2-xl": "gpt2:1.5b",
-    "bert-base": "bert:base",
-    "bert-large": "bert:large",
-    "transformer-base": "transformer:base",
-    "transformer-big": "transformer:big",
-    "megatron": "gpt",
-}
-_LANGUAGE = frozenset({*FAMILIES, "gnmt", "lstm", "lstm-wikitext2", "big-lstm"})
-_AUXILIARY = frozenset({"googlenet", "googlenet-2014", "inception-v3"})
-_FIXED = frozenset({"lenet"})  # made for images of one size
 _WORDS = {"head": ("pretraining", "squad"), "auxiliary": ("yes", "no")}
 """Options whose values are words; all others are whole numbers from 1 on."""
 
@@ -221,8 +82,8 @@ def parse_network(reference: str) -> NetworkReference | None:
     """
     first, *rest = reference.split(":")
     first = first.strip().lower().replace("_", "-")
-    name, *own = _ALIASES.get(first, first).split(":")
-    if name not in NETWORK_SUMMARIES:
+    name, *own = ALIASES.get(first, first).split(":")
+    if name not in PUBLISHED:
         return None
     parts = [part.strip() for text in (*own, *rest) for part in text.split(",")]
     sizes = [part for part in parts if "=" not in part and part]
@@ -263,15 +124,7 @@ def option_names(name: str) -> tuple[str, ...]:
         >>> option_names("vgg16"), option_names("gnmt")
         (('image',), ('sequence',))
     """
-    if name == "bert":
-        return ("sequence", "head", "guesses")
-    if name == "transformer":
-        return ("sequence", "vocabulary")
-    if name in _LANGUAGE:
-        return ("sequence",)
-    if name in _FIXED:
-        return ()
-    return ("image", "auxiliary") if name in _AUXILIARY else ("image",)
+    return PUBLISHED[name].options
 
 
 def sizes_of(name: str) -> tuple[str, ...]:

@@ -52,13 +52,14 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
-from trimaran.planner.candidates import Cases, PricedJob, at_end, lower_short
+from trimaran.planner.candidates import Cases, PricedJob, at_end, cases_of, lower_short
 from trimaran.planner.epoch import Part, extra_parts
-from trimaran.planner.order_bounds import Chain, busy_s, chain_of, transfer_s
+from trimaran.planner.order_bounds import Chain, busy_s, chain_of
 from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
-from trimaran.pricing.compute import FORMS, context_of, operation_costs, own_form
+from trimaran.pricing.compute import context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import price, straggling_share
+from trimaran.pricing.tables import FORMS
 from trimaran.pricing.transfers import transfer_cost
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer, add, multiply
 from trimaran.program.layout import strategy_layout
@@ -295,7 +296,7 @@ def busiest_part(strategy: Strategy, job: PricedJob) -> tuple[Cases, Chain | Non
     busy = [_busy(instructions, costs, left_out) for instructions in program.ranks]
     parts = [*busy, *_moving(program, costs, left_out)]
     low_s, median_s, high_s = (max(one) * shrink for one in zip(*parts, strict=True))
-    cases = min(low_s, median_s), median_s, max(median_s, high_s)
+    cases = cases_of(low_s, median_s, high_s)
     return cases, chain_of(program, costs, strategy)
 
 
@@ -323,7 +324,7 @@ def busiest_link(strategy: Strategy, job: PricedJob) -> Cases:
                 _flow(links, transfer_cost(message, job.table, cluster), strategy.microbatches)
     shrink = min((min(1.0, one.communication) for one in job.table.interference.values()), default=1.0)
     low_s, median_s, high_s = (shrink * max(one) for one in zip((0.0, 0.0, 0.0), *links.values(), strict=True))
-    return min(low_s, median_s), median_s, max(median_s, high_s)
+    return cases_of(low_s, median_s, high_s)
 
 
 def _busy(instructions: Sequence[Instruction], costs: ProgramCosts, left_out: int) -> Cases:
@@ -361,14 +362,12 @@ def _moving(program: Program, costs: ProgramCosts, left_out: int) -> Iterator[Ca
 
 def _flow(links: dict[str, list[float]], transfer: Transfer, times: int) -> None:
     """Add the bytes of a transfer to the times of the links that they cross [s]."""
-    whole_s = transfer.latency_s + transfer.flow_s
-    share = transfer.flow_s / whole_s if whole_s else 0.0
     for link in dict.fromkeys(transfer.links):
-        _add_to(links.setdefault(link, [0.0, 0.0, 0.0]), transfer, times * share)
+        _add_to(links.setdefault(link, [0.0, 0.0, 0.0]), transfer, times * transfer.flow_share)
 
 
 def _add_to(total: list[float], transfer: Transfer, times: float) -> None:
-    for number, seconds in enumerate(transfer_s(transfer)):
+    for number, seconds in enumerate(transfer.ends):
         total[number] += seconds * times
 
 
@@ -412,7 +411,7 @@ def _cases(program: Program, costs: ProgramCosts, microbatches: int) -> Cases:
         shortest_step(program, case, microbatches=microbatches)
         for case in (at_end(costs, "low"), costs, at_end(costs, "high"))
     )
-    return min(low_s, median_s), median_s, max(median_s, high_s)
+    return cases_of(low_s, median_s, high_s)
 
 
 def _shortest_replica(stages: Sequence[Stage], microbatches: int) -> float:
@@ -543,7 +542,7 @@ class QuickBounds:
             self._step(strategy, work, ends, load_s=load_s, straggling=straggling)
             for work, ends in zip(works, traffic.ends, strict=True)
         )
-        cases: Cases = (min(low, median), median, max(median, high))
+        cases = cases_of(low, median, high)
         if self.job.epoch is not None:
             count = self.job.epoch.full_steps(self.job.batch)
             cases = (low * count, median * count, high * count)

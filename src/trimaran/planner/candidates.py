@@ -17,7 +17,7 @@ from trimaran.planner.explanation.critical_path import Bottleneck, bottleneck, c
 from trimaran.planner.memory_plans import Squeezes, squeezed
 from trimaran.pricing.program import can_fold, price
 from trimaran.pricing.tables import CostTable
-from trimaran.pricing.types import Cost, ProgramCosts, Transfer
+from trimaran.pricing.types import IntervalEnd, ProgramCosts
 from trimaran.program.lowering.lower import lower, lower_replica
 from trimaran.program.plan import Objective
 from trimaran.program.strategy import Strategy
@@ -143,6 +143,11 @@ class Candidate:
         return self.samples_factor * low, self.objective_s, self.samples_factor * high
 
 
+def cases_of(low: float, median: float, high: float) -> Cases:
+    """The cases of a duration whose ends were computed by themselves: its median lies between them."""
+    return min(low, median), median, max(median, high)
+
+
 class LacksMemory(Exception):
     """A strategy needs more memory than its devices have.
 
@@ -257,40 +262,26 @@ def score(
 
 
 def _ends(program: Program, costs: ProgramCosts, median_s: float) -> Ends:
-    both = (at_end(costs, end) for end in ("low", "high"))
+    both = (at_end(costs, "low"), at_end(costs, "high"))
     low_s, high_s = (simulate(program, with_waits(program, end)).makespan_s for end in both)
     return min(low_s, median_s), max(high_s, median_s)
 
 
-def at_end(costs: ProgramCosts, end: str) -> ProgramCosts:
+def at_end(costs: ProgramCosts, end: IntervalEnd) -> ProgramCosts:
     """The costs with every duration at one end of its interval.
 
     Args:
         costs: with intervals
         end: "low" or "high"
     """
-
-    def bound(cost: Cost) -> Cost:
-        return dataclasses.replace(cost, seconds=getattr(cost, end))
-
-    def moved(transfer: Transfer) -> Transfer:
-        seconds = transfer.latency_s + transfer.flow_s
-        factor = getattr(transfer, end) / seconds if seconds else 1.0
-        return dataclasses.replace(transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor)
-
-    transfers = {name: moved(transfer) for name, transfer in costs.transfers.items()}
-    second_rounds = {
-        name: dataclasses.replace(second, between=bound(second.between), transfer=moved(second.transfer))
-        for name, second in costs.second_rounds.items()
-    }
-    compute = {name: bound(cost) for name, cost in costs.compute.items()}
-    decoding = {name: bound(cost) for name, cost in costs.decoding.items()}
-    period = None if costs.period is None else bound(costs.period)
     return dataclasses.replace(
         costs,
-        compute=compute,
-        transfers=transfers,
-        decoding=decoding,
-        second_rounds=second_rounds,
-        period=period,
+        compute={name: cost.at(end) for name, cost in costs.compute.items()},
+        transfers={name: transfer.at(end) for name, transfer in costs.transfers.items()},
+        decoding={name: cost.at(end) for name, cost in costs.decoding.items()},
+        second_rounds={
+            name: dataclasses.replace(second, between=second.between.at(end), transfer=second.transfer.at(end))
+            for name, second in costs.second_rounds.items()
+        },
+        period=None if costs.period is None else costs.period.at(end),
     )

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.pricing.types import ProgramCosts, Transfer
+from trimaran.pricing.types import ProgramCosts
 from trimaran.program.lowering.schedules import compute_order
 from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Instruction, Kind, Program
@@ -81,9 +81,9 @@ def chain_of(program: Program, costs: ProgramCosts, strategy: Strategy) -> Chain
             if item.kind in _STEPS:
                 steps[item.kind, item.segment] = busy_s(item, costs)
             elif item.peer_segment is not None and item.kind is Kind.RECEIVE_FORWARD:
-                sent[item.peer_segment, item.segment] = transfer_s(costs.transfers[item.id])
+                sent[item.peer_segment, item.segment] = costs.transfers[item.id].ends
             elif item.peer_segment is not None and item.kind is Kind.RECEIVE_BACKWARD:
-                returned[item.peer_segment, item.segment] = transfer_s(costs.transfers[item.id])
+                returned[item.peer_segment, item.segment] = costs.transfers[item.id].ends
     return Chain(steps=steps, sent=sent, returned=returned, tails=tails)
 
 
@@ -98,14 +98,9 @@ def busy_s(item: Instruction, costs: ProgramCosts) -> Ends:
         waited = costs.transfers.get(f"r{item.rank}/{mark.waits_for}") if mark.waits_for else None
         if waited is not None and mark.waits_for.endswith(f"#{mark.name}"):
             low_s += waited.low
-            median_s += waited.latency_s + waited.flow_s
+            median_s += waited.seconds
             high_s += waited.high
     return low_s, median_s, high_s
-
-
-def transfer_s(transfer: Transfer) -> Ends:
-    """The time of a transfer with its links for itself [s]."""
-    return transfer.low, transfer.latency_s + transfer.flow_s, transfer.high
 
 
 def earliest_ends(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
-from trimaran.planner.candidates import Candidate, Cases, PricedJob, evaluate, lower_short, score
+from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, evaluate, lower_short, score
 from trimaran.planner.memory_plans import Squeezes, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
@@ -137,7 +137,7 @@ def by_order(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
     if problem.devices <= EVERY_NUMBER or chain is None or chain.least_s(strategy, 1) <= lower.step_time_s:
         return lower
     low_s, median_s, high_s = (chain.least_s(strategy, end) for end in range(3))
-    return _raised(lower, (min(low_s, median_s), median_s, max(median_s, high_s)), problem)
+    return _raised(lower, cases_of(low_s, median_s, high_s), problem)
 
 
 def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:

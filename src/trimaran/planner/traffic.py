@@ -205,7 +205,7 @@ class _Loads:
         """A collective of a group as if its row had all of the network."""
         whole = times * _ends(transfer)
         self._groups[row][group] = self._groups[row].get(group, _NONE) + whole
-        flow = whole * _flow_share(transfer)
+        flow = whole * transfer.flow_share
         for link in transfer.links:
             self._exchanged[row][link] = self._exchanged[row].get(link, _NONE) + flow
 
@@ -233,9 +233,4 @@ class _Loads:
 
 
 def _ends(transfer: Transfer) -> _Ends:
-    return np.array([transfer.low, transfer.latency_s + transfer.flow_s, transfer.high])
-
-
-def _flow_share(transfer: Transfer) -> float:
-    whole = transfer.latency_s + transfer.flow_s
-    return transfer.flow_s / whole if whole else 0.0
+    return np.array(transfer.ends)

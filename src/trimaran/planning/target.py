@@ -39,7 +39,7 @@ from trimaran.planner.target_estimates import (
 from trimaran.planner.target_search import default_batches
 from trimaran.planning.requests import PlanRequest, TargetRequest
 from trimaran.planning.results import Outlook, Planned
-from trimaran.program.plan import Objective, Plan, PlannedRates, PlannedTraining
+from trimaran.program.plan import Objective, Plan, PlannedTraining
 
 if TYPE_CHECKING:
     from trimaran.convergence.curve import Curve
@@ -529,11 +529,8 @@ def planned_training(outlook: Outlook) -> PlannedTraining | None:
         time_interval_s=_closed(chosen.time_interval_s),
         rates=None
         if recipe is None
-        else PlannedRates(
-            rule=recipe.rule,
-            base_batch=recipe.base_batch,
-            warmup_epochs=recipe.warmup_epochs,
-            schedule=recipe.schedule,
+        else dataclasses.replace(
+            recipe,
             # A warm-up of epochs is counted in updates by it.
             samples_per_epoch=recipe.samples_per_epoch or curve.table.samples_per_epoch or _samples(chosen),
         ),
@@ -575,7 +572,7 @@ def source_as_planned(plan: Plan, source: JobSource) -> JobSource:
         epochs = max(job.epochs, math.ceil(HEADROOM * training.epochs_interval[1]))
     return dataclasses.replace(
         source,
-        recipe=source.recipe or recipe_of(training),
+        recipe=source.recipe or training.rates,
         epochs=epochs,
         target=source.target if source.target is not None or job.metric is None else training.target,
     )
@@ -593,21 +590,5 @@ def job_as_planned(plan: Plan, job: Job) -> Job:
     from trimaran.jobs.learning_rate import follow_recipe
 
     job = dataclasses.replace(job, global_batch_size=plan.premises.global_batch_size)
-    recipe = recipe_of(plan.training)
+    recipe = plan.training.rates
     return job if recipe is None else follow_recipe(job, recipe)
-
-
-def recipe_of(training: PlannedTraining) -> "Recipe | None":
-    """How the learning rate follows the batch, as a plan says; None where it does not say."""
-    from trimaran.jobs.learning_rate import Recipe
-
-    rates = training.rates
-    if rates is None:
-        return None
-    return Recipe(
-        rule=rates.rule,
-        base_batch=rates.base_batch,
-        warmup_epochs=rates.warmup_epochs,
-        schedule=rates.schedule,
-        samples_per_epoch=rates.samples_per_epoch,
-    )

@@ -21,13 +21,11 @@ from dataclasses import dataclass
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph, Op
-from trimaran.pricing.tables import CostTable, Form, WholeCost, WholeKey
+from trimaran.pricing.tables import FORMS, CostTable, Form, WholeCost, WholeKey
 from trimaran.pricing.types import Cost, OpCost, add, divide, multiply
 from trimaran.program.lowering.schedules import BACKWARDS
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
-
-FORMS: tuple[Form, ...] = ("module", "replicated", "graph")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,7 @@ from trimaran.machine.rank_order import lay_out, node_talk, spread_over
 from trimaran.machine.topology import DIRECT, pair, switch_links
 from trimaran.machine.types import Allocation, Device, Edge, Machine, Node
 from trimaran.pricing.collectives.algorithms import crossing_cost
+from trimaran.pricing.collectives.formulas import OPERATION_OF
 from trimaran.pricing.collectives.links import Crossing, cards_of, crossing_of, fabric_of, members_on_nodes
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
@@ -149,15 +150,6 @@ def group_links(machine: Machine, host: int, local: Sequence[int], crosses: bool
     return tuple(names)
 
 
-OPERATIONS = {
-    Kind.ALL_REDUCE: "all_reduce",
-    Kind.ALL_GATHER: "all_gather",
-    Kind.REDUCE_SCATTER: "reduce_scatter",
-    Kind.BROADCAST: "broadcast",
-    Kind.REDUCE: "reduce",
-}
-"""Names of collectives in `pricing.collectives`."""
-
 MESSAGE = "send_recv"
 
 _EMPTY_BYTES = 8
@@ -199,9 +191,9 @@ def machine_transfer(
     """
     if len(members) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one device")
-    if kind != MESSAGE and kind not in OPERATIONS:
+    if kind != MESSAGE and kind not in OPERATION_OF:
         raise InputError(f'no cost model for a transfer of kind "{kind}"', kind=kind)
-    operation = kind if kind == MESSAGE else OPERATIONS[Kind(kind)]
+    operation = kind if kind == MESSAGE else OPERATION_OF[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
     route = _route(_Key(machine), order, operation == MESSAGE)
     cost = _cost(route, operation, nbytes, year)

@@ -60,57 +60,21 @@ from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedState:
-    """State of a segment on the rank that holds most of it.
-
-    Attributes:
-        parameters: its share of the parameters [bytes]
-        gradients: its share of the gradients [bytes]
-        updated: bytes of parameters that it updates [bytes]
-        updated_tensors: number of tensors that it updates
-        gathered: most that is there in addition while something is gathered or not yet scattered [bytes]
-    """
-
-    parameters: int
-    gradients: int
-    updated: int
-    updated_tensors: int
-    gathered: int
-
-
-def zero_bytes(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> ShardedState:
-    """State of a segment on a rank.
+def gathered_bytes(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> int:
+    """Most that a segment has in addition to its shards while something is gathered or not yet scattered [bytes].
 
     Args:
         graph: the network
         ops: operations of the segment
-        strategy: the chosen one; without sharding everything is whole
-
-    Returns:
-        Of the rank with the largest shares.
+        strategy: the chosen one; where parameters and gradients are whole, there is nothing to gather
     """
-    held = _held(graph, ops, strategy)
-    trained = [parameter for parameter in held if parameter.trainable]
-    whole = sum(parameter.nbytes for parameter in trained)
-    if strategy.zero < 2 or strategy.dp == 1:
-        handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
-        most = max(handed, key=lambda item: item.nbytes, default=None)
-        return ShardedState(
-            parameters=sum(parameter.nbytes for parameter in held),
-            gradients=whole,
-            updated=most.nbytes if most else whole,
-            updated_tensors=len(most.parameters) if most else len(trained),
-            gathered=0,
-        )
-    shards = sum(shard_bytes(parameter, strategy.dp) for parameter in trained)
-    return ShardedState(
-        parameters=sum(shard_bytes(parameter, strategy.dp) for parameter in held),
-        gradients=shards,
-        updated=shards,
-        updated_tensors=len(trained),
-        gathered=max(_moments(graph, ops, strategy, held)),
-    )
+    if not _has_shards(strategy):
+        return 0
+    return max(_moments(graph, ops, strategy, _held(graph, ops, strategy)))
+
+
+def _has_shards(strategy: Strategy) -> bool:
+    return strategy.zero >= 2 and strategy.dp > 1
 
 
 def _held(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> list[Parameter]:
@@ -252,7 +216,7 @@ def segment_memory(
         segment = _one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch)
         if traced_bytes is not None:
             segment = _as_traced(segment, traced_bytes)
-        memory.append(_with_gathered(segment, zero_bytes(graph, ops, strategy).gathered if strategy.zero else 0))
+        memory.append(_with_gathered(segment, gathered_bytes(graph, ops, strategy)))
     return tuple(memory)
 
 
@@ -543,32 +507,29 @@ def held_state(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> RankState
         ops: of the segments of the rank
         strategy: says what is sharded
     """
-    whole = strategy.segments == 1
-    used = {name for op in ops for name in op.parameters}
     shards = sharded_bytes(graph, strategy)
     parameters = [
         replace(parameter, nbytes=shards[parameter.name]) if parameter.name in shards else parameter
-        for parameter in graph.parameters
-        if whole or parameter.name in used
+        for parameter in _held(graph, ops, strategy)
     ]
     trained = [parameter for parameter in parameters if parameter.trainable]
-    buffers = set(graph.buffers) if whole else {name for op in ops for name in op.buffers}
-    if strategy.zero:
-        held = zero_bytes(graph, ops, strategy)
-        return RankState(
-            parameters=held.parameters,
-            trained=held.gradients,
-            trained_tensors=len(trained),
-            updated=held.updated,
-            updated_tensors=held.updated_tensors,
-            buffers=sum(graph.buffers.get(name, 0) for name in buffers),
-        )
+    buffers = set(graph.buffers) if strategy.segments == 1 else {name for op in ops for name in op.buffers}
+
+    def held(some: Sequence[Parameter]) -> int:
+        """Bytes of parameters on this rank, the one with the largest shares."""
+        return sum(shard_bytes(one, strategy.dp) if _has_shards(strategy) else one.nbytes for one in some)
+
+    updated, updated_tensors = held(trained), len(trained)
+    if strategy.zero == 1:
+        handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
+        most = max(handed, key=lambda item: item.nbytes, default=None)
+        updated, updated_tensors = (most.nbytes, len(most.parameters)) if most else (updated, updated_tensors)
     return RankState(
-        parameters=sum(parameter.nbytes for parameter in parameters),
-        trained=sum(parameter.nbytes for parameter in trained),
+        parameters=held(parameters),
+        trained=held(trained),
         trained_tensors=len(trained),
-        updated=sum(parameter.nbytes for parameter in trained),
-        updated_tensors=len(trained),
+        updated=updated,
+        updated_tensors=updated_tensors,
         buffers=sum(graph.buffers.get(name, 0) for name in buffers),
-        kept=kept_bytes(strategy.compression, trained),
+        kept=0 if strategy.zero else kept_bytes(strategy.compression, trained),
     )

@@ -26,6 +26,7 @@ from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation, Machine
 from trimaran.pricing import input_pipeline as fed_step
+from trimaran.pricing.collectives.formulas import OPERATION_OF
 from trimaran.pricing.compute import SegmentCost, context_of, operation_costs, own_form, segment_cost, weight_shares
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.exchange.costs import handling_s, straggling
@@ -34,7 +35,6 @@ from trimaran.pricing.exchange.replica_memory import step_with_buckets
 from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.gradient_compression import bucket_transfers, code_program, reducing_table, with_encoding
 from trimaran.pricing.kernels.software import Software
-from trimaran.pricing.machine_transfers import OPERATIONS
 from trimaran.pricing.memory import (
     RankState,
     Shares,
@@ -349,7 +349,7 @@ def _called(transfer: Transfer, recipe: Recipe, item: Instruction, cluster: Allo
     return replace(
         transfer,
         latency_s=call_s,
-        flow_s=transfer.latency_s + transfer.flow_s,
+        flow_s=transfer.seconds,
         low=transfer.low + call_s,
         high=transfer.high + call_s,
     )
@@ -372,7 +372,7 @@ def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster:
     """A call that sums gradients, of all collectives of which the framework makes it."""
     kinds = [item.kind]
     if item.kind == Kind.ALL_REDUCE:
-        kinds = [next(kind for kind, name in OPERATIONS.items() if name == op) for op in recipe.collectives]
+        kinds = [next(kind for kind, name in OPERATION_OF.items() if name == op) for op in recipe.collectives]
     first, *others = (transfer_cost(replace(item, kind=kind), table, cluster) for kind in kinds)
     for other in others:
         first = replace(

@@ -7,7 +7,7 @@ belongs to one fingerprint: costs of another device, version or load are never m
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.graph.trace.live_bytes import StepMemory
@@ -117,6 +117,8 @@ _Value = TypeVar("_Value")
 
 Form = Literal["module", "replicated", "graph"]
 """How a model runs: the user's module as it is, the same under DDP, or as graph segments."""
+
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Allocation, Link, Machine
-from trimaran.pricing.collectives.formulas import collective_time, message_time, messages, volume
+from trimaran.pricing.collectives.formulas import OPERATION_OF, path
 from trimaran.pricing.curves import at_size, fixed_part, latency
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.machine_transfers import MESSAGE, machine_transfer
@@ -228,7 +228,7 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
     if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and not any(key.kind == kind for key in table.curves):
         whole = table.fingerprint.kind == "cpu" and kind == Kind.REDUCE_SCATTER
         return _like_all_reduce(_curve(str(Kind.ALL_REDUCE), num_ranks, table), share=1.0 if whole else 0.5)
-    measured = sorted(key.ranks for key in table.curves if key.kind == kind)
+    measured = [key for key in table.curves if key.kind == kind]
     if not measured or kind == SEND:
         raise InputError(
             f'the cost table has no measured time of "{kind}" between {num_ranks} ranks; measure the links of '
@@ -237,8 +237,8 @@ def _curve(kind: str, num_ranks: int, table: CostTable) -> Curve:
             kind=kind,
             ranks=num_ranks,
         )
-    nearest = min(measured, key=lambda ranks: (abs(ranks - num_ranks), ranks))
-    return _rescale(table.curves[CurveKey(kind, nearest)], kind, nearest, num_ranks)
+    nearest = min(measured, key=lambda key: (abs(key.ranks - num_ranks), key.ranks))
+    return _rescale(table.curves[nearest], nearest, CurveKey(kind, num_ranks))
 
 
 def _like_all_reduce(curve: Curve, *, share: float = 1.0) -> Curve:
@@ -252,16 +252,15 @@ def _like_all_reduce(curve: Curve, *, share: float = 1.0) -> Curve:
     return tuple((size, replace(cost.scaled(share), source=f"assumed: {how}, {cost.source}")) for size, cost in curve)
 
 
-def _rescale(curve: Curve, kind: str, measured: int, wanted: int) -> Curve:
+def _rescale(curve: Curve, measured: CurveKey, wanted: CurveKey) -> Curve:
     """The curve of another group size: its latency by the number of messages, the rest by the volume."""
     first_s = latency(curve)
-    steps = messages(kind, wanted) / messages(kind, measured)
-    flow = volume(kind, wanted) / volume(kind, measured)
+    steps, flow = (now / then for now, then in zip(curve_path(wanted), curve_path(measured), strict=True))
 
     def scale(cost: Cost) -> Cost:
         seconds = first_s * steps + (cost.seconds - first_s) * flow
         scaled = cost.scaled(seconds / cost.seconds if cost.seconds else 1.0)
-        return replace(scaled, source=f"analytic: from {measured} ranks, {cost.source}")
+        return replace(scaled, source=f"analytic: from {measured.ranks} ranks, {cost.source}")
 
     return tuple((size, scale(cost)) for size, cost in curve)
 
@@ -285,12 +284,22 @@ def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, route
 
 
 def _analytic(kind: str, num_ranks: int, nbytes: int, link: Link, links: tuple[str, ...]) -> Transfer:
-    if kind == SEND:
-        latency_s, total_s = link.latency_s, message_time(nbytes, link)
-    else:
-        latency_s = messages(kind, num_ranks) * link.latency_s
-        total_s = collective_time(kind, nbytes, num_ranks=num_ranks, link=link)
+    hops, multiple = curve_path(CurveKey(kind, num_ranks))
+    latency_s = hops * link.latency_s
+    total_s = latency_s + multiple * nbytes / link.bytes_per_s
     source = f"analytic: {link.source}"
     return Transfer(
         latency_s=latency_s, flow_s=total_s - latency_s, links=links, low=total_s, high=total_s, source=source
     )
+
+
+def curve_path(key: CurveKey) -> tuple[int, float]:
+    """Messages that follow one another in a measured transfer, and bytes as a multiple of its buffer (`path`).
+
+    Broadcasts and reduces of gloo go along binomial trees.
+
+    Args:
+        key: of a message or a collective, in any variant
+    """
+    kind = key.kind.partition(" ")[0]
+    return path(MESSAGE if kind == SEND else OPERATION_OF[Kind(kind)], key.ranks, binomial=True)

@@ -12,7 +12,11 @@ whole. Both are approximations for 90 % intervals that need not be symmetric, so
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+IntervalEnd = Literal["low", "seconds", "high"]
+"""Lower end of an interval, median, and upper end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,10 @@ class Cost:
     def scaled(self, factor: float) -> "Cost":
         """The same cost, `factor` times as long."""
         return Cost(self.seconds * factor, self.low * factor, self.high * factor, self.source)
+
+    def at(self, end: IntervalEnd) -> "Cost":
+        """The cost whose median is at an end of the interval."""
+        return replace(self, seconds=getattr(self, end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +101,26 @@ class Transfer:
     low: float
     high: float
     source: str
+
+    @property
+    def seconds(self) -> float:
+        """Time of the whole transfer [s]."""
+        return self.latency_s + self.flow_s
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """The interval with the median inside [s, s, s]."""
+        return self.low, self.seconds, self.high
+
+    @property
+    def flow_share(self) -> float:
+        """The share of its time during which bytes flow [0..1]."""
+        return self.flow_s / self.seconds if self.seconds else 0.0
+
+    def at(self, end: IntervalEnd) -> "Transfer":
+        """The transfer with both of its parts at an end of the interval."""
+        factor = getattr(self, end) / self.seconds if self.seconds else 1.0
+        return replace(self, latency_s=self.latency_s * factor, flow_s=self.flow_s * factor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

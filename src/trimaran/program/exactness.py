@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_some
 from trimaran.graph.behaviour import Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
 
@@ -66,7 +67,7 @@ that update everything (dp with sync="all-reduce", zero=0)'
         return f"the step of {name} draws random numbers, and every rank would draw its own: use one device"
     if traits.foreign:
         return (
-            f"{name} holds what is no parameter of the model ({', '.join(traits.foreign[:3])}), whose gradients no "
+            f"{name} holds what is no parameter of the model ({format_some(traits.foreign)}), whose gradients no "
             "other rank would hear of: put them into the model, or use one device"
         )
     parts = bool(strategy.shards) or strategy.tp > 1 or strategy.zero > 1
@@ -75,7 +76,7 @@ that update everything (dp with sync="all-reduce", zero=0)'
         return ""
     if traits.extra:
         return (
-            f"{name} holds parameters that it was not given ({', '.join(traits.extra[:3])}), and a rank updates some "
+            f"{name} holds parameters that it was not given ({format_some(traits.extra)}), and a rank updates some "
             f"only: let Job.optimizer use those of its argument, which has named_parameters() too, or use {_WHOLE}"
         )
     if traits.hooked:

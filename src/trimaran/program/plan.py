@@ -22,6 +22,7 @@ from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import read_text, write_whole
 from trimaran.base.html import DataTable, fragment
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
+from trimaran.jobs.learning_rate import Recipe
 from trimaran.machine.types import Link
 from trimaran.program.json_files import digest, to_plain
 from trimaran.program.rules.check import check_program
@@ -153,25 +154,6 @@ class Premises:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRates:
-    """How the learning rate follows the batch, as the curve was measured.
-
-    Attributes:
-        rule: "linear", "sqrt" or "constant", or "file.py:function" of the user
-        base_batch: global batch at which the job's own rates hold [samples]
-        warmup_epochs: over how many epochs the rate rises to that of the rule
-        schedule: "job": its own, followed by samples; "hold": the same without its decay
-        samples_per_epoch: of the training data; None: not known
-    """
-
-    rule: str
-    base_batch: int
-    warmup_epochs: float = 0.0
-    schedule: Literal["hold", "job"] = "hold"
-    samples_per_epoch: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTraining:
     """What a training to a target takes by a plan, and by which curve.
 
@@ -195,7 +177,7 @@ class PlannedTraining:
     epochs_interval: tuple[float, float] | None
     time_s: float
     time_interval_s: tuple[float, float] | None
-    rates: PlannedRates | None = None
+    rates: Recipe | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

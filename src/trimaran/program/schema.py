@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from trimaran.jobs.learning_rate import Recipe
 from trimaran.program.gradients import Compression
 from trimaran.program.json_files import PROGRAM_VERSION
 from trimaran.program.plan import (
@@ -19,7 +20,6 @@ from trimaran.program.plan import (
     CandidateRow,
     Plan,
     PlannedLink,
-    PlannedRates,
     PlannedTraining,
     Prediction,
     Premises,
@@ -28,7 +28,7 @@ from trimaran.program.strategy import Feeding, Part, Shard, Strategy
 from trimaran.program.types import Instruction, Mark, Program
 
 _TYPES = (
-    *(CandidateRow, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedRates, PlannedTraining),
+    *(CandidateRow, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedTraining, Recipe),
     *(Prediction, Premises, Program, Shard, Strategy),
 )
 _CONTENT_DIGEST = {

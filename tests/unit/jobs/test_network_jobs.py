@@ -9,7 +9,7 @@ from trimaran.graph.batches import call_model, compute_loss, move_batch
 from trimaran.jobs.published_jobs import _NETWORKS
 from trimaran.jobs.resolve import NETWORKS, resolve
 from trimaran.jobs.synthetic import Field, SyntheticPairs, SyntheticText, image
-from trimaran.networks.names import NETWORK_SUMMARIES
+from trimaran.networks.published import PUBLISHED
 
 RECURRENT = frozenset({"lstm", "lstm-wikitext2", "big-lstm", "gnmt"})
 
@@ -37,7 +37,7 @@ DEEPER = frozenset(
 
 
 def test_what_is_listed_is_what_there_is() -> None:
-    assert list(NETWORK_SUMMARIES) == list(_NETWORKS)
+    assert list(PUBLISHED) == list(_NETWORKS)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

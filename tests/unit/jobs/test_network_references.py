@@ -6,7 +6,8 @@ from tests.raising import raises
 from torch.utils.data import default_collate
 
 from trimaran.jobs.resolve import resolve
-from trimaran.networks.names import NETWORK_SUMMARIES, option_names, parse_network, sizes_of, with_options
+from trimaran.networks.names import option_names, parse_network, sizes_of, with_options
+from trimaran.networks.published import PUBLISHED
 from trimaran.networks.sizes import FAMILIES
 
 
@@ -33,7 +34,7 @@ def test_a_network_has_several_spellings(reference: str, same: str) -> None:
     assert str(parse_network(reference)) == str(parse_network(same)) == same
 
 
-@pytest.mark.parametrize("name", NETWORK_SUMMARIES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_a_listed_name_is_its_own_shortest_spelling(name: str) -> None:
     assert str(parse_network(name)) == name
 
@@ -78,7 +79,7 @@ def test_options_are_added_to_a_reference_and_replace_its_own() -> None:
 
 
 def test_every_network_but_those_of_a_fixed_size_has_its_usual_option() -> None:
-    without = [name for name in NETWORK_SUMMARIES if not {"sequence", "image"} & set(option_names(name))]
+    without = [name for name in PUBLISHED if not {"sequence", "image"} & set(option_names(name))]
     assert without == ["lenet"]
 
 

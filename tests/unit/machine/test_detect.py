@@ -33,6 +33,31 @@ def test_less_than_a_core_is_still_one(tmp_path: Path) -> None:
     assert detect_processor(_machine(tmp_path, quota="50000 100000")).cores == 1
 
 
+def test_a_job_of_a_scheduler_has_what_its_own_group_was_given(tmp_path: Path) -> None:
+    """The machine gives all; the slice around the job 1.5 MB, the job one core."""
+    root = _machine(tmp_path)
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text("0::/slice/job\n")
+    (root / "sys/fs/cgroup/slice/job").mkdir(parents=True)
+    (root / "sys/fs/cgroup/slice/memory.max").write_text("1500000\n")
+    (root / "sys/fs/cgroup/slice/job/cpu.max").write_text("100000 100000\n")
+    processor = detect_processor(root)
+    assert (processor.cores, processor.memory_bytes) == (1, 1_500_000)
+
+
+def test_groups_of_version_1_limit_a_job_too(tmp_path: Path) -> None:
+    root = _machine(tmp_path)
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_text("5:cpu,cpuacct:/job\n4:memory:/job\n1:pids:/job\n")
+    for folder in ("memory/job", "cpu,cpuacct/job"):
+        (root / "sys/fs/cgroup" / folder).mkdir(parents=True)
+    (root / "sys/fs/cgroup/memory/job/memory.limit_in_bytes").write_text("1200000\n")
+    (root / "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us").write_text("100000\n")
+    (root / "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us").write_text("100000\n")
+    processor = detect_processor(root)
+    assert (processor.cores, processor.memory_bytes) == (1, 1_200_000)
+
+
 def test_a_system_without_these_files_is_described_all_the_same(tmp_path: Path) -> None:
     processor = detect_processor(tmp_path)
     assert processor.name

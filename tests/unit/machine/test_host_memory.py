@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from trimaran.base.system import count_in, groups_around, memory_left, memory_limit
 from trimaran.machine import detect
 from trimaran.machine.catalog import find_device, find_node, plain_node
-from trimaran.machine.detect import free_memory_bytes, limits_left, spare_host_bytes
+from trimaran.machine.detect import free_memory_bytes, spare_host_bytes
 from trimaran.machine.types import Machine
 
-GIB = 2**30
+MIB, GIB = 2**20, 2**30
 
 
 def write(folder: Path, most: str, current: int, inactive: int = 0) -> None:
@@ -19,22 +20,45 @@ def write(folder: Path, most: str, current: int, inactive: int = 0) -> None:
     (folder / "memory.stat").write_text(f"anon {current}\ninactive_file {inactive}\n")
 
 
+def limits_left(root: Path, group: str) -> list[int]:
+    """What the groups that have a limit could still take."""
+    return [left for left in map(memory_left, groups_around(root, group)) if left is not None]
+
+
 def test_each_group_around_the_process_limits_it(tmp_path: Path) -> None:
     """8 GiB of which 3 are used, one by files that can go; 16 GiB around it, of which 4 are; the outermost has none."""
     write(tmp_path, "max", 40 * GIB)
     write(tmp_path / "slice", str(16 * GIB), 4 * GIB)
     write(tmp_path / "slice" / "job", str(8 * GIB), 3 * GIB, inactive=GIB)
-    assert list(limits_left(tmp_path, "/slice/job")) == [6 * GIB, 12 * GIB]
+    assert limits_left(tmp_path, "/slice/job") == [6 * GIB, 12 * GIB]
+
+
+def test_groups_of_version_1_limit_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 MiB of which 200 are used, 100 of these by files that can go; the machine has more."""
+    (tmp_path / "memory.limit_in_bytes").write_text(f"{512 * MIB}\n")
+    (tmp_path / "memory.usage_in_bytes").write_text(f"{200 * MIB}\n")
+    (tmp_path / "memory.stat").write_text(f"cache {150 * MIB}\ninactive_file 0\ntotal_inactive_file {100 * MIB}\n")
+    assert (memory_limit(tmp_path), memory_left(tmp_path)) == (512 * MIB, 412 * MIB)
+    monkeypatch.setattr(detect, "control_groups", lambda controller: iter([tmp_path]))
+    assert free_memory_bytes() <= 412 * MIB
+
+
+def test_figures_of_the_kernel_are_found_by_name(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal:       8 kB\nMemFree:        3 kB\n")
+    (tmp_path / "events").write_text("oom 4\noom_kill 2\n")
+    assert (count_in(tmp_path / "meminfo", "MemTotal"), count_in(tmp_path / "events", "oom_kill")) == (8, 2)
+    assert count_in(tmp_path / "events", "max") is None
+    assert count_in(tmp_path / "none", "max") is None
 
 
 def test_in_a_container_the_outermost_group_is_its_own(tmp_path: Path) -> None:
     write(tmp_path, str(2 * GIB), GIB)
-    assert list(limits_left(tmp_path, "/elsewhere/job")) == [GIB]
-    assert list(limits_left(tmp_path, "/")) == [GIB]
+    assert limits_left(tmp_path, "/elsewhere/job") == [GIB]
+    assert limits_left(tmp_path, "/") == [GIB]
 
 
 def test_where_nothing_is_limited_nothing_is_left_out(tmp_path: Path) -> None:
-    assert list(limits_left(tmp_path / "none", "/job")) == []
+    assert limits_left(tmp_path / "none", "/job") == []
     assert free_memory_bytes() > 0
 
 

@@ -20,7 +20,7 @@ from trimaran.graph.types import Graph
 from trimaran.networks.alexnet import AlexNet
 from trimaran.networks.gpt import Gpt2
 from trimaran.planner.space import offers_of
-from trimaran.pricing.memory import Shares
+from trimaran.pricing.memory import Shares, held_state
 from trimaran.program.lowering.lower import lower
 from trimaran.program.lowering.tensor_parallel import (
     check_shards,
@@ -188,3 +188,11 @@ def test_a_number_that_divides_nothing_has_a_reason(gpt: Graph, alexnet: Graph) 
     assert find_shards(gpt, 3) == ()
     assert "do not divide" in why_not(gpt, 3)
     assert find_classifier_shards(dataclasses.replace(alexnet, regions=()), 2) == ()
+
+
+def test_owners_of_the_update_hand_out_what_a_rank_holds(gpt: Graph) -> None:
+    """Two replicas of two ranks that share tensors: the broadcasts of a rank are as large as its trained parameters."""
+    strategy = builders.strategy(dp=2, tp=2, shards=find_shards(gpt, 2), zero=1)
+    handed = [item.nbytes for item in lower(gpt, strategy, batch=4).ranks[0] if item.label.startswith("w")]
+    assert len(handed) == 2
+    assert sum(handed) == held_state(gpt, gpt.ops, strategy).trained < sum(one.nbytes for one in gpt.parameters)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.communication.channels import Agreement
     from trimaran.runtime.step.on_nan import OnNan, Rollback
-    from trimaran.runtime.verification import Verified
+    from trimaran.verification.compare import Verified
 
 
 RUNS = Path("runs")

@@ -66,7 +66,7 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
-from trimaran.runtime.verification import Verified, Verifier
+from trimaran.verification.compare import Verified, Verifier
 
 
 class Session:

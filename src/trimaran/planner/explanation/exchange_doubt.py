@@ -16,7 +16,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, fastest
 from trimaran.planner.problem import Problem, costs_of
 from trimaran.pricing.exchange.unknowns import End
-from trimaran.pricing.types import ProgramCosts, Transfer
+from trimaran.pricing.types import IntervalEnd
 from trimaran.simulator.engine import simulate
 
 
@@ -55,23 +55,15 @@ def exchange_interval(candidate: Candidate, problem: Problem) -> tuple[float, fl
         candidate: simulated
         problem: its job and machine
     """
-    fast, slow = (_at(costs_of(candidate, problem, end=end), end) for end in _BOTH)
-    low, high = (simulate(candidate.program, costs).makespan_s for costs in (fast, slow))
-    return min(low, high), max(low, high)
+    step_s = []
+    for unknowns, end in _BOTH:
+        costs = costs_of(candidate, problem, end=unknowns)
+        transfers = {name: transfer.at(end) for name, transfer in costs.transfers.items()}
+        step_s.append(simulate(candidate.program, replace(costs, transfers=transfers)).makespan_s)
+    return min(step_s), max(step_s)
 
 
-_BOTH: tuple[End, End] = ("fast", "slow")
-
-
-def _at(costs: ProgramCosts, end: End) -> ProgramCosts:
-    """Costs whose transfers are at an end of their intervals."""
-
-    def moved(transfer: Transfer) -> Transfer:
-        seconds = transfer.latency_s + transfer.flow_s
-        factor = (transfer.low if end == "fast" else transfer.high) / seconds if seconds else 1.0
-        return replace(transfer, latency_s=transfer.latency_s * factor, flow_s=transfer.flow_s * factor)
-
-    return replace(costs, transfers={name: moved(transfer) for name, transfer in costs.transfers.items()})
+_BOTH: tuple[tuple[End, IntervalEnd], ...] = (("fast", "low"), ("slow", "high"))
 
 
 def _interval(ends: tuple[float, float]) -> str:

@@ -35,10 +35,9 @@ from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, pars
 from trimaran.machine.catalog import find_link, link_types
 from trimaran.machine.types import Link, Machine
 from trimaran.planner.problem import Problem
-from trimaran.pricing.collectives.formulas import volume
 from trimaran.pricing.curves import at_size, latency
 from trimaran.pricing.tables import Curve, CurveKey, TensorFit, WholeCost
-from trimaran.pricing.transfers import HOST, SEND
+from trimaran.pricing.transfers import HOST, curve_path
 from trimaran.pricing.types import Cost, Interference
 
 MOST_DEVICES = 64
@@ -346,12 +345,11 @@ def _rate_limited(
     The ranks' own work for a transfer is added to the link: between two local ranks, all-reduces of
     128 KiB to 16 MiB over links limited to 1 Gb/s take between 15 % more and 13 % less than that sum.
     """
-    # The token of a collective is followed by the variant of this curve.
-    volumes = 1.0 if key.kind == SEND else volume(key.kind.partition(" ")[0], key.ranks)
+    _, multiple = curve_path(key)
 
     def flow(nbytes: int, flow_s: float) -> float:
         if limit is None:
-            return flow_s + volumes * nbytes / rate
+            return flow_s + multiple * nbytes / rate
         bare = bare_curves.get(key)
         own_s = min(flow_s, at_size(bare, nbytes).seconds - latency(bare)) if bare else 0.0
         return own_s + (flow_s - own_s) * limit.bytes_per_s / rate

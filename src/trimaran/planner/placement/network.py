@@ -359,7 +359,7 @@ def _wire(source: int, target: int, usual_bytes: int, table: CostTable, cluster:
         receive = replace(send, kind=Kind.RECEIVE_FORWARD, rank=target, peer=source)
         transfer = transfer_cost(send, table, cluster)
         handled_s = handling_seconds(send, table) + handling_seconds(receive, table)
-        seconds.append(transfer.latency_s + transfer.flow_s + handled_s)
+        seconds.append(transfer.seconds + handled_s)
         links = transfer.links
     rate = (large - small) / max(seconds[1] - seconds[0], 1e-12)
     return Wire(bytes_per_s=rate, latency_s=max(0.0, seconds[1] - large / rate), links=links)

@@ -9,27 +9,29 @@ falls short; `prior` has those.
     chain          c chunks through n-1 hops
     tree           2 log2(n) hops; an inner rank takes in 2S going up and S coming down
     double tree    2 log2(n) hops; each rank is inner in one tree and a leaf in the other
+    binomial tree  log2(n) hops with the whole buffer, of a broadcast or a reduce
     hierarchical   reduce-scatter inside, all-reduce between, all-gather inside
-
-Times of messages and collectives from latency and bandwidth (Hockney's alpha and beta).
-
-They price links that are known but not measured here, and extend a measured curve to a group size that was not
-measured. Left out: the arithmetic of a reduction, and contention, which the simulator adds.
-
-`nbytes` is always the size of the whole buffer on one rank: of an all-gather the gathered one, of a reduce-scatter the
-one before it is scattered.
 """
 
 import math
 
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Link
-from trimaran.program.types import COLLECTIVES, ROOTED, Kind
+from trimaran.program.types import Kind
 
 TWICE_AROUND = frozenset({"all_reduce"})
 ONE_WAY = frozenset({"broadcast", "reduce", "send_recv"})
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
 """Names of collectives and of the message between two."""
+
+OPERATION_OF = {
+    Kind.ALL_REDUCE: "all_reduce",
+    Kind.ALL_GATHER: "all_gather",
+    Kind.REDUCE_SCATTER: "reduce_scatter",
+    Kind.BROADCAST: "broadcast",
+    Kind.REDUCE: "reduce",
+}
+"""Name of the collective of an instruction."""
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -51,12 +53,35 @@ def bus_factor(op: str, ranks: int) -> float:
         >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
         (1.5, 0.75, 1.0)
     """
+    return path(op, ranks)[1]
+
+
+def path(op: str, ranks: int, *, binomial: bool = False) -> tuple[int, float]:
+    """What follows one another in a collective: messages, and bytes on a link as a multiple of the buffer.
+
+    Args:
+        op: one of `OPERATIONS`
+        ranks: in the group
+        binomial: a broadcast or a reduce goes along a binomial tree, with the whole buffer at each level; otherwise
+            down a chain, in chunks so fine that only the hops add
+
+    Raises:
+        InputError: another operation, or a group of no rank
+
+    Source:
+        Tree: Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19(1), 2005.
+
+    Example:
+        >>> path("all_reduce", 4), path("broadcast", 5), path("broadcast", 5, binomial=True)
+        ((6, 1.5), (4, 1.0), (3, 3.0))
+    """
     check_group(op, ranks)
-    if ranks == 1:
-        return 0.0
-    if op in ONE_WAY:
-        return 1.0
-    return (2 if op in TWICE_AROUND else 1) * (ranks - 1) / ranks
+    if op not in ONE_WAY:
+        hops = (2 if op in TWICE_AROUND else 1) * (ranks - 1)
+        return hops, hops / ranks
+    if binomial and op != "send_recv":
+        return _levels(ranks), float(_levels(ranks))
+    return ranks - 1, 1.0 if ranks > 1 else 0.0
 
 
 def ring_time(op: str, nbytes: float, *, ranks: int, link: Link) -> float:
@@ -73,6 +98,7 @@ def ring_time(op: str, nbytes: float, *, ranks: int, link: Link) -> float:
         Time [s].
 
     Source:
+        Hockney, Parallel Computing 20(3), 1994, for a message.
         Patarasuk & Yuan, J. Parallel Distrib. Comput. 69(2), 2009.
 
     Example:
@@ -80,8 +106,8 @@ def ring_time(op: str, nbytes: float, *, ranks: int, link: Link) -> float:
         >>> round(ring_time("all_reduce", 1_000_000_000, ranks=4, link=link), 6)  # 6 hops, 1.5 GB
         1.506
     """
-    hops = (2 if op in TWICE_AROUND else 1) * (ranks - 1)
-    return hops * link.latency_s + bus_factor(op, ranks) * nbytes / link.bytes_per_s
+    hops, multiple = path(op, ranks)
+    return hops * link.latency_s + multiple * nbytes / link.bytes_per_s
 
 
 def chain_time(nbytes: float, *, ranks: int, chunks: int, link: Link) -> float:
@@ -190,100 +216,3 @@ def check_group(op: str, ranks: int) -> None:
 
 def _levels(ranks: int) -> int:
     return math.ceil(math.log2(ranks)) if ranks > 1 else 0
-
-
-def message_time(nbytes: int, link: Link) -> float:
-    """Time of one message between two ranks.
-
-    Args:
-        nbytes: size of the message [bytes]
-        link: the link between the two
-
-    Returns:
-        Time from the moment both ends are ready [s].
-
-    Source:
-        Hockney, Parallel Computing 20(3), 1994.
-
-    Example:
-        >>> message_time(1_000_000, Link(bytes_per_s=1e9, latency_s=0.5e-3, source="example"))
-        0.0015
-    """
-    return link.latency_s + nbytes / link.bytes_per_s
-
-
-def collective_time(kind: str, nbytes: int, *, num_ranks: int, link: Link) -> float:
-    """Time of a collective by its kind.
-
-    Args:
-        kind: "AR", "AG", "RS" (rings), "BC" or "RD" (binomial trees)
-        nbytes: size of the whole buffer [bytes]
-        num_ranks: ranks in the group
-        link: slowest link between them
-
-    Returns:
-        Time from the last rank's arrival to the end [s].
-
-    Raises:
-        InputError: another kind, or a group of no rank
-
-    Source:
-        Rings: Patarasuk & Yuan 2009. Tree: Thakur, Rabenseifner & Gropp, Int. J. High Perform. Comput. Appl. 19(1),
-            2005.
-
-    Example:
-        >>> link = Link(bytes_per_s=1e6, latency_s=1.0, source="example")
-        >>> collective_time("AG", 4_000_000, num_ranks=4, link=link)  # 3 messages of 1 MB
-        6.0
-        >>> collective_time("BC", 4_000_000, num_ranks=4, link=link)  # 2 levels of 4 MB
-        10.0
-    """
-    return messages(kind, num_ranks) * link.latency_s + volume(kind, num_ranks) * nbytes / link.bytes_per_s
-
-
-def messages(kind: str, num_ranks: int) -> int:
-    """Messages that follow one another in a collective.
-
-    Args:
-        kind: "AR", "AG", "RS", "BC" or "RD"
-        num_ranks: ranks in the group
-
-    Raises:
-        InputError: another kind, or a group of no rank
-
-    Example:
-        >>> messages("AR", 4), messages("BC", 5), messages("AR", 1)
-        (6, 3, 0)
-    """
-    _check(kind, num_ranks)
-    if kind in ROOTED:
-        return math.ceil(math.log2(num_ranks))
-    return (2 if kind == Kind.ALL_REDUCE else 1) * (num_ranks - 1)
-
-
-def volume(kind: str, num_ranks: int) -> float:
-    """Bytes that follow one another on a link of a collective, as a multiple of its buffer.
-
-    Args:
-        kind: "AR", "AG", "RS", "BC" or "RD"
-        num_ranks: ranks in the group
-
-    Raises:
-        InputError: another kind, or a group of no rank
-
-    Example:
-        >>> volume("AR", 2), volume("RS", 4), volume("BC", 4)
-        (1.0, 0.75, 2.0)
-    """
-    return messages(kind, num_ranks) / (1 if kind in ROOTED else num_ranks)
-
-
-def _check(kind: str, num_ranks: int) -> None:
-    if kind not in COLLECTIVES:
-        raise InputError(
-            f'a collective is "AR", "AG", "RS", "BC" or "RD", got "{kind}"', code="collective.unknown-kind", kind=kind
-        )
-    if num_ranks < 1:
-        raise InputError(
-            f"a group has at least one rank, got {num_ranks}", code="collective.empty-group", num_ranks=num_ranks
-        )

@@ -35,9 +35,9 @@ from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.tables import (
+    FORMS,
     CostTable,
     Fingerprint,
-    Form,
     OperationKey,
     StepCosts,
     StepNeeds,
@@ -105,9 +105,6 @@ def _fit(workload: Workload, estimate: StepEstimate) -> tuple[float, float]:
     smallest = float(numpy.quantile(seconds, 0.1))
     per_tensor_s = min(smallest, total / count)
     return per_tensor_s, max(0.0, total - per_tensor_s * count) / nbytes
-
-
-FORMS: tuple[Form, ...] = ("module", "replicated", "graph")
 
 
 def estimated_table(

@@ -34,6 +34,7 @@ from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
 from trimaran.program.gradients import Bucket, owners_by_size
 from trimaran.program.lowering.schedules import FORWARDS
+from trimaran.program.lowering.tensor_parallel import sharded_bytes
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Inner, Kind, Point
 
@@ -116,8 +117,8 @@ def bucket_reduction(strategy: Strategy) -> Kind | None:
 def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: Sequence[Bucket]) -> tuple[Handed, ...]:
     """The broadcasts of replicas after the update.
 
-    Whole parameters are dealt out, the largest first, each to the replica with the fewest bytes so far: an optimizer
-    may need the norm of a whole parameter.
+    Whole parameters, or what a rank holds of them, are dealt out, the largest first, each to the replica with the
+    fewest bytes so far: an optimizer may need the norm of a whole parameter.
 
     Args:
         graph: the network
@@ -135,7 +136,8 @@ def after_update(graph: Graph, ops: Sequence[Op], strategy: Strategy, buckets: S
     """
     if strategy.zero != 1 or strategy.dp == 1:
         return ()
-    sizes = {parameter.name: parameter.nbytes for parameter in graph.parameters if parameter.trainable}
+    shares = sharded_bytes(graph, strategy)
+    sizes = {one.name: shares.get(one.name, one.nbytes) for one in graph.parameters if one.trainable}
     names = dict.fromkeys(name for bucket in buckets for name in bucket.parameters)
     if strategy.segments == 1:
         # Also those that the captured forward does not use: another forward may.

@@ -39,7 +39,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.checkpoint_files.content import Form, Member, OptimizerContent, listed
+from trimaran.checkpoint_files.content import Form, Member, OptimizerContent
 from trimaran.checkpoint_files.pieces import (
     WHOLE,
     Area,
@@ -764,8 +764,8 @@ class TrainingState:
         unknown = sorted(str(member) for member in content.states if found.get(member) not in known)
         if unknown:
             raise InputError(
-                f"{source} has the state of an optimizer for {listed(unknown)}, which this job does not train: take "
-                "the weights alone",
+                f"{source} has the state of an optimizer for {format_some(unknown, 8)}, which this job does not train: "
+                "take the weights alone",
                 code="weights.state-of-others",
                 path=source,
                 unexpected=tuple(unknown),
@@ -815,18 +815,20 @@ class TrainingState:
         if wrong:
             keys = ", ".join(samples) or "nothing"
             raise InputError(
-                f"{source} has the state of another optimizer: {listed(wrong)}; {self._traits.class_name} of this job "
-                f"keeps {keys}. Take the optimizer that was trained with, or the weights alone",
+                f"{source} has the state of another optimizer: {format_some(wrong, 8)}; {self._traits.class_name} of "
+                f"this job keeps {keys}. Take the optimizer that was trained with, or the weights alone",
                 code="weights.other-optimizer",
                 path=source,
                 tensors=tuple(wrong),
             )
         every = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
         without = [name for name in every if name not in names.values()]
-        notes = [f"{source} has no state of the optimizer for {listed(without)}: it begins anew"] if without else []
+        notes = []
+        if without:
+            notes.append(f"{source} has no state of the optimizer for {format_some(without, 8)}: it begins anew")
         differing = self._differing_options(content, names)
         if differing:
-            notes.append(f"hyperparameters are those of this job, not those of {source}: {listed(differing)}")
+            notes.append(f"hyperparameters are those of this job, not those of {source}: {format_some(differing, 8)}")
         return table, values, tuple(notes)
 
     def _differing_options(self, content: OptimizerContent, names: Mapping[Member, str]) -> list[str]:

@@ -22,6 +22,7 @@ from torch import nn
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.files import unfinished
+from trimaran.base.units import format_some
 from trimaran.checkpoint_files.content import (
     Content,
     Form,
@@ -153,7 +154,7 @@ def checkpoint_content(saved: Saved) -> Content:
         others = [name for name, what in of.items() if what not in table]
         if others:
             raise InputError(
-                f"the state_dict of the model in {saved.name} has {', '.join(others[:3])}, which is neither a "
+                f"the state_dict of the model in {saved.name} has {format_some(others)}, which is neither a "
                 "parameter nor a buffer, and no checkpoint has it: keep it in a buffer (register_buffer)",
                 code="checkpoint.other-names",
                 path=saved.name,
@@ -285,7 +286,7 @@ def forms_of(
     odd = [name for name, one in state.items() if not isinstance(one, torch.Tensor)]
     if odd:
         raise InputError(
-            f"the state_dict of the model has {', '.join(odd[:3])}, which is no tensor, and files of weights have "
+            f"the state_dict of the model has {format_some(odd)}, which is no tensor, and files of weights have "
             "tensors: keep it in a buffer (register_buffer)",
             code="weights.extra-state",
         )

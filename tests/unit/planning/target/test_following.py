@@ -14,7 +14,7 @@ from trimaran.convergence.files import read_curve, write_curve
 from trimaran.jobs.learning_rate import Recipe, digest_of_rule
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.planning.target import find_job_curve, job_as_planned, source_as_planned
-from trimaran.program.plan import PlannedRates, PlannedTraining, read_plan, write_plan
+from trimaran.program.plan import PlannedTraining, read_plan, write_plan
 
 TRAINING = PlannedTraining(
     curve="digits.toml",
@@ -25,7 +25,7 @@ TRAINING = PlannedTraining(
     epochs_interval=(16.0, 20.5),
     time_s=1.0,
     time_interval_s=(0.9, 1.1),
-    rates=PlannedRates(rule="sqrt", base_batch=64, samples_per_epoch=1437),
+    rates=Recipe(rule="sqrt", base_batch=64, samples_per_epoch=1437),
 )
 PLAN = builders.plan(
     job="digits",

@@ -41,8 +41,8 @@ from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.plain_training import Gradients, PlainTraining
 from trimaran.runtime.whole_state import Differing, WholeState
+from trimaran.verification.plain_training import Gradients, PlainTraining
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
 _ROUNDING = 64

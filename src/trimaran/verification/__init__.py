@@ -1,0 +1,1 @@
+"""The first steps of a run, repeated as plain training in one process and compared."""
