@@ -119,7 +119,7 @@ class Product:
         n: columns of each result
         k: elements of each sum
         count: how often
-        groups: that one kernel computes at once, one for each expert
+        experts: that a rank holds, whose products one kernel computes at once; 0: the product is of no expert
         cast: its left matrix is not there in eight bits yet
         summed: each result is added to one in 32 bits, which is read and written, as a gradient of weights is
     """
@@ -128,13 +128,18 @@ class Product:
     n: float
     k: float
     count: float = 1.0
-    groups: float = 1.0
+    experts: float = 0.0
     cast: bool = True
     summed: bool = False
 
     def again(self, count: float) -> "Product":
         """The same, another number of times."""
-        return Product(self.m, self.n, self.k, self.count * count, self.groups, self.cast, self.summed)
+        return Product(self.m, self.n, self.k, self.count * count, self.experts, self.cast, self.summed)
+
+    @property
+    def groups(self) -> float:
+        """How many one kernel computes at once."""
+        return self.experts or 1.0
 
     @property
     def cast_bytes(self) -> float:
@@ -150,8 +155,8 @@ class Product:
     def gradients(self) -> tuple["Product", "Product"]:
         """Products of the backward: of the gradient of the input, and of the weights."""
         m, n, k = self.m, self.n, self.k
-        inputs = Product(m, k, n, self.count, self.groups, self.cast)
-        return inputs, Product(k, n, m, self.count, self.groups, cast=False, summed=True)
+        inputs = Product(m, k, n, self.count, self.experts, self.cast)
+        return inputs, Product(k, n, m, self.count, self.experts, cast=False, summed=True)
 
     def moved(self, operand_bytes: float, result_bytes: float) -> float:
         """Read and written by all of them [bytes].
@@ -170,7 +175,7 @@ class Product:
         each = operands * operand_bytes + results * (2.0 * GRADIENT_BYTES["fp32"] if self.summed else result_bytes)
         return self.count * self.groups * each
 
-    def overhead(self, tile: float, start: float) -> float:
+    def overhead(self, tile: float, start: float, expert_start: float = 0.0) -> float:
         """FLOP that the units could have done in the time that is lost to the last wave of tiles and to their starts.
 
         The time of a product is that of `2 (m n + tile) (k + start)` FLOP: the last wave of tiles is half empty, and
@@ -179,6 +184,7 @@ class Product:
         Args:
             tile: elements of half a wave of tiles on the whole device
             start: elements of a sum that a unit adds up while a tile starts
+            expert_start: the same of products of experts, whose rows are gathered
 
         Source:
             NVIDIA, "Matrix Multiplication Background User's Guide", sections 3.1 and 3.2, for both quantizations.
@@ -190,8 +196,8 @@ class Product:
             >>> product.overhead(tile=100, start=100) / (2 * 100 * 10 * 1000)
             0.21
         """
-        rows = self.m + (_TILE_ROWS / 2.0 if self.groups > 1 else 0.0)
-        whole = 2.0 * (self.groups * rows * self.n + tile) * (self.k + start)
+        rows = self.m + (_TILE_ROWS / 2.0 if self.experts else 0.0)
+        whole = 2.0 * (self.groups * rows * self.n + tile) * (self.k + (expert_start if self.experts else start))
         return self.count * (whole - 2.0 * self.groups * self.m * self.n * self.k)
 
 
@@ -371,9 +377,8 @@ def _feed_forward_shapes(shape: TransformerShape, degrees: Degrees, layer: int) 
     """Products of the feed-forward network of a layer, or of its experts; both inner ones of a gated one are one."""
     tokens, gates = tokens_of_rank(shape, degrees), 2 if shape.gated else 1
 
-    def both(rows: float, inner: float, groups: float = 1.0) -> tuple[Product, ...]:
-        up, down = Product(rows, gates * inner, shape.hidden, 1.0, groups), Product(rows, shape.hidden, inner)
-        return up, Product(down.m, down.n, down.k, 1.0, groups)
+    def both(rows: float, inner: float, held: float = 0.0) -> tuple[Product, ...]:
+        return Product(rows, gates * inner, shape.hidden, 1.0, held), Product(rows, shape.hidden, inner, 1.0, held)
 
     experts = shape.experts
     if experts is None or not shape.has_experts(layer):
@@ -494,7 +499,7 @@ class StepConstants:
         large_products: share of peak that infinitely large products in 16 bits reach, by architecture [0..1]
         tile: elements of a product's result for each multiprocessor that half of the last wave of tiles leaves out
         start: elements of a product's sums that would be added up while a tile starts
-        expert_share: rate of products of experts where it does not wait for memory, as a share of that of others [0..1]
+        expert_start: elements of a sum of an expert's product that would be added up while a tile starts
         product_share: rate of the products of training, as a share of `large_products` [0..1]
         eight_bit_share: the same in 8 bits, quantization included [0..1]
         attention_share: share of peak in 16 bits that fused attention reaches [0..1]
@@ -526,7 +531,7 @@ class StepConstants:
     large_products: Mapping[str, float]
     tile: float
     start: float
-    expert_share: float
+    expert_start: float
     product_share: float
     eight_bit_share: float
     attention_share: float
@@ -696,14 +701,16 @@ class StepConstants:
         # Units that multiply eight bits in the time of sixteen wait as long for the start of a tile.
         start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
         tile = self.tile * device.multiprocessors
-        lost = sum(product.overhead(tile, start) for product in work.shapes)
-        # Where an expert has few tokens, its product takes as long as reading its weights and writing their gradients.
         operand_bytes, result_bytes = 1.0 if precision == "fp8" else element_bytes(precision), element_bytes(precision)
+        lost = 0.0
         for product in work.shapes:
-            if product.groups > 1:
-                alone = product.flops + product.overhead(tile, start)
+            # Rows of experts in eight bits are gathered in half the time: as many elements as in sixteen.
+            more = product.overhead(tile, start, self.expert_start)
+            if product.experts:
+                # An expert of few tokens takes as long as reading its weights and writing their gradients.
                 moving = product.moved(operand_bytes, result_bytes) * rate / device.sustained_bytes_per_s
-                lost += max(alone / self.expert_share, moving) - alone
+                more = max(more, moving - product.flops)
+            lost += more
         return (
             (work.products + lost) / rate + work.attention / (peak * attention) + moved / device.sustained_bytes_per_s
         )

@@ -248,7 +248,7 @@ def test_experts_split_tokens_into_products_of_few_rows() -> None:
     """2,048 tokens for 2 of 8 experts: 512 rows each, of which half a tile of 64 is lost."""
     shape = replace(SHAPE, experts=builders.experts(count=8, active=2, ffn=2048))
     work = layer_forward(shape, builders.degrees(microbatch=2), attention="fused", layer=0)
-    grouped = [product for product in work.shapes if product.groups > 1]
+    grouped = [product for product in work.shapes if product.experts]
     assert [(product.m, product.n, product.k) for product in grouped] == [(512, 2048, 1024), (512, 1024, 2048)]
     assert [product.overhead(0, 0) / product.flops for product in grouped] == pytest.approx([64 / 512] * 2)
 
@@ -262,14 +262,25 @@ def test_experts_split_tokens_into_products_of_few_rows() -> None:
     ],
 )
 def test_experts_of_few_tokens_take_as_long_as_reading_their_weights(tokens: int, summed: bool, nbytes: int) -> None:
-    """Eight experts at 1 TB/s: matrices of 16 bits, sums read and written in 32; of many tokens 0.8 of the FLOP/s."""
-    constants = replace(CONSTANTS, expert_share=0.8)
+    """Eight experts at 1 TB/s: matrices of 16 bits, sums read and written in 32; of many tokens sums of 256 more."""
+    constants = replace(CONSTANTS, expert_start=256.0)
     product = Product(tokens, 2048, 1024, 1.0, 8.0, summed=summed)
     work = PassWork(products=product.flops, shapes=(product,))
     found = constants.device_seconds(work, "bf16", kernel="fused", fused=True, device=DEVICE, year=2025.0)
     rate = constants.share("bf16", DEVICE) * 1e14
-    computing = (product.flops + product.overhead(0.0, 0.0)) / 0.8 / rate
+    computing = 8 * 2.0 * (tokens + 64) * 2048 * (1024 + 256) / rate
     assert found == pytest.approx(8 * nbytes / 1e12 if nbytes else computing, rel=1e-9)
+
+
+def test_one_expert_of_a_rank_takes_as_long_as_two_with_the_same_tokens() -> None:
+    """4,096 tokens of one or of two of 16 experts: the two have half a tile more, and read as many weights again."""
+    shape, found = replace(SHAPE, experts=builders.experts(count=16, active=2, ffn=2048)), []
+    for ranks in (16, 8):
+        degrees = builders.degrees(data=16, expert=ranks, microbatch=2)
+        work = layer_forward(shape, degrees, attention="fused", layer=0)
+        constants = replace(CONSTANTS, expert_start=2048.0)
+        found.append(constants.device_seconds(work, "bf16", kernel="fused", fused=True, device=DEVICE, year=2025.0))
+    assert found[0] < found[1] < 1.03 * found[0]
 
 
 def test_ranks_wait_for_the_slowest_of_them_the_more_there_are() -> None:
