@@ -1,5 +1,6 @@
 """Jobs that keep what they need where a look does not expect it, each beside its plain loop."""
 
+import copy
 import itertools
 from typing import Any
 
@@ -139,3 +140,45 @@ def extra_state() -> Job:
 @beside("two samples, to see that the loss falls")
 def two_samples() -> Job:
     return job(mlp, dataset=lambda: TensorDataset(*(one[:2] for one in points().tensors)), global_batch_size=2)
+
+
+@beside("the loss takes the gradient of its value by features that the forward returns")
+def feature_penalty() -> Job:
+    class Featured(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            features = torch.tanh(self.net(x))
+            return self.head(features), features
+
+    def loss(output: Any, target: Tensor) -> Tensor:
+        logits, features = output
+        total = functional.cross_entropy(logits, target, reduction="sum")
+        (found,) = torch.autograd.grad(total, features, create_graph=True)
+        return total / len(target) + found.square().sum(1).mean()
+
+    return job(Featured, loss)
+
+
+class Taught(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = mlp()
+        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            for one, other in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                one.lerp_(other, 0.1)
+            taught = self.teacher(x)
+        return self.student(x), taught
+
+
+@beside("a teacher that begins as its student, and that each forward moves")
+def moving_teacher() -> Job:
+    def loss(output: Any, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output[0], target) + (output[0] - output[1]).square().mean()
+
+    return job(Taught, loss)

@@ -151,6 +151,10 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "reloads": ("pp2", "refused"),
     "extra_state": ("zero1m2", "equal"),
     "two_samples": ("dp2", "equal"),
+    # Costs of the loss were counted on outputs that nothing connects.
+    "feature_penalty": ("m2", "equal"),
+    # At first it moves nowhere.
+    "moving_teacher": ("m2", "refused"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

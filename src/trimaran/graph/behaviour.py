@@ -156,7 +156,7 @@ class Behaviour:
         data_draws: a sample that is read twice differs
         data_carries: it, or its batch, differs also under the same seeds: the data set or the collate keeps something
         collate_carries: a batch of the same samples differs under the same seeds, as the collate keeps something
-        hidden: what gives another value for the same samples under the same seeds, by what no look can put back, such
+        moved: what gives another value for the same samples under the same seeds, by what no look can put back, such
             as an iterator; empty: nothing
         data_follows: what a batch depends on besides its samples: those that are read with them (`__getitems__`), or of
             the process that reads it that it is a worker of a loader (`get_worker_info`), or its number; empty: nothing
@@ -233,7 +233,7 @@ class Behaviour:
     data_draws: bool = False
     data_carries: bool = False
     collate_carries: bool = False
-    hidden: str = ""
+    moved: str = ""
     data_follows: Literal["", "others", "worker", "process"] = ""
     collate_draws: bool = False
     sliceable: bool = True

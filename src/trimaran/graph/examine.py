@@ -395,8 +395,8 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         stream=samples.stream,
         data_draws=samples.draws(),
         data_carries=carries,
-        collate_carries=collating in ("kept", "hidden"),
-        hidden="Job.collate" if collating == "hidden" else "",
+        collate_carries=collating in ("kept", "moved"),
+        moved="Job.collate" if collating == "moved" else "",
         data_follows="" if follows == "rank" else follows,
         follows_ranks="Job.dataset or Job.collate" if follows == "rank" else found.follows_ranks,
     )
@@ -586,8 +586,8 @@ class _Examination:
         _check_weights(splits)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
-        if self._is_hidden(splits[0]):
-            found = replace(found, hidden="the forward or the loss")
+        if self._is_moved(splits[0]):
+            found = replace(found, moved="the forward or the loss")
         self._find_carried(splits)
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
@@ -891,13 +891,15 @@ class _Examination:
         for number, group in enumerate(self._tried(most)):
             told = sum(split.reads_other for split in (*splits, *more))
             late = time.process_time() - self._started_s > SECONDS
-            # What is selected of a batch may by chance be what is selected of its parts.
-            wanted = (self.reads and told < TELLING) or (self.selects and number < SELECTED)
+            # What is selected of a batch may by chance be what is selected of its parts; and what a forward writes to
+            # a parameter what is there at first, as to a teacher that begins as its student.
+            written = self._double and bool(self.written) and not more
+            wanted = written or (self.reads and told < TELLING) or (self.selects and number < SELECTED)
             if not wanted or self.part_failed or late:
                 break
             # Training changes the weights, and with them what is read.
-            moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
-            with moved:
+            later = written or (self._double and number >= TRIED // 2)
+            with self._moved_weights(number) if later else nullcontext():
                 more.append(self._split(group, 1 if number % 2 or not self.selects else None))
         # A part of one sample may fail where those that a plan makes do not.
         self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
@@ -1176,7 +1178,7 @@ class _Examination:
                         return name
         return ""
 
-    def _is_hidden(self, split: _Split) -> bool:
+    def _is_moved(self, split: _Split) -> bool:
         """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""
         samples = sum(split.sizes)
         # On a host the same operations give the same bits.

@@ -46,7 +46,7 @@ def span_of(tensor: Tensor) -> tuple[int, int]:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Whether a tensor has elements in memory of its own kind.
+    """Whether a tensor is a strided one with elements in memory.
 
     Args:
         tensor: any

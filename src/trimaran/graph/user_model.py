@@ -424,8 +424,8 @@ class Samples:
         self._first = {number: self._compared(number) for number in (0, self.count - 1)}
         return kept or self.differs()
 
-    def collate_carries(self) -> Literal["", "generator", "kept", "hidden"]:
-        """By what two batches of the same samples differ under the same seeds; "hidden": by what is not put back."""
+    def collate_carries(self) -> Literal["", "generator", "kept", "moved"]:
+        """By what two batches of the same samples differ under the same seeds; "moved": by what is not put back."""
         if self._job.collate is None:
             return ""
         numbers, before = (0, self.count - 1), self._held.values()
@@ -440,7 +440,7 @@ class Samples:
         finally:
             self._held.put_back()
         if not _alike(first, again):
-            return "hidden"
+            return "moved"
         return "" if _alike(first, second) else "kept" if kept else "generator"
 
     def _batched(self, numbers: Sequence[int]) -> list[Any]:

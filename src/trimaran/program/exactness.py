@@ -239,9 +239,9 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
 
 
 def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
-    if seen.hidden:
+    if seen.moved:
         yield (
-            f"{seen.hidden} gives something else for the same batch each time, also under the same seeds, by what a "
+            f"{seen.moved} gives something else for the same batch each time, also under the same seeds, by what a "
             "look at the job has moved and cannot put back, such as an iterator, a queue or a file: keep a number or a "
             "tensor in its place, as the index of the entry of a list, in an attribute or a dict; to draw, use the "
             "global generators of torch, random or numpy"

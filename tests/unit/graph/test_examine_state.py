@@ -1,5 +1,6 @@
 """What a job does outside of its forward, and what it keeps outside of its buffers, decides which plans are exact."""
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -172,6 +173,22 @@ class Normalized(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         self[0].weight.data = functional.normalize(self[0].weight.data)
         output: Tensor = super().forward(x)
+        return output
+
+
+class Following(nn.Module):
+    """Moves a copy of its layers towards them, where it is at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+        self.followers = copy.deepcopy(self.layers).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for one, other in zip(self.followers.parameters(), self.layers.parameters(), strict=True):
+                one.lerp_(other, 0.1)
+        output: Tensor = self.layers(x) + 0.1 * self.followers(x)
         return output
 
 
@@ -357,6 +374,11 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
         lambda: make_job(model=Normalized),
         PARTS | {"pipeline", "placement"},
         "the parameter 0.weight",
+    ),
+    "forward moves what is there already": (
+        lambda: make_job(model=Following),
+        MICROBATCHES | PARTS | {"placement"},
+        "the parameter followers.0.weight",
     ),
     "collate draws by itself": (drawn_by_the_collate, REPLICAS | GRAPHS, "or its batch, differs"),
 }
