@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.field.apart import APART
+from tests.field.beside import BESIDE
 from tests.field.cells import DEFECTS, Cell, cells_apart, run_entry
 from tests.field.changing import CHANGING
 from tests.field.handed import HANDED
@@ -15,7 +16,9 @@ from tests.field.streams import STREAMS
 STEPS = 6
 LIMIT_S = 200.0
 ENTRIES = {
-    entry.name: entry for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED, APART) for entry in family.entries
+    entry.name: entry
+    for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED, APART, BESIDE)
+    for entry in family.entries
 }
 
 KINDS = ("dp3", "zero1m2", "zero3m2", "pp2", "tp2")
@@ -134,6 +137,24 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "frozen_later": ("zero1m2", "equal"),
     "lessened_later": ("pp2", "refused"),
     "forward_replaced": ("tp2", "refused"),
+    # Training began where looks had left the state.
+    "counts_on_function": ("one", "equal"),
+    "takes_from_iterator": ("one", "refused"),
+    "draws_from_sobol": ("one", "refused"),
+    # Each part of a batch was given the next.
+    "collates_from_iterator": ("m2", "refused"),
+    # What was written was there already at first.
+    "normalizes_data": ("zero3m2", "refused"),
+    # Dropout that does nothing gave back the parameter, which the layer took as its own.
+    "weight_drop": ("dp3", "equal"),
+    "logs_over_ranks": ("m2", "equal"),
+    "reloads": ("pp2", "refused"),
+    "extra_state": ("zero1m2", "equal"),
+    "two_samples": ("dp2", "equal"),
+    # Costs of the loss were counted on outputs that nothing connects.
+    "feature_penalty": ("m2", "equal"),
+    # At first it moves nowhere.
+    "moving_teacher": ("m2", "refused"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

@@ -145,6 +145,7 @@ class Behaviour:
         kept_in_evaluation: modules that stay in evaluation mode while the model is trained
         own_train: modules that override `train()`
         reduction: how the loss is reduced over a batch
+        logs_over_ranks: the forward or the loss communicates, and nothing that is trained hears of it
         weight: for "weight", over what it is a mean
         microbatches: largest difference between the gradients of a batch in microbatches and as a whole, of the
             largest gradient of the same tensor; batch norm and random draws apart. None: not known
@@ -154,6 +155,9 @@ class Behaviour:
         stream: the training data is an `IterableDataset`
         data_draws: a sample that is read twice differs
         data_carries: it, or its batch, differs also under the same seeds: the data set or the collate keeps something
+        collate_carries: a batch of the same samples differs under the same seeds, as the collate keeps something
+        moved: what gives another value for the same samples under the same seeds, by what no look can put back, such
+            as an iterator; empty: nothing
         data_follows: what a batch depends on besides its samples: those that are read with them (`__getitems__`), or of
             the process that reads it that it is a worker of a loader (`get_worker_info`), or its number; empty: nothing
         collate_draws: a batch that is made twice of the same samples differs
@@ -173,7 +177,7 @@ class Behaviour:
             no parts are added up; empty: none does
         synced: those of them that wait for other ranks (SyncBatchNorm)
         thawed: callbacks of the job whose code changes requires_grad
-        averaged: those whose code makes an AveragedModel
+        taking_whole: those whose code takes the whole model, each with how
         regrouped: those whose code adds groups of parameters to the optimizer
         set_by_callbacks: what of the model they may set, numbers and forwards, and a graph has as it was at capture
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
@@ -219,6 +223,7 @@ class Behaviour:
     kept_in_evaluation: tuple[str, ...] = ()
     own_train: tuple[str, ...] = ()
     reduction: Reduction = "unknown"
+    logs_over_ranks: bool = False
     weight: Weight | None = None
     microbatches: float | None = None
     replicas: float | None = None
@@ -227,6 +232,8 @@ class Behaviour:
     stream: bool = False
     data_draws: bool = False
     data_carries: bool = False
+    collate_carries: bool = False
+    moved: str = ""
     data_follows: Literal["", "others", "worker", "process"] = ""
     collate_draws: bool = False
     sliceable: bool = True
@@ -244,7 +251,7 @@ class Behaviour:
     follows_ranks: str = ""
     synced: tuple[str, ...] = ()
     thawed: tuple[str, ...] = ()
-    averaged: tuple[str, ...] = ()
+    taking_whole: tuple[tuple[str, str], ...] = ()
     regrouped: tuple[str, ...] = ()
     set_by_callbacks: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()

@@ -39,13 +39,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from trimaran.base.errors import InputError
@@ -66,16 +65,27 @@ from trimaran.graph.behaviour import OF_LOSS, Behaviour, Metric, Reduction, Weig
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
-from trimaran.graph.examine_modes import Coupled, Draws, LossCall, Losses, Promoting, WithoutBatchEffects
+from trimaran.graph.examine_modes import (
+    Coupled,
+    Draws,
+    LossCall,
+    Losses,
+    Promoting,
+    WithoutBatchEffects,
+    has_storage,
+    span_of,
+)
 from trimaran.graph.gradient_hooks import gradient_hooks
 from trimaran.graph.held_state import (
     ADDS_GROUPS,
     AVERAGES,
+    ENTROPY,
     HeldState,
     HostGenerator,
     Names,
     Settable,
     Values,
+    asks_for_state,
     changed,
     changes_requires_grad,
     generator_state,
@@ -185,7 +195,12 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     found = replace(
         _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
         thawed=_callbacks_that(job, changes_requires_grad),
-        averaged=_callbacks_that(job, lambda one: refers_to(one, AVERAGES)),
+        taking_whole=(
+            *((name, "makes an AveragedModel, which copies the model,")
+              for name in _callbacks_that(job, lambda one: refers_to(one, AVERAGES))),
+            *((name, "asks for the state_dict of session.model, or sets it,")
+              for name in _callbacks_that(job, asks_for_state)),
+        ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=tuple((f"Job.{name}", held[0]) for name in _READERS
@@ -296,7 +311,7 @@ def _overlapping(model: nn.Module) -> tuple[str, ...]:
         tensors |= {id(one): (name, one) for name, one in held.items() if id(one) not in tensors}
     by_storage: dict[int, list[tuple[str, Tensor]]] = {}
     for name, one in tensors.values():
-        if _has_storage(one):
+        if has_storage(one):
             by_storage.setdefault(one.untyped_storage().data_ptr(), []).append((name, one))
     for sharing in by_storage.values():
         for (first, one), (second, other) in itertools.combinations(sharing, 2):
@@ -320,7 +335,7 @@ def _renamed(model: nn.Module) -> tuple[str, ...]:
 
 def _share_elements(one: Tensor, other: Tensor) -> bool:
     """Whether an element of one storage is in both tensors."""
-    (begin, end), (other_begin, other_end) = map(_span, (one, other))
+    (begin, end), (other_begin, other_end) = map(span_of, (one, other))
     if end <= other_begin or other_end <= begin:
         return False
     if one.element_size() != other.element_size():
@@ -331,19 +346,6 @@ def _share_elements(one: Tensor, other: Tensor) -> bool:
         one = one if stride else one.narrow(dim, 0, 1)
     taken.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
     return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """The addresses of the first element and behind the last one."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
-
-
-def _has_storage(tensor: Tensor) -> bool:
-    # Lazy parameters, and tensors of classes that compute on others, have none.
-    plain = not is_lazy(tensor) and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-    strided = plain and tensor.layout is torch.strided and not tensor.is_nested
-    return strided and tensor.device.type != "meta" and tensor.numel() > 0
 
 
 def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
@@ -379,7 +381,8 @@ def _outermost(paths: Iterator[str]) -> Iterator[str]:
 
 def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
-    carries = samples.carries()
+    reading, collating = samples.carries(), samples.collate_carries()
+    carries = reading or bool(collating)
     follows = "" if carries else samples.follows(_among_ranks)
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
@@ -392,6 +395,8 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
         stream=samples.stream,
         data_draws=samples.draws(),
         data_carries=carries,
+        collate_carries=collating in ("kept", "moved"),
+        moved="Job.collate" if collating == "moved" else "",
         data_follows="" if follows == "rank" else follows,
         follows_ranks="Job.dataset or Job.collate" if follows == "rank" else found.follows_ranks,
     )
@@ -581,6 +586,8 @@ class _Examination:
         _check_weights(splits)
         tolerance = self.tolerance
         found = replace(found, tolerance=tolerance, **self._seen(splits))
+        if self._is_moved(splits[0]):
+            found = replace(found, moved="the forward or the loss")
         self._find_carried(splits)
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
@@ -618,13 +625,14 @@ class _Examination:
         if follows or self._metric_follows:
             found = replace(found, follows_ranks="the forward or the loss" if follows else "Job.metric")
         # A forward may gather what it keeps in a buffer, and the loss nothing.
-        if communicates:
+        if communicates == "gathers":
             reduction, weight, apart = "gathers", None, 0.0
         elif max(apart, in_turn) > tolerance and found.sizes and found.sliceable:
             padded = self._holds_when_sliced(splits[0], tolerance)
         return replace(
             found,
             reduction=reduction,
+            logs_over_ranks=communicates == "logs",
             weight=weight,
             replicas=None if reduction == "gathers" else apart,
             microbatches=in_turn,
@@ -883,13 +891,15 @@ class _Examination:
         for number, group in enumerate(self._tried(most)):
             told = sum(split.reads_other for split in (*splits, *more))
             late = time.process_time() - self._started_s > SECONDS
-            # What is selected of a batch may by chance be what is selected of its parts.
-            wanted = (self.reads and told < TELLING) or (self.selects and number < SELECTED)
+            # What is selected of a batch may by chance be what is selected of its parts; and what a forward writes to
+            # a parameter what is there at first, as to a teacher that begins as its student.
+            written = self._double and bool(self.written) and not more
+            wanted = written or (self.reads and told < TELLING) or (self.selects and number < SELECTED)
             if not wanted or self.part_failed or late:
                 break
             # Training changes the weights, and with them what is read.
-            moved = self._moved_weights(number) if self._double and number >= TRIED // 2 else nullcontext()
-            with moved:
+            later = written or (self._double and number >= TRIED // 2)
+            with self._moved_weights(number) if later else nullcontext():
                 more.append(self._split(group, 1 if number % 2 or not self.selects else None))
         # A part of one sample may fail where those that a plan makes do not.
         self.part_failed = "" if splits and len(splits[0].parts) > 1 else self.part_failed
@@ -1168,6 +1178,28 @@ class _Examination:
                         return name
         return ""
 
+    def _is_moved(self, split: _Split) -> bool:
+        """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""
+        samples = sum(split.sizes)
+        # On a host the same operations give the same bits.
+        tolerance = EXACT if device_of(self._work).type == "cpu" else self.tolerance
+
+        def run(drawn: Draws, bound: tuple[int, int, int] | None = None) -> float:
+            value = self._pass(copied_batch(split.whole), drawn, bound).value
+            self._put_back()
+            return value
+
+        # Twice: what goes in a circle may be where it was.
+        again = [run(Draws()) for _ in range(2)]
+        if all(_near(value, split.run.value, tolerance) for value in again) or self.uncoupled:
+            return False
+        # What a generator of torch's gave, which goes on from where it is, is given once more.
+        drawn = Draws()
+        if _near(run(drawn), run(drawn, (0, samples, samples)), tolerance) or self.uncoupled:
+            return False
+        codes = [self._job.loss, *(type(one).forward for one in self._work.modules() if is_users(type(one)))]
+        return not any(refers_to(one, ENTROPY) for one in codes)
+
     def _find_carried(self, splits: Sequence[_Split]) -> None:
         """Which values that are kept in Python a step takes over from the one before it.
 
@@ -1218,7 +1250,7 @@ class _Examination:
         began = _states(own)
         coupled = Coupled(drawn, bound)
         parameters = dict(self._work.named_parameters())
-        versions = {name: one._version for name, one in parameters.items()}
+        spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
         marks = {name: dict(vars(one)) for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
@@ -1252,7 +1284,13 @@ class _Examination:
         self.mixed |= coupled.mixed
         self.reads |= coupled.reads
         self.selects |= coupled.selects
-        self.written |= {name for name, one in parameters.items() if one._version != versions[name]}
+        # A value that already is what the forward would make of it is one that it writes all the same.
+        self.written |= {
+            name
+            for name, (begin, end) in spans.items()
+            if parameters[name].data_ptr() != begin
+            or any(start < end and begin < stop for start, stop in coupled.mutated)
+        }
         self._marked |= {
             name
             for name, one in parameters.items()
@@ -1584,23 +1622,34 @@ class _Examination:
         total = math.fsum(weights)
         return [one / total if total else 0.0 for one in weights], 1.0
 
-    def _on_ranks(self, batch: Any) -> tuple[bool, bool]:
-        """Whether forward or loss communicate where there are several ranks; whether they go by their number else."""
-        drawn, values = Draws(), list[Tensor]()
-        for context in (_as_one_process(), _among_ranks()):
-            coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if values else None)
+    def _on_ranks(self, batch: Any) -> tuple[Literal["", "logs", "gathers"], bool]:
+        """How forward or loss communicate where there are several ranks; whether they go by their number else.
+
+        What nothing that is trained hears of is a log: values, gradients and what is kept are the same where ranks send
+        other figures.
+        """
+        drawn, runs = Draws(), list[tuple[list[Tensor], Values]]()
+        for context, others in ((_as_one_process(), False), (_among_ranks(), False), (_among_ranks(), True)):
+            coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
             seed_generators(self._job.seed)
             try:
                 with context, self._promoting(), WithoutBatchEffects(), coupled:
                     given = copied_batch(batch)
                     value = loss_value(self._job, call_model(self._job, self._work, given), given)
+                    value = value[0] if isinstance(value, tuple) else value
+                    found = torch.autograd.grad(value, self._trained, allow_unused=True) if value.requires_grad else ()
+                gradients = [torch.zeros(()) if one is None else _dense(one) for one in found]
+                kept = [one.detach().clone() for one in self._buffers_now()]
+                runs.append(([value.detach(), *gradients, *kept], self._held_state.values()))
             except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
-                return coupled.communicated, False
+                return "gathers" if coupled.communicated else "", False
             finally:
                 self._put_back()
-            values.append((value[0] if isinstance(value, tuple) else value).detach())
-        follows = not _same(values[1], values[0], tolerance=self.tolerance)
-        return coupled.communicated, follows and not coupled.communicated
+            if len(runs) == 2 and not coupled.communicated:
+                return "", not _same(runs[1][0][0], runs[0][0][0], tolerance=self.tolerance)
+        (tensors, held), (others_tensors, others_held) = runs[1:]
+        alike = all(map(_same, tensors, others_tensors)) and not self._differs(held, others_held)
+        return "logs" if alike else "gathers", False
 
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
         """How far real ranks, each with a part of a batch and a loss that gathers, are from one with the whole.
@@ -1687,6 +1736,10 @@ def _others_than(value: float, *, counted: bool) -> tuple[float, ...]:
     if counted:
         return ()
     return (1.0,) if not value else (0.5 * value, 2.0 * value)
+
+
+def _near(one: float, other: float, tolerance: float) -> bool:
+    return abs(one - other) <= tolerance * max(1.0, abs(other)) or not math.isfinite(other)
 
 
 def _states(generators: Sequence[HostGenerator]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,6 +35,28 @@ _SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", 
 """Operations that select of many elements, which may be of several samples."""
 
 
+def span_of(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of the first element and behind the last one.
+
+    Args:
+        tensor: that has storage
+    """
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def has_storage(tensor: Tensor) -> bool:
+    """Whether a tensor is a strided one with elements in memory.
+
+    Args:
+        tensor: any
+    """
+    # Lazy parameters, and tensors of classes that compute on others, have none.
+    plain = not is_lazy(tensor) and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    strided = plain and tensor.layout is torch.strided and not tensor.is_nested
+    return strided and tensor.device.type != "meta" and tensor.numel() > 0
+
+
 class Draws:
     """What was drawn for a whole batch, in order."""
 
@@ -49,11 +72,12 @@ class Coupled(TorchDispatchMode):
     Args:
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
+        others: what ranks send each other is another figure
     """
 
-    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None) -> None:
+    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None, *, others: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._draws, self._bound, self._next = draws, bound, 0
+        self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
@@ -65,17 +89,26 @@ class Coupled(TorchDispatchMode):
         self.bends: list[tuple[str, Tensor]] = []
         self.read: list[int | bool] = []
         self.constants: list[Any] = []
+        self.mutated: set[tuple[int, int]] = set()
+        """The addresses to which operations wrote in place."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
         self._note_bend(func, args)
-        self.communicated |= func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
+        communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
+        self.communicated |= communicates
+        if func._schema.is_mutable:
+            self._note_mutated(func._schema, args, kwargs or {})
         draws = torch.Tag.nondeterministic_seeded in func.tags
         generator = (kwargs or {}).get("generator")
         source = generator or torch.default_generator
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
+        if communicates and self._others:
+            received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
+            for one in received.values():
+                one.detach().add_(1)
         if before is not None:
             self.states.append(0 if torch.equal(before, source.get_state()) else hash(before.numpy().tobytes()))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
@@ -95,6 +128,12 @@ class Coupled(TorchDispatchMode):
             else:
                 self._take(str(func), made, own=own)
         return result
+
+    def _note_mutated(self, schema: Any, args: Any, kwargs: Any) -> None:
+        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
+        changed = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
+        tensors = (one for one in pytree.tree_leaves(changed) if isinstance(one, Tensor))
+        self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
 
     def _note_bend(self, func: Any, args: Any) -> None:
         name = func.overloadpacket.__name__.removesuffix("_")
@@ -188,7 +227,10 @@ class WithoutBatchEffects(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         if name in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
+            given = args[0] if args else kwargs["input"]
+            in_place = name.endswith("_") or kwargs.get("inplace") or args[3:4] == (True,)
+            # Another tensor, as in training: one may be written to, or put into a module, where a parameter stays one.
+            return given if in_place else given.clone()
         if name in ("rrelu", "rrelu_"):
             with torch._C.DisableTorchFunction():
                 return nn.functional.rrelu(*args[:3], **{**kwargs, "training": False})

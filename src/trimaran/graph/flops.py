@@ -126,6 +126,18 @@ class Tally:
     saved_nbytes: int
     kernels: tuple[str, ...]
 
+    def beyond(self, other: "Tally") -> "Tally":
+        """What this has more than another, with whose kernels it begins.
+
+        Args:
+            other: of the first part of the operation
+        """
+        more = {
+            name: max(0, getattr(self, name) - getattr(other, name))
+            for name in ("flops", "backward_flops", "nbytes", "backward_nbytes", "saved_nbytes")
+        }
+        return Tally(**more, kernels=self.kernels[len(other.kernels) :])
+
 
 def tally_operation(call: Callable[..., Any], values: Any, state: Sequence[Tensor] = ()) -> tuple[Tally, Any]:
     """Run an operation and its backward by itself, and count.

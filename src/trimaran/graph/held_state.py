@@ -8,10 +8,12 @@ finds such values, so that a look at the job can put them back, and see which of
     objects         attributes, where their class is the user's, and of settings such as those of transformers
     classes         of the user's modules and objects, or that functions refer to: attributes
     containers      entries of lists, dicts, sets, deques
-    functions       of the user's: cells, defaults and globals that they refer to, the functions among these, caches
+    functions       of the user's: attributes, cells, defaults and globals that they refer to, the functions among
+                    these, caches
 
 Compared are numbers, texts, tensors and arrays. Of a container of many entries only their number counts. Generators of
-Python and NumPy are put back, and not compared. torch's, and objects of libraries, are left alone.
+Python and NumPy are put back, and not compared. torch's, and objects of libraries, are left alone: what a look cannot
+put back of these is seen by the same batch, which then gives another value.
 """
 
 import argparse
@@ -292,8 +294,29 @@ def refers_to(callback: Any, names: frozenset[str]) -> bool:
     return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
 
 
+def asks_for_state(callback: Any) -> bool:
+    """Whether the code of a callback, or of functions that it refers to, has `model.state_dict` or `load_state_dict`.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> asks_for_state(lambda session, step, metrics: session.model.state_dict())
+        True
+        >>> asks_for_state(lambda session, step, metrics: session.optimizer.state_dict())
+        False
+    """
+    loaded = ([one.argval for one in dis.get_instructions(code)] for code in _codes_of(callback))
+    state = ("state_dict", "load_state_dict")
+    return any(one == "model" and then in state for names in loaded for one, then in itertools.pairwise(names))
+
+
 ADDS_GROUPS = frozenset(("add_param_group",))
 AVERAGES = frozenset(("AveragedModel",))
+ENTROPY = frozenset(
+    ("SystemRandom", "default_rng", "monotonic", "perf_counter", "randbelow", "seed", "time", "token_bytes", "urandom")
+)
+"""By which code may draw what no seed repeats."""
 HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
@@ -585,6 +608,10 @@ def _of_function(function: types.FunctionType, undo: Undo | None) -> Iterator[_E
         if undo is not None:
             undo.append(functools.partial(_put, cell, "cell_contents", content))
         yield name, content, (cell, "cell_contents")
+    own = vars(function)
+    if undo is not None:
+        undo.append(functools.partial(_refill, own, dict(own)))
+    yield from ((f"{function.__name__}.{name}", one, (own, name)) for name, one in list(own.items()))
     # A dict may be kept there.
     defaults = function.__defaults__ or ()
     named = zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)

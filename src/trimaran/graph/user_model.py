@@ -56,7 +56,7 @@ from trimaran.graph.datasets import (
     reading_fault,
     stream_length,
 )
-from trimaran.graph.held_state import HeldState
+from trimaran.graph.held_state import HeldState, changed
 from trimaran.graph.randomness import (
     derive_seed,
     find_moved,
@@ -311,7 +311,7 @@ class Samples:
         device: where batches are wanted
         most: samples of a stream that are read
         keep: a sample is read once, so that it is the same in every batch although reading draws
-        least: samples that are needed
+        least: samples that can be asked for, some of them twice where the data has fewer
 
     Attributes:
         count: number of samples that can be asked for
@@ -320,7 +320,7 @@ class Samples:
         total: number of samples of the data set; None: the data is a stream of which not all were read
 
     Raises:
-        InputError: the data cannot be made, or has too few samples
+        InputError: the data cannot be made, or has no samples
     """
 
     def __init__(
@@ -352,13 +352,10 @@ class Samples:
         # A collate function may count its calls: those of a look are none of the training.
         self._held = HeldState({} if job.collate is None else {"Job.collate": job.collate})
         self.dataset = dataset
-        self.count = len(dataset)
-        if self.count < least:
-            raise InputError(
-                f"the training data has {self.count} samples; at least {least} are needed",
-                code="dataset.too-few-samples",
-                samples=self.count,
-            )
+        if not len(dataset):
+            raise InputError("the data set has no samples", code="dataset.too-few-samples", samples=0)
+        # Of one or two, which somebody trains to see that the loss falls, a batch has some twice.
+        self.count = max(len(dataset), least)
 
     def epochs(self) -> tuple[int, ...]:
         """How many samples epochs have: with a sampler those that are soon drawn; empty: it is not known."""
@@ -412,7 +409,7 @@ class Samples:
         if self.stream:
             return False
         with preserved_randomness():
-            return not _alike(_read(self.dataset, 0), _read(self.dataset, 0))
+            return not _alike(self._read(0), self._read(0))
 
     def carries(self) -> bool:
         """Whether the data set keeps something of a read, which the next gives: asked before any sample is read.
@@ -425,21 +422,26 @@ class Samples:
             drew = self._draws_reading(self.count - 1)
             kept = drew and not self._draws_reading(self.count - 1)
         self._first = {number: self._compared(number) for number in (0, self.count - 1)}
-        carries = kept or self.differs() or self._collate_carries()
-        self._held.put_back()
-        return carries
+        return kept or self.differs()
 
-    def _collate_carries(self) -> bool:
-        """Whether two batches of the same samples differ, under the same seeds."""
+    def collate_carries(self) -> Literal["", "generator", "kept", "moved"]:
+        """By what two batches of the same samples differ under the same seeds; "moved": by what is not put back."""
         if self._job.collate is None:
-            return False
-        numbers = (0, self.count - 1)
+            return ""
+        numbers, before = (0, self.count - 1), self._held.values()
         try:
             with preserved_randomness():
                 first, second = (self._batched(numbers) for _ in range(2))
-            return len(first) != len(second) or not _alike(first, second)
+                kept = changed(before, self._held.values())
+                self._held.put_back()
+                again = self._batched(numbers)
         except Exception:  # noqa: BLE001 whoever trains on the samples says what is wrong with them
-            return False
+            return ""
+        finally:
+            self._held.put_back()
+        if not _alike(first, again):
+            return "moved"
+        return "" if _alike(first, second) else "kept" if kept else "generator"
 
     def _batched(self, numbers: Sequence[int]) -> list[Any]:
         """The values of a batch, under the same seeds each time."""
@@ -452,7 +454,7 @@ class Samples:
         """Whether a generator moves when a sample is read: one that is kept as it was drawn first does so once."""
         seed_host(self._job.seed)
         before = host_states()
-        _read(self.dataset, number)
+        self._read(number)
         return bool(find_moved(before))
 
     def differs(self) -> bool:
@@ -493,11 +495,12 @@ class Samples:
         with preserved_randomness():
             seed_host(self._job.seed)
             before = host_states()
-            alone = copy.deepcopy([_tensors_and_numbers(_read(self.dataset, number)) for number in numbers])
+            alone = copy.deepcopy([_tensors_and_numbers(self._read(number)) for number in numbers])
             if find_moved(before):
                 # What draws is read one by one.
                 return False
             try:
+                numbers = [number % len(self.dataset) for number in numbers]
                 together = [_tensors_and_numbers(one) for one in fetch(numbers)]
             except Exception:  # noqa: BLE001 whoever trains on the samples says what is wrong with them
                 return False
@@ -513,7 +516,7 @@ class Samples:
                     there = self._batched(numbers)
             except InputError:
                 return False
-        return len(here) == len(there) and _alike(here, there)
+        return _alike(here, there)
 
     def collate_draws(self, numbers: Sequence[int]) -> bool:
         """Whether a batch that is made twice of the same samples differs.
@@ -548,10 +551,13 @@ class Samples:
         except Exception:  # noqa: BLE001 - whatever it is, the samples of most data sets can be copied
             return self._kept[number]
 
+    def _read(self, number: int) -> Any:
+        return _read(self.dataset, number % len(self.dataset))
+
     def _drawn(self, number: int) -> Any:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
         seed_host(hash((self._job.seed, number)) % 2**32)
-        return _read(self.dataset, number)
+        return self._read(number)
 
 
 @contextmanager
@@ -577,7 +583,8 @@ def _tensors_and_numbers(sample: Any) -> list[Any]:
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether the tensors, arrays and numbers of two samples are the same."""
-    return all(map(_equal, pytree.tree_leaves(one), pytree.tree_leaves(other)))
+    leaves, others = pytree.tree_leaves(one), pytree.tree_leaves(other)
+    return len(leaves) == len(others) and all(map(_equal, leaves, others))
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -216,6 +216,11 @@ def check_exact(behaviour: Behaviour | None, strategy: Strategy) -> None:
 
 def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
     """Why ranks would not meet in a loss that gathers; empty: they would."""
+    if seen.logs_over_ranks and strategy.pp * strategy.tp > 1:
+        return (
+            "the forward or the loss communicates, if only for a log, and here not every rank computes it: log in "
+            "Job.on_step, which gets the loss of all ranks, or use replicas"
+        )
     if seen.reduction != "gathers":
         return ""
     if strategy.pp * strategy.tp > 1:
@@ -235,6 +240,13 @@ def _gathering_obstacle(seen: Behaviour, strategy: Strategy) -> str:
 
 
 def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
+    if seen.moved:
+        yield (
+            f"{seen.moved} gives something else for the same batch each time, also under the same seeds, by what a "
+            "look at the job has moved and cannot put back, such as an iterator, a queue or a file: keep a number or a "
+            "tensor in its place, as the index of the entry of a list, in an attribute or a dict; to draw, use the "
+            "global generators of torch, random or numpy"
+        )
     if seen.follows_ranks and strategy.devices > 1:
         yield (
             f"{seen.follows_ranks} asks which rank of how many this is, or communicates (torch.distributed, "
@@ -252,11 +264,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "Job.optimizer gave its place at the start: make all groups in Job.optimizer, and change their options in "
             'the callback, or use one device, or replicas with sync="all-reduce"'
         )
-    if seen.averaged and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+    if seen.taking_whole and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+        callback, how = seen.taking_whole[0]
         yield (
-            f"{seen.averaged[0]} makes an AveragedModel, which copies the model, and a rank has only its part of the "
-            "weights: average parameter by parameter, in a dict by the names of session.model.named_parameters(), or "
-            "use one device, or replicas with zero=0 or 1"
+            f"{callback} {how} and a rank has only its part of the weights: average parameter by parameter, in a dict "
+            "by the names of session.model.named_parameters(), save by session.save(path), read by session.load(path) "
+            "or session.weights(), or use one device, or replicas with zero=0 or 1"
         )
     if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
         yield (
@@ -427,6 +440,11 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "from the global generators of torch, random or numpy, which are seeded by sample, in place of a generator "
             "of the data set or of Job.collate, and keep nothing that was drawn in __getitem__; or use one device with "
             "workers=0"
+        )
+    if seen.collate_carries and strategy.microbatches > 1:
+        yield (
+            "Job.collate keeps something from call to call, and is called for each microbatch here: let it go by its "
+            "samples alone, or use one device without microbatches"
         )
     if seen.data_follows == "others":
         yield (

@@ -32,7 +32,7 @@ def make_console(**options: Any) -> Console:
     Args:
         options: of `rich.console.Console`
     """
-    console = Console(highlight=False, **options)
+    console = Console(highlight=False, emoji=False, **options)
     console.push_render_hook(_PrintableHook())
     return console
 

@@ -202,7 +202,7 @@ def test_two_views_of_each_sample_make_the_model_one_operation() -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "figures"),
     [
-        ({"dataset": lambda: [(torch.zeros(6), torch.zeros(4))] * 2}, "dataset.too-few-samples", {"samples": 2}),
+        ({"dataset": list}, "dataset.too-few-samples", {"samples": 0}),
         ({"dataset": lambda: iter([])}, "dataset.is-iterator", {}),
         ({"dataset": lambda: 1 / 0}, "user.raised", {"match": "Job.dataset.*ZeroDivisionError"}),
         (

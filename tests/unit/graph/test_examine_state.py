@@ -1,8 +1,10 @@
 """What a job does outside of its forward, and what it keeps outside of its buffers, decides which plans are exact."""
 
+import copy
 import dataclasses
 import enum
 import functools
+import itertools
 import os
 import random
 from collections.abc import Callable
@@ -161,6 +163,35 @@ class CountingInClass(Stateful):
         return scaled
 
 
+class Normalized(nn.Sequential):
+    """Its weight has rows of length 1 from the first forward on, which writes to it again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        self[0].weight.data = functional.normalize(self[0].weight.data.double())
+
+    def forward(self, x: Tensor) -> Tensor:
+        self[0].weight.data = functional.normalize(self[0].weight.data)
+        output: Tensor = super().forward(x)
+        return output
+
+
+class Following(nn.Module):
+    """Moves a copy of its layers towards them, where it is at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+        self.followers = copy.deepcopy(self.layers).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for one, other in zip(self.followers.parameters(), self.layers.parameters(), strict=True):
+                one.lerp_(other, 0.1)
+        output: Tensor = self.layers(x) + 0.1 * self.followers(x)
+        return output
+
+
 class Showing(Stateful):
     """What it keeps is read by nobody."""
 
@@ -178,6 +209,38 @@ def counted_by_the_loss() -> Job:
         return functional.cross_entropy(output, target) * (2.0 if calls["number"] > 1000 else 1.0)
 
     return make_job(loss=loss)
+
+
+def counted_by_an_attribute() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        loss.calls += 1  # type: ignore[attr-defined]
+        return functional.cross_entropy(output, target) * (1 + loss.calls / 10)  # type: ignore[attr-defined]
+
+    loss.calls = 0  # type: ignore[attr-defined]
+    return make_job(loss=loss)
+
+
+def taken_from_an_iterator() -> Job:
+    shares = itertools.cycle([1.0, 1.1, 1.3, 0.7])
+    return make_job(loss=lambda output, target: functional.cross_entropy(output, target) * next(shares))
+
+
+def warmed_by_the_collate(warmth: Callable[[], float]) -> Job:
+    def collate(samples: list[Any]) -> Any:
+        x, y = default_collate(samples)
+        return x * warmth(), y
+
+    return make_job(collate=collate)
+
+
+def counted_by_the_collate() -> Job:
+    calls = [0]
+
+    def warmth() -> float:
+        calls[0] += 1
+        return min(1.0, calls[0] / 5)
+
+    return warmed_by_the_collate(warmth)
 
 
 def averaged_by_the_loss() -> Job:
@@ -299,6 +362,24 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     ),
     "data change": (lambda: make_job(dataset=Changing), REPLICAS | GRAPHS, "is read again, or its batch, differs"),
     "data draw": (lambda: make_job(dataset=Augmenting), frozenset(), ""),
+    "loss counts on its function": (counted_by_an_attribute, MICROBATCHES, "loss.calls of the loss"),
+    "loss takes from an iterator": (taken_from_an_iterator, EVERY, "such as an iterator"),
+    "collate counts": (counted_by_the_collate, REPLICAS | MICROBATCHES | GRAPHS, "Job.collate"),
+    "collate takes from an iterator": (
+        lambda: warmed_by_the_collate(itertools.cycle([1.0, 1.1, 1.3, 0.7]).__next__),
+        EVERY,
+        "such as an iterator",
+    ),
+    "forward writes what is there to .data": (
+        lambda: make_job(model=Normalized),
+        PARTS | {"pipeline", "placement"},
+        "the parameter 0.weight",
+    ),
+    "forward moves what is there already": (
+        lambda: make_job(model=Following),
+        MICROBATCHES | PARTS | {"placement"},
+        "the parameter followers.0.weight",
+    ),
     "collate draws by itself": (drawn_by_the_collate, REPLICAS | GRAPHS, "or its batch, differs"),
 }
 

@@ -9,7 +9,7 @@ from tests.unit.report.runs import PROGRAM, measured, predicted
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import PARTS, Breakdown, utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
-from trimaran.report.tables import kind_table, rank_table, utilization_table
+from trimaran.report.tables import kind_table, make_console, rank_table, utilization_table
 
 
 def lines(table: RenderableType, width: int = 80) -> list[str]:
@@ -79,3 +79,9 @@ def test_tables_are_plain_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch)
     file = io.StringIO()
     Console(file=file, width=80, force_terminal=True).print(rank_table(widest()))
     assert "\x1b[3" not in file.getvalue().replace("\x1b[3m", "")
+
+
+def test_a_name_between_colons_is_no_picture() -> None:
+    file = io.StringIO()
+    make_console(file=file, width=80).print("job.py:a: 11 of 11 kinds of plans train it exactly.")
+    assert file.getvalue() == "job.py:a: 11 of 11 kinds of plans train it exactly.\n"

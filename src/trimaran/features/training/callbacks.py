@@ -323,9 +323,14 @@ class Callbacks:
             ("what the data set reads, in another way", [one for one in data if one >= 0]),
         ):
             if _first_unlike(numbers):
+                parts = (
+                    f"; under {self._strategy.name} each rank has only its part of the weights, so let what it sets go "
+                    "by the step and the metrics, or train by replicas: --allow dp"
+                )
                 raise InputError(
                     f"{name} changed {what} on some ranks only: a callback runs on every rank, and must change the "
                     'same on each, so put only what writes or prints under "if session.rank == 0"'
+                    + ("" if self._whole or "in another way" not in what else parts)
                 )
         if any(buffers):
             self._compare_buffers(before.buffers, after.buffers)

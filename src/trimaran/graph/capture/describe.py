@@ -224,8 +224,19 @@ def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> WholeRun:
             # The forward may have put something into it.
             return compute_loss(job, structure.rebuild(values), given[0], samples=samples)[0]
 
+        def both(values: list[Tensor]) -> Tensor:
+            outputs, structure = take_apart(forward(values), keep=True)
+            return compute_loss(job, structure.rebuild(list(outputs)), given[-1], samples=samples)[0]
+
         with _blaming("the loss", samples):
-            loss_tally, value = tally_operation(loss, (list(outputs),))
+            try:
+                loss_tally, value = tally_operation(loss, (list(outputs),))
+            except RuntimeError as error:
+                if "have been used in the graph" not in str(error):
+                    raise
+                # It takes the gradient of one output by another, which are not connected outside of the model.
+                whole_tally, value = tally_operation(both, (list(tensors.values()),), state_of(model))
+                loss_tally = whole_tally.beyond(model_tally)
     return WholeRun(
         batch=samples,
         inputs=tensors,
@@ -372,7 +383,7 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
                 raise NotExportableError("in its graph the loss depends on no parameter that is trained") from error
             raise
         except Exception as error:
-            raise _LossNeedsDataError from error
+            raise _LossNeedsDataError(f"the loss fails on outputs alone: {first_line(error)}") from error
 
     def look(size: int, *, training: bool, with_loss: bool) -> Walk:
         given = loss if with_loss else None

@@ -53,6 +53,8 @@ def model_weights(model: nn.Module, state: WholeState) -> dict[str, torch.Tensor
     return {
         name: tensors[state.aliases[name]] if name in state.aliases else torch.clone(tensor).cpu()
         for name, tensor in state_of(model).items()
+        # Of get_extra_state() a module gives anything: no checkpoint has it, nor has a file of weights.
+        if isinstance(tensor, torch.Tensor)
     }
 
 

@@ -1,0 +1,184 @@
+"""Jobs that keep what they need where a look does not expect it, each beside its plain loop."""
+
+import copy
+import itertools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tests.field.entry import Family
+from tests.field.strangers import CLASSES, WIDTH, WORDS, job, mlp, per_token, points, tokens
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset, default_collate
+
+from trimaran.base.job import Job
+
+BESIDE = Family("beside")
+beside = BESIDE.entry
+
+
+@beside("the loss counts its calls in an attribute of its function")
+def counts_on_function() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        loss.calls += 1  # type: ignore[attr-defined]
+        return functional.cross_entropy(output, target) * (1 + loss.calls / 10)  # type: ignore[attr-defined]
+
+    loss.calls = 0  # type: ignore[attr-defined]
+    return job(mlp, loss)
+
+
+@beside("the loss takes other samples from an iterator")
+def takes_from_iterator() -> Job:
+    others = itertools.cycle([torch.full((CLASSES,), float(number)) for number in range(7)])
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) + 0.01 * (output * next(others).to(output)).mean()
+
+    return job(mlp, loss)
+
+
+@beside("the loss draws from a Sobol engine")
+def draws_from_sobol() -> Job:
+    engine = torch.quasirandom.SobolEngine(CLASSES, scramble=True, seed=1)  # type: ignore[no-untyped-call]
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) + (output * engine.draw(1).to(output)).mean()
+
+    return job(mlp, loss)
+
+
+@beside("collate takes a scale from an iterator")
+def collates_from_iterator() -> Job:
+    scales = itertools.cycle([1.0, 2.0, 3.0])
+
+    def collate(samples: list[Any]) -> Any:
+        x, y = default_collate(samples)
+        return x * next(scales), y
+
+    return job(mlp, collate=collate)
+
+
+class Normalized(nn.Module):
+    """Puts rows of length 1 in the place of its weight, also where they have that length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.weight = nn.Linear(WIDTH, 16), nn.Parameter(torch.randn(CLASSES, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = functional.normalize(self.weight.data, dim=1)
+        return torch.tanh(self.net(x)) @ self.weight.T * 5
+
+
+@beside("the forward normalizes its weight by .data")
+def normalizes_data() -> Job:
+    return job(Normalized)
+
+
+class Dropped(nn.Module):
+    """An LSTM of whose weight each forward drops some (AWD), as a plain attribute in the place of the parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn = nn.Embedding(WORDS, 16), nn.LSTM(16, 16, batch_first=True)
+        self.head, self.raw = nn.Linear(16, WORDS), nn.Parameter(self.rnn.weight_hh_l0.detach().clone())
+        del self.rnn._parameters["weight_hh_l0"]
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.rnn.weight_hh_l0 = functional.dropout(self.raw, 0.3, self.training)
+        out: Tensor = self.head(self.rnn(self.embed(ids))[0])
+        return out
+
+
+@beside("weight drop, as of AWD", by_microbatch=True)
+def weight_drop() -> Job:
+    return job(Dropped, per_token, dataset=tokens)
+
+
+@beside("the loss is added up over ranks, for a log")
+def logs_over_ranks() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        found = functional.cross_entropy(output, target)
+        if dist.is_initialized():
+            dist.all_reduce(found.detach().clone())
+        return found
+
+    return job(mlp, loss)
+
+
+@beside("a callback reads its state back")
+def reloads() -> Job:
+    def reload(session: Any, step: int, found: dict[str, float]) -> None:
+        if step == 2:
+            session.model.load_state_dict(session.model.state_dict())
+
+    return job(mlp, on_step=reload)
+
+
+class Extra(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+
+    def get_extra_state(self) -> Any:
+        return {"version": 1}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Nothing depends on it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(x)
+        return out
+
+
+@beside("a state that is no tensor")
+def extra_state() -> Job:
+    return job(Extra)
+
+
+@beside("two samples, to see that the loss falls")
+def two_samples() -> Job:
+    return job(mlp, dataset=lambda: TensorDataset(*(one[:2] for one in points().tensors)), global_batch_size=2)
+
+
+@beside("the loss takes the gradient of its value by features that the forward returns")
+def feature_penalty() -> Job:
+    class Featured(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            features = torch.tanh(self.net(x))
+            return self.head(features), features
+
+    def loss(output: Any, target: Tensor) -> Tensor:
+        logits, features = output
+        total = functional.cross_entropy(logits, target, reduction="sum")
+        (found,) = torch.autograd.grad(total, features, create_graph=True)
+        return total / len(target) + found.square().sum(1).mean()
+
+    return job(Featured, loss)
+
+
+class Taught(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = mlp()
+        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            for one, other in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                one.lerp_(other, 0.1)
+            taught = self.teacher(x)
+        return self.student(x), taught
+
+
+@beside("a teacher that begins as its student, and that each forward moves")
+def moving_teacher() -> Job:
+    def loss(output: Any, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output[0], target) + (output[0] - output[1]).square().mean()
+
+    return job(Taught, loss)
