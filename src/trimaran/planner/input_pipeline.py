@@ -560,7 +560,86 @@ _ROUNDING = 1e-9
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Another input pipeline of the nodes
+# Known remedies for a step that waits for its data, as changed input pipelines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingChange:
+    """A remedy before it is tried.
+
+    Attributes:
+        id: of the remedy
+        name: in a few words
+        action: what to do, in a sentence
+        pipeline: as it is then
+        assumption: what that takes for granted
+    """
+
+    id: str
+    name: str
+    action: str
+    pipeline: InputPipeline
+    assumption: str = "nothing more."
+
+
+def loading_changes(
+    pipeline: InputPipeline, workers: int, limit: fed_step.Resource | None = None
+) -> Iterator[LoadingChange]:
+    """The known remedies for a step that waits for its data.
+
+    Args:
+        pipeline: as it is
+        workers: of each rank
+        limit: what the step waits for; on more cores of the host more workers load, where it is the cores
+    """
+    samples, cores = pipeline.samples, pipeline.cores
+    if not workers:
+        yield LoadingChange(
+            id="load-ahead",
+            name="load in workers",
+            action="Let workers load the next batches while this one computes (--workers).",
+            pipeline=replace(pipeline, workers=None),
+        )
+    else:
+        yield LoadingChange(
+            id="more-workers",
+            name=f"{format_count(2 * workers, 'worker')} a rank",
+            action=f"Load in {2 * workers} workers of each rank in place of {workers} (--workers {2 * workers}).",
+            pipeline=replace(pipeline, workers=2 * workers),
+        )
+    if not pipeline.copies_ahead and samples.sample_bytes:
+        yield LoadingChange(
+            id="copy-ahead",
+            name="copy ahead",
+            action="Copy the next microbatch to the device while this one computes (--copies-ahead 1).",
+            pipeline=replace(pipeline, copies_ahead=1),
+            assumption="a copy does not slow compute down.",
+        )
+    if samples.prepare.seconds:
+        yield LoadingChange(
+            id="faster-decoding",
+            name="decode in half the time",
+            action="Halve the work for a sample: smaller or decoded samples on the disk, a faster library, or decoding "
+            "on the device.",
+            pipeline=replace(pipeline, samples=replace(samples, prepare=samples.prepare.scaled(0.5))),
+            assumption="there is such a library or format.",
+        )
+        yield LoadingChange(
+            id="more-host-cores",
+            name=f"{2 * cores} cores of a node load",
+            action=f"Take hosts with {2 * cores} cores for loading in place of {cores}.",
+            pipeline=replace(pipeline, cores=2 * cores, workers=2 * workers if limit == "cores" else pipeline.workers),
+            assumption="there are such hosts.",
+        )
+    if samples.shared.seconds or samples.read.seconds:
+        halved = replace(samples, read=samples.read.scaled(0.5), shared=samples.shared.scaled(0.5))
+        yield LoadingChange(
+            id="faster-storage",
+            name="a disk or loader twice as fast",
+            action="Take a disk, or a loader of the node, that is twice as fast; or keep samples in memory.",
+            pipeline=replace(pipeline, samples=halved),
+            assumption="there is one.",
+        )
 
 
 def changed_loading(candidate: Candidate, problem: Problem, pipeline: InputPipeline) -> Candidate:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
-from trimaran.base.units import format_bytes, format_count, format_seconds
+from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Part
 from trimaran.planner.explanation.what_if import Change, changed
-from trimaran.planner.input_pipeline import changed_loading, limit_there
+from trimaran.planner.input_pipeline import changed_loading, limit_there, loading_changes
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
 from trimaran.planner.search import search
 from trimaran.planner.space import METHODS, bucket_sizes, may_be_compressed, samples_factor, unplaced
 from trimaran.pricing.gradient_compression import is_priced
-from trimaran.pricing.input_pipeline import InputPipeline, Resource
+from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class _Trial:
     limiter: str
     name: str
     action: str
-    assumption: str = "nothing more."
+    assumption: str
     change: Change | None = None
     strategy: Strategy | None = None
     batch_ratio: int = 1
@@ -221,7 +221,15 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
     strategy = chosen.strategy
     room = problem.room
     if Part.LOAD in bound and room is not None and room.pipeline is not None:
-        yield from _in_loading(room.pipeline, strategy.feeding.workers, limit_there(chosen, problem))
+        for one in loading_changes(room.pipeline, strategy.feeding.workers, limit_there(chosen, problem)):
+            yield _Trial(
+                id=one.id,
+                limiter=INPUT_PIPELINE,
+                name=one.name,
+                action=one.action,
+                assumption=one.assumption,
+                pipeline=one.pipeline,
+            )
     elif Part.LOAD in bound:
         yield _Trial(
             id="load-ahead",
@@ -237,64 +245,6 @@ def _trials(chosen: Candidate, parts: Mapping[str, float], problem: Problem) -> 
     if Part.BUBBLE in bound or strategy.pp > 1:
         yield from _in_the_pipeline(strategy, problem)
     yield from _for_any(strategy, problem)
-
-
-def _in_loading(pipeline: InputPipeline, workers: int, limit: Resource | None) -> Iterator[_Trial]:
-    """Of a step that waits for its data; on more cores of the host more workers load, where it waits for the cores."""
-    samples, cores = pipeline.samples, pipeline.cores
-    if not workers:
-        yield _Trial(
-            limiter=INPUT_PIPELINE,
-            id="load-ahead",
-            name="load in workers",
-            action="Let workers load the next batches while this one computes (--workers).",
-            pipeline=replace(pipeline, workers=None),
-        )
-    else:
-        yield _Trial(
-            limiter=INPUT_PIPELINE,
-            id="more-workers",
-            name=f"{format_count(2 * workers, 'worker')} a rank",
-            action=f"Load in {2 * workers} workers of each rank in place of {workers} (--workers {2 * workers}).",
-            pipeline=replace(pipeline, workers=2 * workers),
-        )
-    if not pipeline.copies_ahead and samples.sample_bytes:
-        yield _Trial(
-            limiter=INPUT_PIPELINE,
-            id="copy-ahead",
-            name="copy ahead",
-            action="Copy the next microbatch to the device while this one computes (--copies-ahead 1).",
-            pipeline=replace(pipeline, copies_ahead=1),
-            assumption="a copy does not slow compute down.",
-        )
-    if samples.prepare.seconds:
-        yield _Trial(
-            limiter=INPUT_PIPELINE,
-            id="faster-decoding",
-            name="decode in half the time",
-            action="Halve the work for a sample: smaller or decoded samples on the disk, a faster library, or decoding "
-            "on the device.",
-            pipeline=replace(pipeline, samples=replace(samples, prepare=samples.prepare.scaled(0.5))),
-            assumption="there is such a library or format.",
-        )
-        yield _Trial(
-            limiter=INPUT_PIPELINE,
-            id="more-host-cores",
-            name=f"{2 * cores} cores of a node load",
-            action=f"Take hosts with {2 * cores} cores for loading in place of {cores}.",
-            pipeline=replace(pipeline, cores=2 * cores, workers=2 * workers if limit == "cores" else pipeline.workers),
-            assumption="there are such hosts.",
-        )
-    if samples.shared.seconds or samples.read.seconds:
-        halved = replace(samples, read=samples.read.scaled(0.5), shared=samples.shared.scaled(0.5))
-        yield _Trial(
-            limiter=INPUT_PIPELINE,
-            id="faster-storage",
-            name="a disk or loader twice as fast",
-            action="Take a disk, or a loader of the node, that is twice as fast; or keep samples in memory.",
-            pipeline=replace(pipeline, samples=halved),
-            assumption="there is one.",
-        )
 
 
 def _in_communication(part: Part, strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
@@ -339,6 +289,7 @@ def _in_communication(part: Part, strategy: Strategy, problem: Problem) -> Itera
                 limiter=str(part),
                 name=f"buckets of {format_bytes(nbytes).replace('.0', '')}",
                 action=f"Exchange gradients in buckets of {format_bytes(nbytes)}.",
+                assumption="nothing more.",
                 strategy=replace(strategy, bucket_bytes=nbytes),
             )
 
@@ -351,6 +302,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
             limiter=str(Part.BUBBLE),
             name=f"{2 * strategy.microbatches} microbatches",
             action="Split the batch into twice as many microbatches, so that the pipeline fills sooner.",
+            assumption="nothing more.",
             strategy=replace(strategy, microbatches=2 * strategy.microbatches),
         )
     yield _Trial(
@@ -368,6 +320,7 @@ def _in_the_pipeline(strategy: Strategy, problem: Problem) -> Iterator[_Trial]:
             limiter=str(Part.BUBBLE),
             name="the other schedule",
             action="Run the other order of forwards and backwards.",
+            assumption="nothing more.",
             strategy=replace(strategy, schedule="gpipe" if strategy.schedule == "1f1b" else "1f1b", chunks=1),
         )
 
