@@ -16,7 +16,7 @@ from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.pricing.compute import form_of
 from trimaran.pricing.memory import rank_states
-from trimaran.pricing.types import Cost, ProgramCosts
+from trimaran.pricing.types import Cost, IntervalEnd, ProgramCosts
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import Breakdown, Source, break_down
@@ -112,7 +112,7 @@ def profile_step(strategy: Strategy, problem: Problem) -> StepProfile:
     candidate = assess(strategy, problem)
     costs = costs_of(candidate, problem)
     median = break_down(candidate.program, candidate.timeline, Source.PREDICTED)[0]
-    low, high = (_at_end(candidate, costs, end) for end in ("low", "high"))
+    low, high = _at_end(candidate, costs, "low"), _at_end(candidate, costs, "high")
     return StepProfile(
         strategy=strategy.name,
         samples=problem.batch // strategy.dp,
@@ -143,7 +143,7 @@ def unseen(problem: Problem) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _at_end(candidate: Candidate, costs: ProgramCosts, end: str) -> Breakdown:
+def _at_end(candidate: Candidate, costs: ProgramCosts, end: IntervalEnd) -> Breakdown:
     timeline = simulate(candidate.program, at_end(costs, end))
     return break_down(candidate.program, timeline, Source.PREDICTED)[0]
 
