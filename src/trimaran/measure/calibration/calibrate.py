@@ -20,7 +20,7 @@ of a pipeline is not measured.
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from itertools import cycle, islice
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -227,12 +227,11 @@ def _programs(ranks: int) -> list[tuple[Strategy, str, str]]:
 
 
 def _median_step(world: World, job: Job, strategy: Strategy, program: str, evaluation: str, steps: int) -> float:
+    from trimaran.measure.rounds import full_shares
     from trimaran.runtime.executor import Executor
 
     executor = Executor(job, strategy, parse_program(program), parse_program(evaluation), world, record=False)
-    feed = executor.feed()
-    shares = (share for _ in cycle([0]) for share in feed.shares())
-    seconds = [_seconds(executor, share) for share in islice(shares, WARM_UP_STEPS + steps)]
+    seconds = [_seconds(executor, share) for share in islice(full_shares(executor.feed()), WARM_UP_STEPS + steps)]
     executor.close()
     return median(seconds[WARM_UP_STEPS:])
 
