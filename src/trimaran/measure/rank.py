@@ -69,16 +69,7 @@ def measure_on_rank(
     Raises:
         ExecutionError: the job is another one here than where the graph was made
     """
-    findings = Findings()
-    if wanted.curves:
-        report(world, "measuring links")
-        findings.curves = measure_curves(world, wanted.curves)
-    if wanted.encodings:
-        report(world, "measuring compression")
-        findings.curves |= measure_encoding(world, wanted.encodings)
-    for kind in wanted.interference:
-        report(world, "measuring interference")
-        findings.interference[kind] = measure_interference(world, kind)
+    findings = measure_transfers(world, wanted)
     if wanted.passes or wanted.wholes or wanted.update:
         job = make_job()
         if captured is None:
@@ -95,6 +86,26 @@ def measure_on_rank(
         findings.sampled = measure_samples(
             job, _numbered(job), rank=world.rank, ranks=world.size, device=world.device, workers=matters
         )
+    return findings
+
+
+def measure_transfers(world: World, wanted: Wanted) -> Findings:
+    """Measure the transfers that are wanted, and what goes with them.
+
+    Args:
+        world: this rank; all ranks call this with the same arguments
+        wanted: its curves, encodings and interference
+    """
+    findings = Findings()
+    if wanted.curves:
+        report(world, "measuring links")
+        findings.curves = measure_curves(world, wanted.curves)
+    if wanted.encodings:
+        report(world, "measuring compression")
+        findings.curves |= measure_encoding(world, wanted.encodings)
+    for kind in wanted.interference:
+        report(world, "measuring interference")
+        findings.interference[kind] = measure_interference(world, kind)
     return findings
 
 

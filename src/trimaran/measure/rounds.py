@@ -9,7 +9,7 @@ Runs inside the ranks; imports torch.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,8 @@ from trimaran.graph.datasets import describe
 from trimaran.launch.world import World
 from trimaran.measure.findings import Rounds, Timed
 from trimaran.measure.wanted import WholeRun
+from trimaran.runtime.data.batch_shares import Share
+from trimaran.runtime.data.pipeline import Feed
 
 BOX_S = 6.0
 """Time for all rounds together [s]; two rounds are run in any case, one where that would take far longer."""
@@ -135,3 +137,18 @@ def largest(world: World, value: float) -> float:
     shared = torch.tensor([value], dtype=torch.float64, device=world.device)
     dist.all_reduce(shared, op=dist.ReduceOp.MAX)
     return float(shared)
+
+
+def full_shares(feed: Feed) -> Iterator[Share]:
+    """This rank's shares of full global batches, of one epoch after another; of smaller ones where none is full.
+
+    Args:
+        feed: of the training data
+    """
+    full = 0
+    while True:
+        for number, share in enumerate(feed.shares()):
+            # The first one is full, or there is no full one.
+            full = share.samples if not number else full
+            if share.samples == full:
+                yield share

@@ -8,7 +8,7 @@ hooks take.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, repeat
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from trimaran.base.job import Job
@@ -81,15 +81,14 @@ def _trace(world: World, job: Job, captured: "Capture") -> "tuple[Recording, Hoo
     """The third step of a job on one device, and what hooks add to those behind it."""
     from trimaran.graph.trace.record import Recorder
     from trimaran.measure.offload import measure_hooks
+    from trimaran.measure.rounds import full_shares
     from trimaran.runtime.executor import Executor
 
     strategy, batch = Strategy(), job.global_batch_size
     program = lower(captured.graph, strategy, batch=batch, clip=job.clip_norm is not None)
     evaluation = lower_evaluation(captured.graph, strategy, batch=batch)
     executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=False)
-    feed = executor.feed()
-    every = chain.from_iterable(feed.shares() for _ in repeat(None))
-    shares = (share for share in every if share.samples == batch)  # not the small one at the end of an epoch
+    shares = full_shares(executor.feed())
     for share in islice(shares, _WARM_UP_STEPS):
         executor.step(share)
     recorder = Recorder(captured.model)

@@ -193,11 +193,12 @@ def _run(
     world: World, make_job: Callable[[], Job], strategy: Strategy, program: Program, evaluation: Program
 ) -> Timeline:
     from trimaran.graph.capture.capture import capture
+    from trimaran.measure.rounds import full_shares
     from trimaran.runtime.executor import Executor
 
     job = make_job()
     executor = Executor(job, strategy, program, evaluation, world, capture=capture(job))
-    shares = _endless(executor.feed())
+    shares = full_shares(executor.feed())
     for _ in range(WARM_UP_STEPS):
         executor.step(next(shares))
     for _ in range(_steps(world, executor, shares)):
@@ -215,14 +216,3 @@ def _steps(world: World, executor: Any, shares: Iterator[Any]) -> int:
     executor.step(next(shares))
     slowest_s = largest(world, time.perf_counter() - started)
     return max(LEAST_STEPS, min(MOST_STEPS, int(MEASURED_S / max(slowest_s, 1e-6))))
-
-
-def _endless(feed: Any) -> Iterator[Any]:
-    """Full batches of one epoch after another."""
-    full = 0
-    while True:
-        for number, share in enumerate(feed.shares()):
-            # The first one is full, or there is no full one.
-            full = share.samples if not number else full
-            if share.samples == full:
-                yield share

@@ -20,8 +20,7 @@ of a pipeline is not measured.
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import cycle, islice
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +31,11 @@ from trimaran.launch.world import World
 from trimaran.machine.types import Link
 from trimaran.measure.calibration.results import DeviceFigures
 from trimaran.measure.costs import fingerprint_here, shown_by
-from trimaran.measure.wanted import wanted_curves
+from trimaran.measure.findings import Findings
+from trimaran.measure.wanted import Wanted, wanted_curves
 from trimaran.pricing.noise import Noise, noise_between
-from trimaran.pricing.tables import CostTable, Curve, CurveKey
+from trimaran.pricing.tables import CostTable
 from trimaran.pricing.transfers import SEND
-from trimaran.pricing.types import Interference
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program, parse_program
@@ -45,20 +44,7 @@ from trimaran.program.types import Kind
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Result of one rank.
-
-    Attributes:
-        rounds: durations on its device; empty where only links were wanted
-        curves: transfers by size, the same on every rank
-        interference: by kind of transfer, the same on every rank
-    """
-
-    rounds: Mapping[Any, Any] = field(default_factory=dict)
-    curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
-    interference: Mapping[str, Interference] = field(default_factory=dict)
+_Found = tuple[Mapping[Any, Any], Findings]
 
 
 def measure_machine(*, ranks: int, progress: Progress) -> tuple[DeviceFigures, CostTable]:
@@ -76,7 +62,7 @@ def measure_machine(*, ranks: int, progress: Progress) -> tuple[DeviceFigures, C
     found = _launch(ranks, devices=True, link=None, progress=progress)
     table = _table(found, ranks, None)
     figures = device_figures(
-        [rank.rounds for rank in found],
+        [rounds for rounds, _ in found],
         name=table.fingerprint.device,
         kind=table.fingerprint.kind,
         how=f"{ranks} {'rank' if ranks == 1 else 'ranks'} busy",
@@ -100,17 +86,19 @@ def measure_links(link: Link, *, ranks: int, gathers: bool = False, progress: Pr
     return _table(_launch(ranks, devices=False, link=link, gathers=gathers, progress=progress), ranks, link)
 
 
-def find_on_rank(world: World, devices: bool, gathers: bool) -> Found:
+def find_on_rank(world: World, devices: bool, gathers: bool) -> _Found:
     """Measure a device and the links, or the links alone.
 
     Args:
         world: this rank; all ranks call this
         devices: measure the device too
         gathers: measure gathers and scatters too
+
+    Returns:
+        Durations on the device, and what was found of the links, the same on every rank.
     """
     from trimaran.measure.calibration.devices import measure_device
-    from trimaran.measure.calibration.interference import measure_interference
-    from trimaran.measure.calibration.links import measure_curves
+    from trimaran.measure.rank import measure_transfers
     from trimaran.measure.rounds import report
 
     rounds = {}
@@ -118,25 +106,19 @@ def find_on_rank(world: World, devices: bool, gathers: bool) -> Found:
         report(world, "measuring devices")
         rounds = measure_device(world)
     if world.size == 1:
-        return Found(rounds=rounds)
-    report(world, "measuring links")
-    curves = measure_curves(world, wanted_curves(world.size, on_cpu=world.device == "cpu", gathers=gathers))
-    interference = {}
-    for kind in (str(Kind.ALL_REDUCE), SEND):
-        report(world, "measuring interference")
-        interference[kind] = measure_interference(world, kind)
-    return Found(rounds=rounds, curves=curves, interference=interference)
+        return rounds, Findings()
+    curves = wanted_curves(world.size, on_cpu=world.device == "cpu", gathers=gathers)
+    return rounds, measure_transfers(world, Wanted(curves=curves, interference=(str(Kind.ALL_REDUCE), SEND)))
 
 
-def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress, gathers: bool = False) -> list[Found]:
+def _launch(ranks: int, *, devices: bool, link: Link | None, progress: Progress, gathers: bool = False) -> list[_Found]:
     progress("starting processes", 0, 0)
     return launch(find_on_rank, (devices, gathers), ranks=ranks, on_event=shown_by(progress), link=link)
 
 
-def _table(found: Sequence[Found], ranks: int, link: Link | None) -> CostTable:
-    return CostTable(
-        fingerprint=fingerprint_here(ranks, link), curves=found[0].curves, interference=found[0].interference
-    )
+def _table(found: Sequence[_Found], ranks: int, link: Link | None) -> CostTable:
+    links = found[0][1]
+    return CostTable(fingerprint=fingerprint_here(ranks, link), curves=links.curves, interference=links.interference)
 
 
 REPEATS = 5
@@ -245,12 +227,11 @@ def _programs(ranks: int) -> list[tuple[Strategy, str, str]]:
 
 
 def _median_step(world: World, job: Job, strategy: Strategy, program: str, evaluation: str, steps: int) -> float:
+    from trimaran.measure.rounds import full_shares
     from trimaran.runtime.executor import Executor
 
     executor = Executor(job, strategy, parse_program(program), parse_program(evaluation), world, record=False)
-    feed = executor.feed()
-    shares = (share for _ in cycle([0]) for share in feed.shares())
-    seconds = [_seconds(executor, share) for share in islice(shares, WARM_UP_STEPS + steps)]
+    seconds = [_seconds(executor, share) for share in islice(full_shares(executor.feed()), WARM_UP_STEPS + steps)]
     executor.close()
     return median(seconds[WARM_UP_STEPS:])
 
