@@ -1,9 +1,9 @@
 """`trimaran reproduce`: reproduces published results and shows the published figures next to them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,6 +11,9 @@ from rich.markup import escape
 from trimaran.base.units import format_count
 from trimaran.cli.options import Json, option
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Options of `trimaran reproduce`, and the reproductions that take each
@@ -174,6 +177,27 @@ def reproduce(
             _simulate(DEVICE if device is None else device, networks, as_json=as_json)
 
 
+def _show(
+    document: dict[str, Any],
+    head: str,
+    tables: Iterable["Table"],
+    lines: Iterable[str] = (),
+    legend: Iterable[str] = (),
+    *,
+    as_json: bool,
+) -> None:
+    """Print a reproduction: its document for programs, or for people what it is of, tables, sentences, and a legend."""
+    if as_json:
+        print_json(document)
+        return
+    out = console()
+    out.print(f"{head}\n")
+    for table in tables:
+        out.print(table, "")
+    said = [escape(line) for line in lines]
+    out.print(*said, *([""] if said else ()), *(f"[dim]{escape(line)}[/]" for line in legend), sep="\n")
+
+
 def _specification(rows: str | None, page: Path | None, *, as_json: bool) -> None:
     from trimaran.base.errors import InputError
     from trimaran.base.files import write_whole
@@ -250,21 +274,18 @@ def _exchange(networks: str | None, *, as_json: bool) -> None:
 
     with progress_shown() as progress:
         found = reproduce_dgx1(networks=networks, progress=progress)
-    if as_json:
-        print_json(exchange_document(found))
-        return
-    out = console()
-    out.print(f"[bold]Data parallelism on {escape(found.cluster)}[/], {escape(found.software)}, simulated\n")
-    for network in found.networks:
-        out.print(studied_table(network), "")
-    out.print(ratio_table(found.networks), "")
-    out.print(
-        "[dim]ms of a step; WU: time that gradients and weights add: exposed communication, update, calls, waits. "
+    legend = (
+        "ms of a step; WU: time that gradients and weights add: exposed communication, update, calls, waits. "
         "Public: Apache's wiki, with the only batch that it states and networks in the form of MXNet's examples; the "
-        "study's own figures are not public.[/]"
+        "study's own figures are not public."
     )
-    for line in ratio_lines(found.networks):
-        out.print(f"[dim]{escape(line)}[/]")
+    _show(
+        exchange_document(found),
+        f"[bold]Data parallelism on {escape(found.cluster)}[/], {escape(found.software)}, simulated",
+        [*map(studied_table, found.networks), ratio_table(found.networks)],
+        legend=[legend, *ratio_lines(found.networks)],
+        as_json=as_json,
+    )
 
 
 def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:
@@ -281,17 +302,14 @@ def _hybrid(networks: str | None, *, real: bool, as_json: bool) -> None:
         raise InputError("the study of hybrids has no --real: it needs two V100 or more; leave it out")
     with progress_shown() as progress:
         found = reproduce_hybrid(networks=networks, progress=progress)
-    if as_json:
-        print_json(hybrid_document(found))
-        return
-    out = console()
-    out.print(f"[bold]Hybrid parallelism[/], workers of two devices on {escape(found.cluster)}\n")
-    out.print(hybrid_table(found), "")
-    for line in hybrid_lines(found):
-        out.print(escape(line))
-    out.print()
-    for line in legend_lines(found):
-        out.print(f"[dim]{escape(line)}[/]")
+    _show(
+        hybrid_document(found),
+        f"[bold]Hybrid parallelism[/], workers of two devices on {escape(found.cluster)}",
+        [hybrid_table(found)],
+        hybrid_lines(found),
+        legend_lines(found),
+        as_json=as_json,
+    )
 
 
 def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
@@ -311,23 +329,15 @@ def _feeding(networks: str | None, plot: Path | None, *, as_json: bool) -> None:
         from trimaran_studies.reproduce.input_pipeline_report import plot as draw
 
         write_drawing(plot, draw(found))
-    if as_json:
-        print_json(feeding_document(found))
-        return
-    out = console()
-    out.print(
-        f"[bold]Input pipeline and gradient communication[/]: three remedies, {escape(found.software)}, simulated\n"
+    tables = [feeding_table(found, machine, batch) for machine in found.machines for batch in found.batches]
+    _show(
+        feeding_document(found),
+        f"[bold]Input pipeline and gradient communication[/]: three remedies, {escape(found.software)}, simulated",
+        [*tables, *(savings_table(found, machine) for machine in found.machines)],
+        verdict_lines(found),
+        legend_lines(found),
+        as_json=as_json,
     )
-    for machine in found.machines:
-        for batch in found.batches:
-            out.print(feeding_table(found, machine, batch), "")
-    for machine in found.machines:
-        out.print(savings_table(found, machine), "")
-    for line in verdict_lines(found):
-        out.print(escape(line))
-    out.print()
-    for line in legend_lines(found):
-        out.print(f"[dim]{escape(line)}[/]")
 
 
 def _measure_feeding(jobs: str | None, steps: int, *, as_json: bool) -> None:
@@ -335,17 +345,13 @@ def _measure_feeding(jobs: str | None, steps: int, *, as_json: bool) -> None:
 
     with progress_shown() as progress:
         found = try_feeding(jobs=jobs, steps=steps, progress=progress)
-    if as_json:
-        print_json(tried_document(found))
-        return
-    out = console()
-    out.print(
-        f"[bold]Input pipeline and gradient communication on this machine[/], {format_count(found.ranks, 'rank')}\n"
+    _show(
+        tried_document(found),
+        f"[bold]Input pipeline and gradient communication on this machine[/], {format_count(found.ranks, 'rank')}",
+        tried_tables(found),
+        legend=tried_lines(found),
+        as_json=as_json,
     )
-    for table in tried_tables(found):
-        out.print(table, "")
-    for line in tried_lines(found):
-        out.print(f"[dim]{escape(line)}[/]")
 
 
 def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json: bool) -> None:
@@ -353,15 +359,13 @@ def _measure_exchange(networks: str | None, devices: int, steps: int, *, as_json
 
     with progress_shown() as progress:
         found = measure_dgx1(networks=networks, devices=devices, steps=steps, progress=progress)
-    if as_json:
-        print_json(measured_document(found))
-        return
-    out = console()
-    out.print(f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}\n")
-    for network in found:
-        out.print(measured_table(network), "")
-    for line in measured_lines(found):
-        out.print(f"[dim]{escape(line)}[/]")
+    _show(
+        measured_document(found),
+        f"[bold]Data parallelism on this machine[/], {format_count(devices, 'device')}",
+        map(measured_table, found),
+        legend=measured_lines(found),
+        as_json=as_json,
+    )
 
 
 def _run(networks: str | None, *, as_json: bool) -> None:
@@ -369,12 +373,10 @@ def _run(networks: str | None, *, as_json: bool) -> None:
 
     with progress_shown() as progress:
         runs = run_vdnn(networks, progress=progress)
-    if as_json:
-        print_json(real_document(runs))
-        return
-    out = console()
-    out.print("[bold]vDNN[/] on this machine\n")
-    for run in runs:
-        out.print(real_table(run), "")
-    for line in real_lines():
-        out.print(f"[dim]{line}[/]")
+    _show(
+        real_document(runs),
+        "[bold]vDNN[/] on this machine",
+        map(real_table, runs),
+        legend=real_lines(),
+        as_json=as_json,
+    )
