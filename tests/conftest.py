@@ -58,10 +58,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             os.environ[name] = value
 
 
-def pytest_collection_finish() -> None:
-    """Set what collection made aside: a test that collects garbage would look at thousands of tests each time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Set what collection makes aside: a test that collects garbage would look at thousands of tests each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
