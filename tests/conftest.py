@@ -17,6 +17,8 @@ from typing import Any
 
 import hypothesis
 import pytest
+from tests.caches import VARIABLE as TRACED
+from tests.caches import make_cache
 
 # A shared machine makes deadlines fail by chance. "ci" draws the same examples every time; "explore" draws new ones.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
@@ -56,10 +58,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             os.environ[name] = value
 
 
-def pytest_collection_finish() -> None:
-    """Set what collection made aside: a test that collects garbage would look at thousands of tests each time."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Set what collection makes aside: a test that collects garbage would look at thousands of tests each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -73,15 +81,23 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def _session_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Keep the user's own cache out of the tests, also from fixtures that outlive a test."""
     with pytest.MonkeyPatch.context() as patch:
+        base = tmp_path_factory.getbasetemp()
+        patch.setenv(TRACED, str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "traced"))
         cache = tmp_path_factory.mktemp("trimaran-cache")
-        patch.setenv("TRIMARAN_CACHE", str(cache / "session"))
+        patch.setenv("TRIMARAN_CACHE", make_cache(cache / "session"))
         yield cache
 
 
 @pytest.fixture(autouse=True)
 def _test_cache(_session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each test an empty cache of its own, so that no test sees what another one stored."""
-    monkeypatch.setenv("TRIMARAN_CACHE", str(_session_cache / f"test-{next(_numbers)}"))
+    """Give each test a cache of its own, so that none sees what another one stored, but for networks."""
+    monkeypatch.setenv("TRIMARAN_CACHE", make_cache(_session_cache / f"test-{next(_numbers)}"))
+
+
+@pytest.fixture
+def _empty_cache(_test_cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that looks at what a cache keeps of networks, or damages it."""
+    monkeypatch.setenv("TRIMARAN_CACHE", str(tmp_path / "empty-cache"))
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.caches import make_cache
 from tests.forks.commands import run_command
 
 
@@ -30,4 +31,4 @@ def new_trimaran(*arguments: str, cwd: Path, timeout_s: float = 280) -> "subproc
 
 
 def _variables(folder: Path) -> dict[str, str]:
-    return os.environ | {"TRIMARAN_CACHE": f"{folder}-cache"}
+    return os.environ | {"TRIMARAN_CACHE": make_cache(Path(f"{folder}-cache"))}

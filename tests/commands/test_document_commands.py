@@ -14,16 +14,20 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from tests.commands.test_documents import blocks
 from tests.commands.test_place import inception_like
 from tests.documents import PAGES, ROOT
+from tests.forks.commands import run_command
 from tests.unit.machine.test_imports import MESH
 
 from trimaran.base.system import allowed_cores
+from trimaran.cli import app
 
 NOT_RUN = {
     "pip ": "scripts/newcomer.py builds and installs the wheel",
@@ -60,6 +64,11 @@ LONG = {
     "--link 200Mb/s": "measures on ranks",
     "--devices 2 --allow placement": "solves for a placement",
     "trimaran memory config.json": "plans the memory of a large step",
+    "plan resnet50 --cluster": "searches among many strategies; tests/golden keeps answers to the same questions",
+    "scale inception_v3": "traces a large network for each batch; tests/golden keeps the answer for others",
+    "256,512": "plans for several numbers of devices; tests/golden keeps the answer for one",
+    "rehearse --world 1024": "runs the script, again and again",
+    "torchrun --nproc-per-node": "starts ranks",
 }
 """What a command contains that is run by the sweeps alone, as it takes many seconds, with the reason."""
 
@@ -195,7 +204,7 @@ def named(text: list[str]) -> set[str]:
 
 def run(command: str, folder: Path) -> str:
     """Run a command of a page, and give what it prints to standard error."""
-    words = ["env", *shlex.split(command.partition(">")[0])]
+    words = shlex.split(command.partition(">")[0])
     if "runs/NAME" in words:
         saved = "checkpoints" if "--resume" in words or "checkpoint" in words else ""
         one = min(run for run in folder.glob("runs/*") if (run / saved).exists())
@@ -204,21 +213,30 @@ def run(command: str, folder: Path) -> str:
         words[words.index("PATH")] = "model.safetensors"
     if not {"--cluster", "--oversubscribe"} & set(words) and allowed_cores() < 4:
         words = re.sub(r"(--devices|--nproc-per-node)\n4$", r"\1\n2", "\n".join(words), flags=re.MULTILINE).split("\n")
-    here = str(Path(sys.executable).parent)
-    done = subprocess.run(
-        words,
-        cwd=folder,
-        env={**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = start(words, folder)
     expected = next((code for part, (code, _) in FAILING.items() if command.endswith(part)), 0)
     assert done.returncode == expected, f"$ {command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     assert "Traceback" not in done.stderr
     if ">" in command:
         (folder / command.partition(">")[2].strip()).write_text(done.stdout, encoding="utf-8")
     return done.stderr
+
+
+def without_variables(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """The variables that stand in front of a command, and the command."""
+    program = next(number for number, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+    return dict(word.split("=", 1) for word in words[:program]), words[program:]
+
+
+def start(line: Sequence[str], folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run one as a shell would; `trimaran` is forked."""
+    own, words = without_variables(line)
+    here = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{here}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80", **own}
+    if words[0] == "trimaran":
+        return run_command(*words[1:], folder=folder, environment=environment, timeout_s=900.0)
+    # By `env`, which looks for it on this path.
+    return subprocess.run(["env", *line], cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def chosen(page: Path, *, long: bool) -> Iterator[str]:
@@ -236,7 +254,40 @@ def check(page: Path, folder: Path, *, long: bool) -> None:
     text = list(chosen(page, long=long))
     given(page, folder, named(text))
     for command in text:
-        run(command, folder)
+        if long or outputs_of(command) or command not in _HAVE_RUN:
+            run(command, folder)
+            _HAVE_RUN.add(command)
+
+
+_HAVE_RUN: set[str] = set()
+"""Commands that another page shows too, of the same files."""
+
+
+def parse(words: Sequence[str]) -> None:
+    """Have `trimaran` read its arguments, and do nothing.
+
+    Raises:
+        click.UsageError: it would refuse them
+    """
+    command: Any = typer.main.get_command(app)
+    context, rest = None, [*words]
+    while True:
+        context = command.make_context(command.name, rest, parent=context)
+        if not hasattr(command, "resolve_command"):
+            return
+        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+
+
+def test_every_command_of_a_page_is_read() -> None:
+    """Also those that only the sweeps run: all subcommands and options are there."""
+    told = [without_variables(shlex.split(one.partition(">")[0]))[1] for page in PAGES for one in commands(page)]
+    ours = [words[1:] for words in told if words[0] == "trimaran"]
+    assert len(ours) > 80
+    for words in ours:
+        parse(words)
+    for wrong in (["plan", "digits", "--device", "2"], ["plan", "digits", "--devices"], ["plans", "digits"]):
+        with pytest.raises(typer.BadParameter.__mro__[1]):  # what any wrong use raises
+            parse(wrong)
 
 
 @pytest.mark.timeout(300)
@@ -256,6 +307,15 @@ def test_the_quick_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
 )
 def test_all_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
     check(page, tmp_path, long=True)
+
+
+def test_a_command_of_a_shell(tmp_path: Path) -> None:
+    """The program that the installation has put into its folder says what a forked one does."""
+    words = ["COLUMNS=100", "trimaran", "clusters", "dgx1-v100"]
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    new = subprocess.run(["env", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert new.returncode == 0, new.stderr
+    assert start(words, tmp_path).stdout == new.stdout
 
 
 def test_every_exception_is_needed() -> None:

@@ -21,7 +21,7 @@ def test_a_run_says_how_near_its_first_steps_were_to_one_process(tmp_path: Path)
     assert report["verified"] == found
 
 
-@pytest.mark.parametrize("strategy", ["one device", "pp2 gpipe m2"])
+@pytest.mark.parametrize("strategy", [pytest.param("one device", marks=pytest.mark.sweep), "pp2 gpipe m2"])
 def test_a_forward_that_writes_to_its_batch_agrees(tmp_path: Path, strategy: str) -> None:
     """A batch is added up several times, from as it was read."""
     options = ("--strategy", strategy, "--epochs", "1", "--verify", "2", "--json")

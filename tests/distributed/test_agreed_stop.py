@@ -1,5 +1,6 @@
 """A request to stop that one rank alone hears ends the training of all after one step, under every kind of plan."""
 
+import copy
 import dataclasses
 import signal
 from pathlib import Path
@@ -11,11 +12,11 @@ from tests.distributed import called, sharing
 from tests.distributed.drawn import draw_parts
 from tests.distributed.sharing import Case
 from tests.distributed.sharing import capture_once as capture_shared
-from tests.distributed.test_callbacks import HOMES, PIPELINE, REPLICAS, ZERO1, ZERO3, open_session
-from tests.forks.client import launch
+from tests.distributed.test_callbacks import HOMES, PIPELINE, REPLICAS, ZERO1, ZERO3, captured, open_session
+from tests.forks.client import launch, server
+from tests.forks.server import may_capture
 
 from trimaran.features.training.session import Session
-from trimaran.graph.capture.capture import capture
 from trimaran.launch.requests import REQUESTS
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower
@@ -58,10 +59,17 @@ def _open(world: World, plan: Strategy | Case) -> Session:
 
 def _placed(world: World, strategy: Strategy) -> Session:
     job = called.make_job()
-    made = capture(job)
+    made = copy.deepcopy(captured())
     strategy = dataclasses.replace(strategy, parts=draw_parts(made.graph, strategy.pp, 3))
     program = lower(made.graph, strategy, batch=job.global_batch_size, clip=True)
     return Session(job, strategy, program, made, world, owns_world=False)
+
+
+def capture_before(shared: bool) -> None:
+    """Called in the process that ranks are forked from."""
+    if may_capture():
+        captured()
+        _ = capture_shared(SHARED.job) if shared else None
 
 
 @pytest.mark.timeout(120)
@@ -76,6 +84,7 @@ def _placed(world: World, strategy: Strategy) -> Session:
 )
 def test_all_ranks_stop_after_the_same_step(plans: list[Strategy | Case], ranks: int, tmp_path: Path) -> None:
     hearing = sorted({0, ranks - 1})
+    server().call(capture_before, ranks > 1)
     told = launch(stop_all, (plans, hearing), ranks=ranks, log_dir=tmp_path, device="cpu")
     expected = (HEARD_AT + 1, True, int(signal.SIGUSR1), 0)
     assert told == [[expected] * len(plans) * len(hearing)] * ranks

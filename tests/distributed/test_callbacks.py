@@ -15,7 +15,8 @@ from tests import builders
 from tests.distributed import called
 from tests.distributed.called import Diary, make_job, train_plainly
 from tests.distributed.training import even_boundaries, full_batch
-from tests.forks.client import launch
+from tests.forks.client import launch, server
+from tests.forks.server import may_capture
 from tests.raising import raises
 
 from trimaran.base.errors import TrimaranError
@@ -41,6 +42,17 @@ PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 def captured() -> Capture:
     """The network of all jobs here, captured once in a process; each session has a copy of it."""
     return capture(make_job())
+
+
+def capture_before() -> None:
+    """Called in the process that ranks are forked from."""
+    if may_capture():
+        captured()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _captured() -> None:
+    server().call(capture_before)
 
 
 def open_session(world: World, job: Job, strategy: Strategy) -> Session:

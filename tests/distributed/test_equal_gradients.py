@@ -5,6 +5,7 @@ gradient from the one in fp64 must not exceed the largest distance among such or
 orders drawn, a ninth one of the same kind stays within that.
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from tests.forks.client import launch
 from tests.representative import each
 from torch import nn
 
-from trimaran.program.strategy import Strategy
 from trimaran.runtime.data.orders import sample_order
 
 ORDERS = 8
@@ -40,23 +40,32 @@ def test_gradients_are_within_the_spread_of_summation_orders(name: str, tmp_path
     runs = [Run(job=f"{name}_gradients", strategy=strategy, steps=1, draw=draw) for strategy, draw in STRATEGIES]
     outcomes = launch(train_all, (runs,), ranks=2, log_dir=tmp_path, device="cpu")[0]
     for (strategy, _), outcome in zip(STRATEGIES, outcomes, strict=True):
-        exact = plain_gradients(name, "fp64", strategy, order=0)
-        spread = max(distance(plain_gradients(name, "fp32", strategy, order=order), exact) for order in range(ORDERS))
+        exact, spread = exact_and_spread(name, strategy.dp, strategy.microbatches)
         found = {key: tensor for key, tensor in outcome.weights.items() if key in exact}
         assert found.keys() == exact.keys()
         assert 0 < spread < 1e-5
         assert distance(found, exact) <= MARGIN * spread, strategy.name
 
 
-def plain_gradients(name: str, precision: str, strategy: Strategy, *, order: int) -> dict[str, torch.Tensor]:
+@functools.cache
+def exact_and_spread(name: str, replicas: int, microbatches: int) -> tuple[dict[str, torch.Tensor], float]:
+    """Gradients in fp64, and how far the orders are from them in fp32; schedules do not change either."""
+    exact = plain_gradients(name, "fp64", replicas, microbatches, order=0)
+    orders = (plain_gradients(name, "fp32", replicas, microbatches, order=order) for order in range(ORDERS))
+    return exact, max(distance(found, exact) for found in orders)
+
+
+def plain_gradients(
+    name: str, precision: str, replicas: int, microbatches: int, *, order: int
+) -> dict[str, torch.Tensor]:
     """Gradients of the first global batch in one process; order 0 is that of the plan, others shuffle microbatches."""
     job = with_gradients(name, precision)
     torch.manual_seed(job.seed)
     dtype = torch.float64 if precision == "fp64" else torch.float32
     model: nn.Module = job.model().to(dtype)
     samples = sample_order(zoo.SAMPLES, seed=job.seed, epoch=0)[: job.global_batch_size]
-    indices = shuffle_parts(samples, strategy.dp * strategy.microbatches, order)
-    add_gradients(job, model, indices, strategy.dp, strategy.microbatches, dtype)
+    indices = shuffle_parts(samples, replicas * microbatches, order)
+    add_gradients(job, model, indices, replicas, microbatches, dtype)
     parameters = model.named_parameters(remove_duplicate=False)
     return {key: parameter.grad for key, parameter in parameters if parameter.grad is not None}
 

@@ -204,6 +204,7 @@ TOLD = """    total = sum(each.detach().double().sum() for each in model.paramet
 """
 
 
+@pytest.mark.sweep
 def test_an_accelerate_export_trains_two_steps_on_gloo(tmp_path: Path) -> None:
     """As replicas: accelerate shards on GPUs alone, which a rehearsal stands for (`rehearsal/test_exports.py`)."""
     found = recipe(dp=2, microbatches=2)

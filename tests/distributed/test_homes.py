@@ -49,7 +49,7 @@ FOUR_RANKS = [
     "cases",
     [
         *some_and_rest("2 ranks", [TWO_RANKS[number] for number in (2, 3, 4, 5, 8)], TWO_RANKS),
-        *some_and_rest("4 ranks", FOUR_RANKS[1:], FOUR_RANKS),
+        *some_and_rest("4 ranks", FOUR_RANKS[:1], FOUR_RANKS),
     ],
 )
 def test_losses_with_homes_equal_one_process(cases: Sequence[tuple[str, Strategy]], tmp_path: Path) -> None:

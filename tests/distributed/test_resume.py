@@ -17,6 +17,7 @@ from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all,
 from tests.distributed.test_zero import UNITS
 from tests.distributed.training import Run
 from tests.forks.client import launch
+from tests.representative import some_and_rest
 
 from trimaran.program.gradients import Compression
 from trimaran.program.strategy import Feeding, Strategy
@@ -101,13 +102,23 @@ CUTS = {
 }
 
 
+# Each kind of state of a checkpoint, and each kind of plan that has its own.
+SOME = [CUTS[2][number] for number in (0, 1, 2, 4, 6, 7, 9, 10, 11, 12, 14, 15, 17)]
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("ranks", [pytest.param(n, marks=[] if n == 2 else pytest.mark.sweep) for n in CUTS])
-def test_the_same_plan_goes_on_bit_for_bit(ranks: int, tmp_path: Path) -> None:
-    cuts = CUTS[ranks]
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        *some_and_rest("2", SOME, CUTS[2]),
+        *(pytest.param(CUTS[ranks], id=str(ranks), marks=pytest.mark.sweep) for ranks in CUTS if ranks != 2),
+    ],
+)
+def test_the_same_plan_goes_on_bit_for_bit(cuts: Sequence[Cut], tmp_path: Path) -> None:
+    ranks = cuts[0].run.strategy.devices
     jobs = [one.run.job for one in cuts]
     by_rank: list[list[Halves]] = launch(
-        cut_all, (cuts, str(tmp_path)), ranks=ranks, captured=jobs, log_dir=tmp_path / "logs", device="cpu"
+        cut_all, (list(cuts), str(tmp_path)), ranks=ranks, captured=jobs, log_dir=tmp_path / "logs", device="cpu"
     )
     for number, one in enumerate(cuts):
         for rank, halves in enumerate(found[number] for found in by_rank):
@@ -238,18 +249,35 @@ class Origin:
     in_memory: dict[str, Any]
 
 
-def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int:
-    """Save each job under each plan, go on under others, drawn, and from there back; how many pairs there were."""
-    by_ranks = {ranks: [run for job in jobs for run in plans(job, ranks)] for ranks in (1, 2, 3, 4)}
-    origins: list[Origin] = []
-    for ranks, runs in by_ranks.items():
+def of_all_ranks(job: str) -> list[Run]:
+    return [run for ranks in (1, 2, 3, 4) for run in plans(job, ranks)]
+
+
+def drawn_pairs(jobs: Sequence[str], number: int, seed: int) -> list[tuple[Run, Run]]:
+    """Two plans of one job each, drawn from all pairs."""
+    pairs = [(one, other) for job in jobs for one in of_all_ranks(job) for other in of_all_ranks(job)]
+    return random.Random(seed).sample(pairs, number)
+
+
+def each_once(job: str, seed: int) -> list[tuple[Run, Run]]:
+    """Every plan of a job in one pair with another one, as drawn."""
+    drawn = of_all_ranks(job)
+    random.Random(seed).shuffle(drawn)
+    return [*zip(drawn[::2], [*drawn[1::2], drawn[0]], strict=False)]
+
+
+def change_plans(pairs: Sequence[tuple[Run, Run]], folder: Path) -> None:
+    """Save a training under a plan, go on under another one, and from there back."""
+    jobs = sorted({one.job for one, _ in pairs})
+    origins: dict[str, Origin] = {}
+    for ranks in (1, 2, 3, 4):
+        runs = [*{one.name: one for one, _ in pairs if one.strategy.devices == ranks}.values()]
+        if not runs:
+            continue
         place = folder / str(ranks)
         made = launch(save_all, (runs, str(place)), ranks=ranks, captured=jobs, log_dir=folder / "logs", device="cpu")
         for number, (run, (state, in_memory)) in enumerate(zip(runs, made[0], strict=True)):
-            origins.append(Origin(folder=place / str(number), run=run, state=state, in_memory=in_memory))
-    drawn = random.Random(seed)
-    pairs = [(one, run) for runs in by_ranks.values() for run in runs for one in origins if one.run.job == run.job]
-    pairs = drawn.sample(pairs, min(most, len(pairs)))
+            origins[run.name] = Origin(folder=place / str(number), run=run, state=state, in_memory=in_memory)
     # One in four from memory.
     there = [
         (
@@ -258,7 +286,7 @@ def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int
                 source=one.in_memory if number % 4 == 3 else str(one.folder), run=run, back=f"{folder}/back/{number}"
             ),
         )
-        for number, (one, run) in enumerate(pairs)
+        for number, (one, run) in enumerate((origins[one.name], run) for one, run in pairs)
     ]
     losses: dict[str, list[float]] = {}
     for (one, change), found in take_changes(there, folder):
@@ -279,7 +307,6 @@ def change_plans(jobs: Sequence[str], most: int, seed: int, folder: Path) -> int
     for (one, change), found in take_changes(back, folder):
         where = f"{one.run.name}, back from {change.source}"
         assert_same(found[0].state, one.state, where)
-    return len(pairs)
 
 
 def take_changes(
@@ -325,13 +352,13 @@ def assert_lost(found: Mapping[str, torch.Tensor], one: Origin, run: Run, where:
 
 @pytest.mark.timeout(240)
 def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
-    assert change_plans(["normed_wide"], 24, 1, tmp_path) == 24
+    change_plans(each_once("normed_wide", 1), tmp_path)
 
 
 @pytest.mark.sweep
 @pytest.mark.timeout(240)
 def test_a_state_is_the_same_under_another_plan_of_memory(tmp_path: Path) -> None:
-    assert change_plans(["large_state"], 16, 1, tmp_path) == 16
+    change_plans(drawn_pairs(["large_state"], 16, 1), tmp_path)
 
 
 @pytest.mark.timeout(120)
@@ -353,7 +380,7 @@ def test_what_one_rank_cannot_save_is_refused_on_all(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(2))
 def test_states_are_the_same_under_many_pairs_of_plans(seed: int, tmp_path: Path) -> None:
-    assert change_plans(["gpt_named", "cnn_fp64", "normed_wide", "large_state"], 80, seed, tmp_path) == 80
+    change_plans(drawn_pairs(["gpt_named", "cnn_fp64", "normed_wide", "large_state"], 80, seed), tmp_path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

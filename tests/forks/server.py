@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import traceback
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,9 @@ def prepare() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     torch.set_num_threads(1)
+    # What ends with this process ends once: hundreds of libraries of operators, else, in each child.
+    for one in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        one.atexit = False
     capture_all(["lstm_fp64"])
 
 

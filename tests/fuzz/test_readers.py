@@ -19,6 +19,8 @@ from tests.fuzz.readers import INTERNAL, READERS, ROOT, seeds_of
 
 from trimaran.base.errors import TrimaranError
 
+pytestmark = pytest.mark.usefixtures("_empty_cache")  # one of the files is a kept network
+
 SOURCE = ROOT / "src"
 
 RAW = {

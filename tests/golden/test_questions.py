@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tests.caches import make_cache
 from tests.golden import five_questions, ten_questions
 from tests.golden.comparison import check, kept
 from tests.golden.ten_questions import AGREEMENT, MEMORY, PREDICTORS, apart
@@ -42,7 +43,7 @@ def _cases(names: Iterable[str]) -> list[object]:
 def test_predictors_of_a_data_parallel_step_and_its_memory_agree(
     name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRIMARAN_CACHE", f"{folder}-cache")  # that of the commands
+    monkeypatch.setenv("TRIMARAN_CACHE", make_cache(Path(f"{folder}-cache")))  # that of the commands
     said = {who: predict(ten_questions.QUESTIONS[name], folder) for who, predict in PREDICTORS.items()}
     assert apart(said) <= AGREEMENT, said
     memory = {
@@ -70,7 +71,7 @@ def test_answers_about_the_memory_of_one_device_agree(network: str, cluster: str
 
 @pytest.mark.parametrize("name", _cases(five_questions.QUESTIONS))
 def test_answers_about_a_strategy_agree(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRIMARAN_CACHE", f"{folder}-cache")
+    monkeypatch.setenv("TRIMARAN_CACHE", make_cache(Path(f"{folder}-cache")))
     said = {who: ask(five_questions.QUESTIONS[name], folder) for who, ask in five_questions.ASKERS.items()}
     assert sum(seconds is not None for seconds in said.values()) >= 2, said
     assert apart(said) <= AGREEMENT, said

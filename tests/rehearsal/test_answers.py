@@ -83,7 +83,7 @@ SCRIPTS = {
                 pass
         """
     ),
-    "never ends": Script("while True: pass", options={"limit": 6.0}),
+    "never ends": Script("import time\nwhile True: time.sleep(0.1)", options={"limit": 6.0}),
     "prints megabytes": Script("for _ in range(100): print('x' * 99999)\n" + textwrap.dedent(TRAINS.format(steps=1))),
     "writes": Script(
         "import os\nos.makedirs('checkpoints/first')\nos.makedirs('logs')\nopen('logs/own.txt', 'w').write('mine')\n"

@@ -29,7 +29,7 @@ from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
 from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
 from trimaran.graph.held_state import HOOKS_STEP, HeldState, refers_to
-from trimaran.graph.randomness import host_states, preserved_randomness
+from trimaran.graph.randomness import find_moved, host_states, preserved_randomness
 from trimaran.graph.user_model import quiet
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -521,13 +521,13 @@ def try_steps(
             group["lr"] = 1e-2
     held = _options(optimizer)
     options = tuple(held.get(id(parameter)) for _, parameter in named)
-    before, values = _random_states(starts), []
+    before, on_gpus, values = host_states(), _gpu_states(starts), []
     for step in gradients:
         for (_, parameter), gradient in zip(named, step, strict=True):
             parameter.grad = gradient.clone()
         _ = optimizer.step() if closure is None else optimizer.step(closure)
         values.append(tuple(parameter.detach().clone() for _, parameter in named))
-    drew = any(not same(*pair) for pair in zip(before, _random_states(starts), strict=True))
+    drew = bool(find_moved(before)) or not same(on_gpus, _gpu_states(starts))
     return Trial(values=tuple(values), options=options, drew=drew)
 
 
@@ -861,10 +861,9 @@ def _runs_with_closure(job: Job, starts: Named, gradients: Sequence[Sequence[tor
     return True
 
 
-def _random_states(tensors: Named) -> list[Any]:
+def _gpu_states(tensors: Named) -> list[torch.Tensor]:
     devices = {tensor.device for _, tensor in tensors if tensor.is_cuda}
-    gpus = [torch.cuda.get_rng_state(device) for device in sorted(devices, key=str)]
-    return [host_states(), *gpus]
+    return [torch.cuda.get_rng_state(device) for device in sorted(devices, key=str)]
 
 
 def _required(function: Callable[..., Any]) -> list[str]:

@@ -45,7 +45,7 @@ def make():
 
 
 @pytest.fixture(autouse=True)
-def _empty_memory() -> None:
+def _empty_memory(_empty_cache: None) -> None:
     """Each test begins as a process does."""
     for cached in (making._at, making._form, making._tracer):
         cached.cache_clear()
