@@ -272,6 +272,16 @@ def test_only_ranks_that_take_part_share_cards() -> None:
     assert placed(all_ranks, degrees)(*question) == few(*question) < all_ranks(*question)
 
 
+def test_prices_of_as_many_ranks_are_found_once_whoever_asks() -> None:
+    machine = find_machine("dgx-h100:3@ethernet-25g")
+    many = machine_exchange(machine, ranks=20, year=2024.0)
+    few = many.placed(Degrees(tp=5, dp=2))
+    assert many.of_ranks(24).placed(Degrees(tp=2, dp=5)) is few
+    assert few.of_ranks(20) is many
+    with raises("analytical.bad-devices", ranks=25):
+        many.placed(Degrees(dp=25))
+
+
 def test_stages_that_are_nearest_send_inside_nodes_and_replicas_pay_for_it() -> None:
     machine = find_machine("dgx-h100:16@8 ib-ndr")
     exchange = machine_exchange(machine, ranks=128, year=2024.0)

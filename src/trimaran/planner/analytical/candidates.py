@@ -261,12 +261,12 @@ class AnalyticalModel:
     def _exchange(self) -> MachineExchange:
         """Prices collectives."""
         problem = self.problem
-        key = id(problem.machine), problem.devices, problem.program.year
+        key = id(problem.machine), problem.program.year
         if key not in _EXCHANGES:
             if len(_EXCHANGES) >= _MOST_EXCHANGES:
                 _EXCHANGES.clear()
             _EXCHANGES[key] = machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
-        return _EXCHANGES[key]
+        return _EXCHANGES[key].of_ranks(problem.devices)
 
     def traffic(self, strategy: Strategy) -> tuple[RankTraffic, ...]:
         """Which ranks' messages cross nodes, by kind of rank."""
@@ -406,10 +406,10 @@ class AnalyticalModel:
         )
 
 
-_EXCHANGES: dict[tuple[int, int, float], MachineExchange] = {}
-"""Prices of collectives that are known, which searches of other batches ask for too: by machine, devices and year."""
+_EXCHANGES: dict[tuple[int, float], MachineExchange] = {}
+"""Prices of collectives that are known, which searches of other batches ask for too: by machine and year."""
 
-_MOST_EXCHANGES = 256
+_MOST_EXCHANGES = 16
 
 _ALONE: dict[tuple[Any, ...], tuple[tuple[TransformerShape, Program, Machine], float]] = {}
 """Bounds that are known, with what their keys name by identity."""
@@ -441,7 +441,8 @@ def _least_alone(
         id(problem.shape),
         id(problem.program),
         id(problem.machine),
-        exchange and (exchange.ranks, strategy.tensor_overlap, strategy.rank_order),
+        # How many ranks there are besides those that are looked at changes nothing.
+        exchange and (strategy.tensor_overlap, strategy.rank_order),
         (strategy.tp, strategy.cp, strategy.sequence_parallel, strategy.microbatch),
         choice,
         on,

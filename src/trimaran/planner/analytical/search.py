@@ -240,18 +240,22 @@ class _Timed(NamedTuple):
     is_last: bool
 
 
+_Levels = tuple[Strategy, frozenset[ZeroStage], float]
+"""A strategy of a group, levels with which it needs too much memory, and the work to look at them [s]."""
+
+
 class _Group(NamedTuple):
     """Strategies with the same degrees, microbatch and recomputation.
 
     Attributes:
         whole: what the groups of a box have in common
         choice: of the group
-        is_delayed: its bound counts what must be recomputed for it to fit
+        known: of one whose bound counts what must be recomputed for it to fit: what was found of its levels of ZeRO
     """
 
     whole: Strategy
     choice: Choice
-    is_delayed: bool = False
+    known: _Levels | None = None
 
 
 _Node = tuple[float, int, Box | _Group | _Timed]
@@ -289,9 +293,10 @@ class _Hunt:
     _beyond: int = 0
     _slower: int = 0
     _hopeless: dict[Strategy, frozenset[ZeroStage]] = field(default_factory=dict)
-    _last: tuple[Strategy, frozenset[ZeroStage], float] | None = None
+    _last: _Levels | None = None
     _least: Least | None = None
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
+    _choices: dict[tuple[int, ...], tuple[Choice, ...]] = field(default_factory=dict)
 
     def model(self, devices: int) -> AnalyticalModel:
         """Prices strategies on a number of devices."""
@@ -324,7 +329,10 @@ class _Hunt:
         """The groups of a box with a microbatch with their bounds, as far as they may matter."""
         model, most_s = self.model(box.devices), self.ratio * self.best_s
         whole, beyond = box.whole(model.problem), None
-        for choice in box.choices(model.problem):
+        ranks = box.tp, box.cp, box.dp
+        if ranks not in self._choices:
+            self._choices[ranks] = tuple(box.choices(model.problem))
+        for choice in self._choices[ranks]:
             self._spend(BOUNDED_S)
             # What is recomputed comes on top of the same without, which comes first.
             bound_s = math.inf if choice[:3] == beyond else max(box.bound_s, model.bound_alone(whole, choice))
@@ -343,11 +351,12 @@ class _Hunt:
             return self.groups(what) if what.microbatch else self.tiles(what.pinned(self.problem), least_s=bound_s)
         if isinstance(what, _Timed):
             return self._tried(what, devices)
-        model, group = self.model(devices), what.choice.of(what.whole)
-        if not what.is_delayed and bound_s <= self.best_s and not self._is_hopeless(model, group):
+        model, group = self.model(devices), what.known[0] if what.known else what.choice.of(what.whole)
+        self._last = what.known
+        if not what.known and bound_s <= self.best_s and not self._is_hopeless(model, group):
             later_s = self._delayed(model, what, group, bound_s)
             if later_s > bound_s:
-                return [(later_s, devices, what._replace(is_delayed=True))]
+                return [(later_s, devices, what._replace(known=self._last))]
         hopeless = self._hopeless_levels(model, group)
         found = self._timed(families(model.problem, group, without=hopeless), bound_s, devices)
         if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:

@@ -706,7 +706,7 @@ def _kept_activations(
     of_chunk = [sum(count * of_kind[kind].kept for kind, count in counted.items()) for counted in kinds]
     tokens, stream = tokens_of_rank(shape, degrees), stream_bytes(shape, degrees, keeping.element_bytes)
     of_chunk[-1] += 4 * predicted * stream
-    kept = sum(of_chunk[chunk] for chunk in passes)
+    kept = sum(map(of_chunk.__getitem__, passes))
     if keeping.dense_mask:
         kept += tokens * shape.sequence * min(degrees.pp, degrees.microbatches)
     if first:

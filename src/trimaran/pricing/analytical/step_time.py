@@ -816,6 +816,7 @@ class MachineExchange:
         self._known: dict[tuple[str, float, int, int], float] = {}
         self._crossings: dict[tuple[str, int, int], frozenset[Crossing]] = {}
         self._placed: dict[tuple[object, ...], MachineExchange] = {}
+        self._usual: dict[int, MachineExchange] = {} if len(devices) else {ranks: self}
 
     def __call__(self, op: str, nbytes: float, members: int, near: int) -> float:
         """Time [s] of the slowest group, by the name of the collective, its bytes, members and distance in ranks."""
@@ -845,6 +846,8 @@ class MachineExchange:
 
     def placed(self, degrees: Degrees) -> "MachineExchange":
         """The same for ranks that have the devices in the order of these degrees."""
+        if degrees.rank_order == RANK_ORDER and not len(self._devices):
+            return self.of_ranks(degrees.devices)
         key = (degrees.tp, degrees.cp, degrees.dp, degrees.pp, degrees.rank_order)
         if key not in self._placed:
             order = devices_of_ranks(degrees)
@@ -856,6 +859,15 @@ class MachineExchange:
                 self if natural else MachineExchange(self.machine, ranks=degrees.devices, year=self.year, devices=order)
             )
         return self._placed[key]
+
+    def of_ranks(self, ranks: int) -> "MachineExchange":
+        """The same for another number of ranks, node by node; there is one for each number."""
+        if ranks not in self._usual:
+            if ranks > self.machine.devices:
+                _check_devices(self.machine, ranks, range(self.machine.devices))
+            other = MachineExchange(self.machine, ranks=ranks, year=self.year)
+            self._usual[ranks], other._usual = other, self._usual
+        return self._usual[ranks]
 
 
 def machine_exchange(machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> MachineExchange:

@@ -114,11 +114,11 @@ def test_a_batch_that_does_not_divide_names_those_near_by_that_do() -> None:
 
 
 def test_where_ranks_of_experts_do_not_divide_the_nodes_batches_of_a_node_fewer_are_named() -> None:
-    """On 17 nodes 32 experts have 8 ranks at most, on 16 nodes 32; 544 samples have no 128 or 16 · 3 equal shares.
+    """On 17 nodes 64 experts have 8 ranks at most, on 16 nodes 64; 544 samples have no 128 or 16 · 3 equal shares.
 
     Larger groups of microbatches make up for most of it.
     """
-    experts = builders.experts(count=32, active=8, ffn=5120)
+    experts = builders.experts(count=64, active=8, ffn=5120)
     shape = builders.transformer_shape(
         layers=48, hidden=2560, heads=40, kv_heads=40, head_size=64, ffn=5120, sequence=2048, experts=experts
     )
