@@ -182,3 +182,71 @@ def moving_teacher() -> Job:
         return functional.cross_entropy(output[0], target) + (output[0] - output[1]).square().mean()
 
     return job(Taught, loss)
+
+
+def half(output: Tensor, target: Tensor) -> Tensor:
+    """The mean of the larger half of a batch."""
+    each = functional.cross_entropy(output, target, reduction="none")
+    return each.topk(max(1, len(each) // 2)).values.mean()
+
+
+@beside("a callback sets a text, by which the loss takes the hardest samples")
+def phase_by_callback() -> Job:
+    held = {"phase": "warm"}
+
+    def step(session: Any, step: int, found: dict[str, float]) -> None:
+        held["phase"] = "hard" if step >= 1 else "warm"
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) if held["phase"] == "warm" else half(output, target)
+
+    return job(mlp, loss, on_step=step)
+
+
+@beside("a callback puts another function in the place of the loss")
+def loss_by_callback() -> Job:
+    held = {"loss": functional.cross_entropy}
+
+    def step(session: Any, step: int, found: dict[str, float]) -> None:
+        held["loss"] = half
+
+    return job(mlp, lambda output, target: held["loss"](output, target), on_step=step)
+
+
+@beside("a callback appends a term to the loss")
+def term_by_callback() -> Job:
+    terms: list[Any] = [functional.cross_entropy]
+
+    def step(session: Any, step: int, found: dict[str, float]) -> None:
+        if step == 1:
+            terms.append(lambda output, target: (output.mean(0) - 0.1).square().sum())
+
+    return job(mlp, lambda output, target: sum(term(output, target) for term in terms), on_step=step)
+
+
+@beside("a callback sets the weights of classes, which are all one at first")
+def classes_by_callback() -> Job:
+    loss = nn.CrossEntropyLoss(weight=torch.ones(CLASSES, dtype=torch.float64))
+
+    def step(session: Any, step: int, found: dict[str, float]) -> None:
+        loss.weight = torch.linspace(1, 2, CLASSES, dtype=torch.float64)
+
+    return job(mlp, loss, on_step=step)
+
+
+class Centered(nn.Module):
+    """Puts another tensor in the place of its center in each call (DINO)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(CLASSES))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        chance = ((output.detach() - self.center) / 0.5).softmax(1)
+        self.center = self.center * 0.9 + output.detach().mean(0) * 0.1
+        return functional.cross_entropy(output, target) - (chance * output.log_softmax(1)).sum(1).mean()
+
+
+@beside("a loss that centers what it compares, by another buffer each time")
+def centered_loss() -> Job:
+    return job(mlp, Centered())

@@ -153,6 +153,13 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "two_samples": ("dp2", "equal"),
     # Costs of the loss were counted on outputs that nothing connects.
     "feature_penalty": ("m2", "equal"),
+    # Callbacks brought in a term over the batch, by what is no number.
+    "phase_by_callback": ("m2", "refused"),
+    "loss_by_callback": ("dp3", "refused"),
+    "term_by_callback": ("dp3", "refused"),
+    "classes_by_callback": ("m2", "refused"),
+    # The capture left a tensor without content in the place of a buffer.
+    "centered_loss": ("one", "equal"),
     # At first it moves nowhere.
     "moving_teacher": ("m2", "refused"),
 }

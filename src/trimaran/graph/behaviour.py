@@ -201,7 +201,7 @@ class Behaviour:
         updates_by: what the optimizer or the schedule can read of what a forward, the loss or a backward leaves by them
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
-        later: number that later steps or callbacks may change, and what it is where parts no longer add up; empty: none
+        later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing
         later_apart: then replicas with a part each do not either, not only microbatches one after the other
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the job, with the first parameter of each

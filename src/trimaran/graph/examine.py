@@ -36,6 +36,7 @@ import re
 import sys
 import textwrap
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
@@ -79,6 +80,7 @@ from trimaran.graph.gradient_hooks import gradient_hooks
 from trimaran.graph.held_state import (
     ADDS_GROUPS,
     AVERAGES,
+    CHANGES_LISTS,
     ENTROPY,
     HeldState,
     HostGenerator,
@@ -170,6 +172,12 @@ FULL_SECONDS = 2.0
 
 LATER_SECONDS = 2.0
 """After this no further value that later steps may have is tried [s of this process]."""
+
+MOST_TEXTS = 8
+"""Texts of callbacks that are tried in the place of another."""
+
+MOST_MOVED = 4096
+"""Elements of a tensor that callbacks may set, of which others are tried."""
 
 UNLIKELY = 1e-3
 """Chance in a training at which what may happen is not waited for."""
@@ -615,7 +623,7 @@ class _Examination:
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
         self._failing += self._emptied(found.batches)
-        found = replace(found, **self._later(splits[0], reduction, weight, tolerance, apart, in_turn))
+        found = replace(found, **self._later(splits, reduction, weight, tolerance, apart, in_turn))
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
@@ -656,35 +664,78 @@ class _Examination:
         )  # fmt: skip
 
     def _later(
-        self, split: _Split, reduction: Reduction, weight: Weight | None, tolerance: float, apart: float, in_turn: float
+        self,
+        every: Sequence[_Split],
+        reduction: Reduction,
+        weight: Weight | None,
+        tolerance: float,
+        apart: float,
+        in_turn: float,
     ) -> dict[str, Any]:
         """Whether parts add up also where numbers are others that later steps, or callbacks, may change.
 
         A term of the loss may begin after a warm-up that the loss counts, or that a callback ends.
         """
-        if reduction in ("batch", "gathers", "unknown") or apart > tolerance or len(split.parts) < 2:
+        if reduction in ("batch", "gathers", "unknown") or apart > tolerance or len(every[0].parts) < 2:
             return {}
         splits = in_turn <= tolerance
         found: dict[str, Any] = {}
         started_s = time.process_time()
+        if changing := self._changing_list():
+            return {"later": f"{changing} has other entries", "later_apart": True}
         for one in self._settable():
-            for other in _others_than(one.value, counted=one.path in self._carried):
+            for other in self._others_than(one):
                 if time.process_time() - started_s > LATER_SECONDS:
                     return found
-                apart, in_turn = self._difference_with(functools.partial(one.put, other), split, reduction, weight)
+                apart, in_turn = self._difference_with(functools.partial(one.put, other), every, reduction, weight)
                 if apart > tolerance or (splits and in_turn > tolerance):
-                    found = {"later": f"{one.path} is {other!r}", "later_apart": apart > tolerance}
+                    shown = "another" if isinstance(other, Tensor) else getattr(other, "__name__", repr(other))
+                    found = {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
                 if apart > tolerance:
                     return found
         return found
 
     def _settable(self) -> Iterator[Settable]:
-        """Numbers that a step takes over from the one before it, or whose names the code of callbacks sets."""
-        held, written = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks.written
-        yield from held.settable(lambda path, name: path in self._carried or name in written)
-        for name, one in self._work.named_buffers():
-            if one.numel() == 1 and not one.is_complex() and name.rpartition(".")[2] in self._callbacks.read:
+        """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""
+        held, names = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks
+        yield from held.settable(lambda path, name: path in self._carried or name in names.written)
+        yield from held.settable(lambda path, name: name in names.written, (str, types.FunctionType))
+        either = names.written | names.read
+        yield from held.settable(lambda path, name: name in either and path not in self._carried, (Tensor,))
+        of_loss = {f"{OF_LOSS}{name}": one for part in modules_of(self._job.loss) for name, one in part.named_buffers()}
+        for name, one in (*self._work.named_buffers(), *of_loss.items()):
+            if name.rpartition(".")[2] not in either or one.is_complex():
+                continue
+            if one.numel() == 1:
                 yield Settable(path=f"the buffer {name}", value=one.item(), get=one.item, put=one.fill_)
+            else:
+                yield Settable(path=f"the buffer {name}", value=one, get=one.clone, put=one.copy_)
+
+    def _others_than(self, one: Settable) -> Sequence[Any]:
+        """Values that may be in the place of one in later steps: numbers, and what the code of callbacks has."""
+        if isinstance(one.value, str):
+            texts = (ast.literal_eval(name)[0] for name in self._callbacks.read if name[:2] in ("['", '["'))
+            return [text for text in sorted(texts) if text != one.value][:MOST_TEXTS]
+        if isinstance(one.value, types.FunctionType):
+            callbacks = HeldState({"on_step": self._job.on_step, "on_epoch": self._job.on_epoch}, undoable=False)
+            found = callbacks.settable(lambda path, name: True, (types.FunctionType,))
+            return [other.value for other in found if other.value is not one.value]
+        if isinstance(one.value, Tensor):
+            few = one.value.is_floating_point() and one.value.numel() <= MOST_MOVED
+            generator = torch.Generator().manual_seed(self._job.seed)
+            factor = 0.5 + torch.rand(one.value.shape, generator=generator, dtype=torch.float64) if few else None
+            return [] if factor is None else [one.value * factor.to(one.value)]
+        return _others_than(one.value, counted=one.path in self._carried)
+
+    def _changing_list(self) -> str:
+        """A list of functions that the forward or the loss holds, and that the code of callbacks names and changes."""
+        read = self._callbacks.read
+        if read.isdisjoint(CHANGES_LISTS):
+            return ""
+        held = HeldState(_holders(self._job, self._work), undoable=False)
+        inside = held.settable(lambda path, name: path.partition(" of ")[0].endswith("]"), (types.FunctionType,))
+        lists = (_holder(one.path) + one.path[one.path.rindex("]") + 1 :] for one in inside)
+        return next((one for one in lists if leaf_of(one) in read), "")
 
     @functools.cached_property
     def _callbacks(self) -> Names:
@@ -706,7 +757,7 @@ class _Examination:
         return tuple(left), f"sets {place} and reads {by_part[0]}" if place else ""
 
     def _difference_with(
-        self, put: Callable[[], object], like: _Split, reduction: Reduction, weight: Weight | None
+        self, put: Callable[[], object], every: Sequence[_Split], reduction: Reduction, weight: Weight | None
     ) -> tuple[float, float]:
         """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said."""
         held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
@@ -717,10 +768,14 @@ class _Examination:
             self._held_state = HeldState(_holders(self._job, self._work))
             self._held_before = self._held_state.values()
             self._initial = [one.detach().clone() for one in self._buffers.values()]
-            split = self._run(like.whole, like.parts, like.sizes)
-            if not math.isfinite(split.run.value) or len(split.parts) < 2:
-                return 0.0, 0.0
-            _, apart, in_turn = self._differences([split], reduction, weight, None)
+            runs: list[_Split] = []
+            for like in every:
+                runs.append(self._run(like.whole, like.parts, like.sizes))
+                # What is selected of a batch may by chance be what is selected of its parts.
+                if not self.selects:
+                    break
+            runs = [one for one in runs if math.isfinite(one.run.value) and len(one.parts) > 1]
+            _, apart, in_turn = self._differences(runs, reduction, weight, None) if runs else (0.0, 0.0, 0.0)
         except Exception:  # noqa: BLE001 the user's, with a value that may never be there
             return 0.0, 0.0
         finally:

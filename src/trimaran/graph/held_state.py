@@ -62,7 +62,7 @@ _Entry = tuple[str, Any, _Place | None]
 
 @dataclass(frozen=True, slots=True)
 class Settable:
-    """A number that is held.
+    """A number, text, tensor or function that is held.
 
     Attributes:
         path: as of `HeldState.values`
@@ -72,7 +72,7 @@ class Settable:
     """
 
     path: str
-    value: bool | int | float
+    value: Any
     get: Callable[[], Any]
     put: Callable[[Any], object]
 
@@ -128,14 +128,17 @@ class HeldState:
             pass
         return not mine.isdisjoint(others)
 
-    def settable(self, wanted: Callable[[str, str], bool]) -> "Iterator[Settable]":
-        """The numbers that are held, and can be set.
+    def settable(
+        self, wanted: Callable[[str, str], bool], kinds: tuple[type, ...] = (bool, int, float)
+    ) -> "Iterator[Settable]":
+        """The numbers, or others, that are held, and can be set.
 
         Args:
             wanted: whether one is, by its path as of `values` and the name or the key that it has in its holder
+            kinds: of values, of texts, tensors and functions
         """
-        for path, value, place in list(self._walk(None)):
-            if place is not None and isinstance(value, bool | int | float) and wanted(path, leaf_of(path)):
+        for path, value, place in list(self._walk(None, parts=True)):
+            if place is not None and isinstance(value, kinds) and wanted(path, leaf_of(path)):
                 yield Settable(
                     path=path, value=value, get=functools.partial(_get, *place), put=functools.partial(_put, *place)
                 )
@@ -151,7 +154,7 @@ class HeldState:
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value, place in _values_of(root, "", 0, met, undo):
-                if parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator):
+                if parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator | types.FunctionType):
                     called = f"{path} of {name}" if path else name
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
@@ -317,6 +320,7 @@ ENTROPY = frozenset(
     ("SystemRandom", "default_rng", "monotonic", "perf_counter", "randbelow", "seed", "time", "token_bytes", "urandom")
 )
 """By which code may draw what no seed repeats."""
+CHANGES_LISTS = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
 HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
@@ -418,6 +422,9 @@ def _values_of(
     if isinstance(value, _PLAIN):
         yield path, value, place
         return
+    if isinstance(value, types.FunctionType):
+        # It may lie in several places.
+        yield path, value, place
     if depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
         return
     met.add(id(value))
@@ -427,7 +434,7 @@ def _values_of(
     if isinstance(value, Tensor | numpy.ndarray):
         if undo is not None and _is_small(value):
             _keep_array(value, undo)
-        yield path, value, None
+        yield path, value, place
         return
     if isinstance(value, HostGenerator):
         if undo is not None:
@@ -466,6 +473,9 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
         own = {name: one for name, one in vars(value).items() if name not in _OF_MODULES}
         if undo is not None:
             undo.append(functools.partial(_set_attributes, value, own))
+            # A forward may put another tensor in the place of a buffer, and a trace one without content.
+            if not isinstance(value, torch.jit.ScriptModule):
+                undo.append(functools.partial(_refill, value._buffers, dict(value._buffers)))
         yield from ((f"{dotted}{name}", one, (vars(value), name)) for name, one in own.items())
         # That of a scripted module is not on its class.
         forward = getattr(type(value), "forward", None)

@@ -308,7 +308,7 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         return
     if seen.later and (microbatches or (replicas and seen.later_apart)):
         yield (
-            "a later step, or a callback, may change a number that the forward or the loss reads, and where "
+            "a later step, or a callback, may change what the forward or the loss reads, and where "
             f"{seen.later} the loss of a batch is not made of the losses of its parts: write that term for each "
             "sample, or use one device without microbatches"
         )

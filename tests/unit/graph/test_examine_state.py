@@ -1138,6 +1138,64 @@ def test_a_term_that_a_callback_brings_in_is_looked_at(callback: Callable[..., N
     assert objection(seen, Strategy()) is None
 
 
+def over_the_batch(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target) + output.var(0).mean()
+
+
+@pytest.mark.parametrize("later", [over_the_batch, functional.cross_entropy])
+@pytest.mark.parametrize("kept", ["text", "function", "list"])
+def test_what_is_no_number_is_looked_at_as_callbacks_set_it(kept: str, later: Callable[..., Tensor]) -> None:
+    held: dict[str, Any] = {"phase": "first", "loss": functional.cross_entropy}
+    terms = [functional.cross_entropy]
+
+    def set_text(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        held["phase"] = "second"
+
+    def set_function(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        held["loss"] = later
+
+    def add_entry(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        terms.append(later)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        term: Tensor = sum(term(output, target) for term in terms) + held["loss"](output, target)
+        return term if held["phase"] == "first" else term + later(output, target)
+
+    seen = look(make_job(loss=loss, on_epoch={"text": set_text, "function": set_function, "list": add_entry}[kept]))
+    assert held == {"phase": "first", "loss": functional.cross_entropy}
+    # Of a list nobody knows what is appended to it.
+    assert (seen.later != "") == (later is over_the_batch or kept == "list")
+
+
+def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
+
+    def weigh(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        loss.weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+    seen = look(make_job(loss=loss, on_epoch=weigh))
+    assert seen.later == "the buffer loss.weight is another"
+    assert torch.equal(loss.weight, torch.ones(3, dtype=torch.float64))
+
+
+class Centering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.zeros(3, dtype=torch.float64))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output - self.center, target)
+        self.center = self.center * 0.9 + output.detach().mean(0) * 0.1
+        return value
+
+
+def test_a_buffer_in_whose_place_the_loss_puts_another_is_put_back() -> None:
+    loss = Centering()
+    assert "the buffer loss.center" in (objection(look(make_job(loss=loss)), Strategy(dp=2)) or "")
+    assert type(loss.center) is Tensor
+    assert torch.equal(loss.center, torch.zeros(3, dtype=torch.float64))
+
+
 def test_a_term_that_the_loss_brings_in_after_some_calls_is_looked_at() -> None:
     calls = [0]
 

@@ -5,6 +5,8 @@ that their attributes, and what else their forwards refer to, had at capture. Wh
 object of settings, between two steps changes nothing in it.
 """
 
+import enum
+import types
 from collections.abc import Collection
 
 from torch import nn
@@ -32,8 +34,9 @@ class Constants:
         self._before = self._values()
 
     def settable(self, names: Collection[str]) -> tuple[str, ...]:
-        """Those that are numbers, and have one of some names."""
-        return tuple(one.path for one in self._held.settable(lambda path, name: name in names))
+        """Those that are numbers, texts or functions, and have one of some names."""
+        kinds = (bool, int, float, str, enum.Enum, types.FunctionType)
+        return tuple(one.path for one in self._held.settable(lambda path, name: name in names, kinds))
 
     def changed(self) -> list[str]:
         """Those that are others now."""
