@@ -313,14 +313,14 @@ class Analytical(CatalogBackend):
                 if cell_of.setdefault((cell.batch, one.strategy), cell) is cell:
                     yield contender_of(one, cell.batch)
 
-        def settle(contender: Contender) -> tuple[Planned, Contender]:
+        def plan_chosen(contender: Contender) -> Planned:
             chosen: AnalyticalCandidate = contender.origin
             problem, found = searches[cell_of[contender.global_batch, chosen.strategy]]
             others = tuple(one for one in found.candidates if one.strategy != chosen.strategy)
             found = dataclasses.replace(found, chosen=chosen, candidates=(chosen, *others))
-            return self._planned(problem, found), contender
+            return self._planned(problem, found)
 
-        found = compare_each(cells, plan_cell, settle)
+        found = compare_each(cells, plan_cell, plan_chosen)
         return dataclasses.replace(found, is_complete=all(one.is_complete for _, one in searches.values()))
 
     def problem(self, cell: Cell, time_limit_s: float | None) -> AnalyticalProblem:

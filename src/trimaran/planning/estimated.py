@@ -327,14 +327,14 @@ class Estimated(CatalogBackend):
         )
         found = search_grid(grid)
 
-        def settle(contender: Contender) -> tuple[Planned, Contender]:
+        def plan_chosen(contender: Contender) -> Planned:
             batch = contender.global_batch
             problem, search = problems[batch], _search_at(grid, found, batch, contender.origin)
-            return self._planned(problem, search, problem.graph.notes), contender
+            return self._planned(problem, search, problem.graph.notes)
 
         return Compared(
             contenders=found.contenders,
-            settle=settle,
+            plan_of=plan_chosen,
             left_out=tuple((batch, _why(found, batch)) for batch in batches if batch not in found.candidates),
             is_complete=found.is_complete,
         )

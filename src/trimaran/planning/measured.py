@@ -105,11 +105,11 @@ class Measured:
             found = plans[cell.batch].simulated.search
             return [contender_of(one, cell.batch) for one in (found.candidates if found else ())]
 
-        def settle(contender: Contender) -> tuple[Planned, Contender]:
+        def plan_chosen(contender: Contender) -> Planned:
             found = replace(plans[contender.global_batch], source=self.source, request=self.request)
-            return _with_chosen(found, contender.origin), contender
+            return _with_chosen(found, contender.origin)
 
-        return compare_each([Cell(batch=batch, devices=self.devices) for batch in batches], plan_cell, settle)
+        return compare_each([Cell(batch=batch, devices=self.devices) for batch in batches], plan_cell, plan_chosen)
 
 
 def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, progress: Progress) -> Planned:

@@ -287,27 +287,19 @@ def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Plan
     batches, too_large = batches_within(wanted, known)
     found = backend.compare(batches, known, goal)
 
-    def choose(contenders: Sequence[Contender], chosen: Contender | None = None) -> Outlook:
-        return conclude(
-            contenders,
-            asked=goal,
-            known=known,
-            request=request.target,
-            batches=batches,
-            left_out=[*too_large, *found.left_out],
-            price=backend.price,
-            node_devices=backend.node_devices,
-            is_complete=found.is_complete,
-            chosen=chosen,
-            runs=runs_of(backend, known),
-        )
-
-    outlook = choose(found.contenders)
-    before = outlook.chosen.contender
-    planned, chosen = found.settle(before)
-    if chosen is not before:
-        outlook = choose([*found.contenders, chosen], chosen)
-    return _with_outlook(planned, outlook)
+    outlook = conclude(
+        found.contenders,
+        asked=goal,
+        known=known,
+        request=request.target,
+        batches=batches,
+        left_out=[*too_large, *found.left_out],
+        price=backend.price,
+        node_devices=backend.node_devices,
+        is_complete=found.is_complete,
+        runs=runs_of(backend, known),
+    )
+    return _with_outlook(found.plan_of(outlook.chosen.contender), outlook)
 
 
 def _as_planned(backend: Backend, goal: Goal, known: Known) -> Planned:

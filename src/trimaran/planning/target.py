@@ -468,13 +468,13 @@ class Compared:
 
     Attributes:
         contenders: strategies at batches
-        settle: gives the plan of one of them, and the contender that it is: the same, or a better one at its batch
+        plan_of: the plan of one of them
         left_out: batches at which nothing fits, with the reason
         is_complete: the time of the search did not run out
     """
 
     contenders: tuple[Contender, ...]
-    settle: Callable[[Contender], tuple[Planned, Contender]]
+    plan_of: Callable[[Contender], Planned]
     left_out: tuple[tuple[int, str], ...] = ()
     is_complete: bool = True
 
@@ -482,14 +482,14 @@ class Compared:
 def compare_each(
     cells: Sequence[Cell],
     plan_cell: Callable[[Cell], Iterable[Contender]],
-    settle: Callable[[Contender], tuple[Planned, Contender]],
+    plan_of: Callable[[Contender], Planned],
 ) -> Compared:
     """Search each cell by itself.
 
     Args:
         cells: of the search
         plan_cell: gives the strategies of one; raises `InfeasibleError` where nothing fits
-        settle: as in `Compared`
+        plan_of: as in `Compared`
     """
     contenders: list[Contender] = []
     reasons: dict[int, str] = {}
@@ -500,7 +500,7 @@ def compare_each(
             reasons.setdefault(cell.batch, error.message)
     fitting = {contender.global_batch for contender in contenders}
     left_out = tuple((batch, reason) for batch, reason in reasons.items() if batch not in fitting)
-    return Compared(contenders=tuple(contenders), settle=settle, left_out=left_out)
+    return Compared(contenders=tuple(contenders), plan_of=plan_of, left_out=left_out)
 
 
 HEADROOM = 1.5
