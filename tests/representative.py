@@ -22,6 +22,25 @@ def some_and_rest(name: str, some: Sequence[Any], every: Sequence[Any], *before:
     ]
 
 
+def few_and_many(
+    name: str, some: Sequence[Any], every: Sequence[Any], steps: tuple[int, int], *before: Any
+) -> list[Any]:
+    """Parameters of a test that trains examples for some steps: the chosen ones for few, in long sweeps all for many.
+
+    Args:
+        name: of the parameters
+        some: what represents all
+        every: all of them
+        steps: few, and many
+        before: parameters before the list
+    """
+    few, many = steps
+    return [
+        pytest.param(*before, list(some), few, id=name),
+        pytest.param(*before, list(every), many, id=f"{name}, all", marks=pytest.mark.sweep),
+    ]
+
+
 def dealt(examples: Sequence[Any], number: int, hands: int) -> list[Any]:
     """Every so manieth example, from one of them on: so many hands have all."""
     return list(examples[number % hands :: hands])

@@ -64,9 +64,9 @@ LONG = {
     "--link 200Mb/s": "measures on ranks",
     "--devices 2 --allow placement": "solves for a placement",
     "trimaran memory config.json": "plans the memory of a large step",
-    "plan resnet50 --cluster": "searches among many strategies; tests/golden keeps answers to the same questions",
-    "scale inception_v3": "traces a large network for each batch; tests/golden keeps the answer for others",
-    "256,512": "plans for several numbers of devices; tests/golden keeps the answer for one",
+    "resnet50 --cluster dgx-a100:8": "searches among many strategies, as others here that take less",
+    "scale inception_v3": "traces a large network for each batch; test_scale.py asks the same of a small one",
+    "256,512,1024": "plans for several numbers of devices, as another one here that takes less",
     "rehearse --world 1024": "runs the script, again and again",
     "torchrun --nproc-per-node": "starts ranks",
 }

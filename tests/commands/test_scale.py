@@ -70,6 +70,18 @@ def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
+def test_each_method_and_batch_has_its_table_and_the_fastest_is_named(tmp_path: Path) -> None:
+    asked = ("--devices", "1,2,4,8", "--local-batch", "16,32,64", "--sync", "kvstore,nccl")
+    done = trimaran("scale", "lenet", "--cluster", "dgx1-v100", *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert [line for line in lines if line.endswith(" a device") and "batch" in line] == [
+        f"{sync}, batch {batch} a device" for batch in (16, 32, 64) for sync in ("kvstore", "nccl")
+    ]
+    assert lines[0].startswith("lenet: ")
+    assert "samples/s on 8 devices of dgx1-v100" in " ".join(lines[:3])
+
+
 def test_the_old_spelling_of_the_global_batch_is_read_with_a_note(tmp_path: Path) -> None:
     old, new = (
         json.loads(
