@@ -18,6 +18,7 @@ from trimaran.cli.options import (
     PrecisionName,
     Reference,
     Runs,
+    note_cluster,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
@@ -228,6 +229,7 @@ def crossover(
                 software=software,
                 progress=progress,
             )
+        note_cluster(cluster, cluster)
         if plot is not None:
             from trimaran.report.crossover import plot as draw
             from trimaran.report.svg import write_drawing

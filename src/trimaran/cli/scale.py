@@ -16,7 +16,7 @@ from trimaran.cli.options import (
     Reference,
     Workers,
     grouped,
-    note_growth,
+    note_cluster,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
 
@@ -132,7 +132,7 @@ def scale(
                 loading=loading.read(),
                 progress=progress,
             )
-        note_growth(found.cluster, cluster)
+        note_cluster(found.cluster, cluster)
         found = replace(found, notes=(*spelled, *found.notes))
         if plot is not None:
             from trimaran.report.scaling import plot as draw
