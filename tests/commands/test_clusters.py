@@ -116,3 +116,22 @@ def test_leaves_and_kinds_are_drawn(tmp_path: Path) -> None:
     assert (found["name"], found["nodes"], found["leaves"]["by_rail"]) == ("dgx-a100", 4, True)
     drawn = trimaran("clusters", "dgx-h100:64@nodes_per_leaf=16,oversubscription=2:1", cwd=tmp_path).stdout
     assert "16 nodes a leaf, 2:1 above it" in " ".join(drawn.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("price", "llama3:8b", "--batch", "24", "--strategy", "dp24"),
+        ("scale", "lenet", "--local-batch", "8", "--devices", "24"),
+        ("crossover", "lenet", "--local-batch", "8", "--devices", "8,16"),
+        ("plan", "llama3:8b", "--batch", "24"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_nodes_of_several_kinds_are_said_to_count_as_the_slowest(command: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "rack.toml").write_text(
+        '[machine]\nnodes = { "dgx-h100" = 2, "dgx-a100" = 1 }\nfabric = "8 ib-hdr"\n', encoding="utf-8"
+    )
+    done = trimaran(*command, "--cluster", "rack.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "of 2 dgx-h100 and 1 dgx-a100 all count as dgx-a100" in done.stderr

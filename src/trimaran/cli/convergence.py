@@ -19,6 +19,7 @@ from trimaran.cli.options import (
     Reference,
     Runs,
     SequenceTokens,
+    note_cluster,
     option,
     with_sequence,
 )
@@ -194,6 +195,7 @@ def crossover(
                 software=software,
                 progress=progress,
             )
+        note_cluster(cluster, cluster)
         document = crossover_document(found)
         if plot is not None:
             from trimaran.features.report_page.study import drawing_of

@@ -235,13 +235,13 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def said_of_growth(request: "PlanRequest", asked: str | None) -> "PlanRequest":
-    """A request, after a note on standard error where its cluster has more nodes than the name that was typed.
+    """A request, after a note on standard error of what its cluster is taken for (`note_cluster`).
 
     Args:
         request: as it was read
         asked: the cluster that was typed; None: none
     """
-    note_growth(request.cluster, asked)
+    note_cluster(request.cluster, asked)
     return request
 
 
@@ -262,15 +262,23 @@ def with_sequence(job: str, tokens: int | None) -> str:
     return in_full(job, {"sequence": str(tokens)})
 
 
-def note_growth(cluster: str, asked: str | None) -> None:
-    """Note on standard error that a cluster was given the nodes that its devices need.
+def note_cluster(cluster: str | None, asked: str | None) -> None:
+    """Note on standard error that a cluster was given the nodes that its devices need, or that its nodes differ.
 
     Args:
-        cluster: as it is taken
+        cluster: as it is taken; None: this machine
         asked: as it was typed; None: not at all
     """
+    if cluster is None:
+        return
     if asked is not None and cluster != asked:
         sys.stderr.write(f"Note: {asked} is one node; the devices asked for take {cluster}.\n")
+    if ".toml" in cluster:
+        from trimaran.machine.find import find_machine
+
+        machine = find_machine(cluster)
+        if machine.kinds:
+            sys.stderr.write(f"Note: of {machine.kinds_text} all count as {machine.node.name}, the slowest.\n")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

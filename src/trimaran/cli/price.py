@@ -21,6 +21,7 @@ from trimaran.cli.options import (
     SequenceLength,
     grouped,
     option,
+    said_of_growth,
 )
 from trimaran.cli.output import console, errors_reported, print_json
 
@@ -95,7 +96,7 @@ def price(
             packing=packing,
             expert_imbalance=expert_imbalance,
         )
-        pricing = Pricing(JobSource(reference=job), request)
+        pricing = Pricing(JobSource(reference=job), said_of_growth(request, cluster))
         if strategy is not None:
             one = pricing.price(Setting(strategy=strategy))
             if as_json:

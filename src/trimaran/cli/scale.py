@@ -15,7 +15,7 @@ from trimaran.cli.options import (
     SequenceTokens,
     Workers,
     grouped,
-    note_growth,
+    note_cluster,
     option,
     with_sequence,
 )
@@ -101,7 +101,7 @@ def scale(
                 loading=loading.read(),
                 progress=progress,
             )
-        note_growth(found.cluster, cluster)
+        note_cluster(found.cluster, cluster)
         found = replace(found, notes=(*spelled, *found.notes))
         document = study_document(found)
         if plot is not None:

@@ -193,8 +193,10 @@ def faster_in(a: Node, b: Node, *, cards: bool = True) -> str:
     mine, other = a.device, b.device
     for precision, peak in sorted(mine.compute.items()):
         known = other.compute.get(precision)
-        if known is None or peak.flops_per_s > known.flops_per_s or _rate(peak) > _rate(known):
+        if known is None or peak.flops_per_s > known.flops_per_s:
             return precision
+        if _rate(peak) > _rate(known):
+            return f"{precision} as products reach it"
     figures = {
         "memory": (mine.usable_bytes, other.usable_bytes),
         "bandwidth": (mine.bandwidth.bytes_per_s, other.bandwidth.bytes_per_s),

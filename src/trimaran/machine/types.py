@@ -510,6 +510,11 @@ class Machine:
         """Devices in all."""
         return self.node.devices * self.nodes
 
+    @property
+    def kinds_text(self) -> str:
+        """The nodes where they differ, such as "2 dgx-a100 and 2 dgx-h100"; empty: they do not."""
+        return " and ".join(f"{number} {name}" for name, number in self.kinds)
+
     def device(self, number: int) -> Device:
         """The device of a number."""
         return self.node.unlike.get(number % self.node.devices, self.node.device)

@@ -159,6 +159,7 @@ def test_nodes_of_several_kinds_count_as_the_slowest() -> None:
     machine = read_machine(TWO_KINDS, file="rack.toml")
     assert (machine.node.name, machine.nodes, machine.devices) == ("dgx-a100", 3, 24)
     assert machine.kinds == (("dgx-h100", 2), ("dgx-a100", 1))
+    assert machine.kinds_text == "2 dgx-h100 and 1 dgx-a100"
     assert machine.node.device == find_machine("dgx-a100").node.device
     assert "2 dgx-h100 and 1 dgx-a100" in machine.node.title
     assert "all count as dgx-a100" in machine.node.caveat
@@ -177,6 +178,9 @@ def test_a_kind_is_slowest_only_if_it_is_in_everything() -> None:
     )
     with raises("machine-file.no-slowest-node", match="memory"):
         read_machine(TWO_KINDS.replace('"dgx-h100"', '"large"') + own + device, file="rack.toml")
+    # An MI300X has the higher peak, of which its products reach a smaller part.
+    with raises("machine-file.no-slowest-node", match="dgx-h100 is ahead in bf16 as products reach it; mi300x-8"):
+        read_machine(TWO_KINDS.replace("dgx-a100", "mi300x-8"), file="rack.toml")
     with raises("machine-file.no-slowest-node", match="4 devices, not 8"):
         read_machine(TWO_KINDS.replace("dgx-h100", "polaris"), file="rack.toml")
 

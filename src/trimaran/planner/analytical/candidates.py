@@ -38,7 +38,12 @@ from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from trimaran.machine.types import Machine
-from trimaran.planner.analytical.given import microbatch_group, schedule_obstacles, tensor_obstacle
+from trimaran.planner.analytical.given import (
+    expert_obstacles,
+    microbatch_group,
+    schedule_obstacles,
+    tensor_obstacle,
+)
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
@@ -1041,6 +1046,11 @@ def _degrees(problem: AnalyticalProblem, pinned: int | None, name: str) -> tuple
 
 def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: int, data: int) -> str:
     shape, pins = problem.shape, problem.pins
+    if pins.ep or pins.etp:
+        # What is not pinned divides best as 1.
+        spread = Strategy(tp=tensor, cp=context, dp=data, ep=pins.ep or 1, expert_tp=pins.etp or 1)
+        for reason in expert_obstacles(shape, spread):
+            return reason
     if pins.dp not in (None, data) or (pins.rules_out("dp") and data > 1):
         return "another number of replicas is asked for"
     if problem.batch % data:

@@ -218,7 +218,7 @@ def obstacle(shape: TransformerShape, strategy: Strategy) -> str:
 def _obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
     yield from _of_layers(shape, strategy)
     yield from schedule_obstacles(strategy)
-    yield from _of_experts(shape, strategy)
+    yield from expert_obstacles(shape, strategy)
     yield from _of_replicas(strategy)
     yield from tensor_obstacle(shape, strategy.tp)
     sizes: dict[Axis, int] = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
@@ -309,7 +309,8 @@ def _is_filled(stages: int, microbatches: int, group: int) -> bool:
     return microbatches % group == 0 or microbatches % group >= stages
 
 
-def _of_experts(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
+def expert_obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
+    """Why the ranks of a stage cannot have the experts of a layer."""
     experts = shape.experts
     if experts is None:
         if strategy.ep > 1 or strategy.expert_tp not in (None, 1, strategy.tp):

@@ -114,18 +114,15 @@ def test_a_batch_that_does_not_divide_names_those_near_by_that_do() -> None:
 
 
 def test_where_ranks_of_experts_do_not_divide_the_nodes_batches_of_a_node_fewer_are_named() -> None:
-    """On 17 nodes 64 experts have 8 ranks at most, on 16 nodes 64; 544 samples have no 128 or 16 · 3 equal shares.
-
-    Larger groups of microbatches make up for most of it.
-    """
+    """On 19 nodes 64 experts have 8 ranks at most, on 18 nodes 16; 608 samples have no 144 or 72 equal shares."""
     experts = builders.experts(count=64, active=8, ffn=5120)
     shape = builders.transformer_shape(
         layers=48, hidden=2560, heads=40, kv_heads=40, head_size=64, ffn=5120, sequence=2048, experts=experts
     )
-    asked = transformer_problem(shape, find_machine("dgx-a100:17"), batch=544)
+    asked = transformer_problem(shape, find_machine("dgx-a100:19"), batch=608)
     named = {near.batch: near for near in nearby_batches(asked, fastest(asked))}
-    assert set(named) == {528, 576}
-    assert all(near.faster > 0.03 for near in named.values())
+    assert set(named) == {576, 648}
+    assert all(near.faster > 0.1 for near in named.values())
 
 
 def test_batches_that_divide_a_node_fewer_are_not_crowded_out_by_nearer_ones() -> None:

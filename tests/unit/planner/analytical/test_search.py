@@ -120,6 +120,13 @@ def test_the_least_is_of_strategies_that_are_allowed() -> None:
 def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
     with raises("analytical.nothing-fits", InfeasibleError):
         find(SMALL, "dgx-a100", batch=16, pins=builders.pins_of_degrees(tensor=3))
+    experts = replace(SMALL, experts=builders.experts(count=8, active=2, ffn=2048))
+    for pins, told in (
+        (Pins(ep=3), r"\(\d+ x 8 experts do not divide over ep3\)"),
+        (Pins(etp=3), "etp3 does not divide"),
+    ):
+        with raises("analytical.nothing-fits", InfeasibleError, match=told):
+            find(experts, "dgx-a100", batch=16, pins=pins)
 
 
 @pytest.mark.parametrize(
