@@ -5,6 +5,7 @@ in fp64. `WithoutBatchEffects` leaves out dropout and the statistics of a batch.
 called.
 """
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,13 @@ def has_storage(tensor: Tensor) -> bool:
     return strided and tensor.device.type != "meta" and tensor.numel() > 0
 
 
+@functools.lru_cache(maxsize=4096)
+def _written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+    """The places and names of the arguments that an operation writes to."""
+    arguments = enumerate(operation._schema.arguments)
+    return tuple((place, one.name) for place, one in arguments if one.alias_info and one.alias_info.is_write)
+
+
 class Draws:
     """What was drawn for a whole batch, in order."""
 
@@ -98,8 +106,10 @@ class Coupled(TorchDispatchMode):
         self._note_bend(func, args)
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
-        if func._schema.is_mutable:
-            self._note_mutated(func._schema, args, kwargs or {})
+        for place, name in _written_arguments(func):
+            given = args[place] if place < len(args) else (kwargs or {}).get(name)
+            tensors = (one for one in pytree.tree_leaves(given) if isinstance(one, Tensor))
+            self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
         draws = torch.Tag.nondeterministic_seeded in func.tags
         generator = (kwargs or {}).get("generator")
         source = generator or torch.default_generator
@@ -128,12 +138,6 @@ class Coupled(TorchDispatchMode):
             else:
                 self._take(str(func), made, own=own)
         return result
-
-    def _note_mutated(self, schema: Any, args: Any, kwargs: Any) -> None:
-        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
-        changed = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
-        tensors = (one for one in pytree.tree_leaves(changed) if isinstance(one, Tensor))
-        self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
 
     def _note_bend(self, func: Any, args: Any) -> None:
         name = func.overloadpacket.__name__.removesuffix("_")
