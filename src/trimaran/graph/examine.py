@@ -1687,7 +1687,8 @@ class _Examination:
         other figures.
         """
         drawn, runs = Draws(), list[tuple[list[Tensor], Values]]()
-        for context, others in ((_as_one_process(), False), (_among_ranks(), False), (_among_ranks(), True)):
+        # Two figures, as what is counted may be clamped.
+        for context, others in ((_as_one_process(), None), *((_among_ranks(), one) for one in (None, 0, 1000))):
             coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
             seed_generators(self._job.seed)
             try:
@@ -1705,8 +1706,8 @@ class _Examination:
                 self._put_back()
             if len(runs) == 2 and not coupled.communicated:
                 return "", not _same(runs[1][0][0], runs[0][0][0], tolerance=self.tolerance)
-        (tensors, held), (others_tensors, others_held) = runs[1:]
-        alike = all(map(_same, tensors, others_tensors)) and not self._differs(held, others_held)
+        (tensors, held), *others_runs = runs[1:]
+        alike = all(all(map(_same, tensors, one)) and not self._differs(held, kept) for one, kept in others_runs)
         return "logs" if alike else "gathers", False
 
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:

@@ -80,10 +80,10 @@ class Coupled(TorchDispatchMode):
     Args:
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
-        others: what ranks send each other is another figure
+        others: the figure that ranks send each other; None: what they send
     """
 
-    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None, *, others: bool = False) -> None:
+    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None, *, others: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
@@ -115,10 +115,10 @@ class Coupled(TorchDispatchMode):
         source = generator or torch.default_generator
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
-        if communicates and self._others:
+        if communicates and self._others is not None:
             received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
             for one in received.values():
-                one.detach().add_(1)
+                one.detach().fill_(self._others)
         if before is not None:
             self.states.append(0 if torch.equal(before, source.get_state()) else hash(before.numpy().tobytes()))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
