@@ -497,6 +497,8 @@ class _Examination:
         self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
         self._left_out: list[int] = []
+        # Losses of the first batch, once more.
+        self._again: list[float] = []
         self._read: list[int] = []
         self._prepare(double=True)
 
@@ -734,8 +736,7 @@ class _Examination:
             return ""
         held = HeldState(_holders(self._job, self._work), undoable=False)
         inside = held.settable(lambda path, name: path.partition(" of ")[0].endswith("]"), (types.FunctionType,))
-        lists = (_holder(one.path) + one.path[one.path.rindex("]") + 1 :] for one in inside)
-        return next((one for one in lists if leaf_of(one) in read), "")
+        return next((path for path in (_holder(one.path) for one in inside) if leaf_of(path) in read), "")
 
     @functools.cached_property
     def _callbacks(self) -> Names:
@@ -1244,8 +1245,9 @@ class _Examination:
             self._put_back()
             return value
 
-        # Twice: what goes in a circle may be where it was.
-        again = [run(Draws()) for _ in range(2)]
+        # More than once: what goes in a circle may be where it was. Other seeds are none where nothing is drawn.
+        drawing = self.draws or self.host_draws or len(self._again) < 2
+        again = [run(Draws()) for _ in range(2)] if drawing else self._again
         if all(_near(value, split.run.value, tolerance) for value in again) or self.uncoupled:
             return False
         # What a generator of torch's gave, which goes on from where it is, is given once more.
@@ -1429,6 +1431,7 @@ class _Examination:
             again = zip(splits[0].run.states, one.states, strict=False)
             self._restarted |= {place for place, (first, other) in enumerate(again) if first == other != 0}
         passes += seeds
+        self._again = [one.value for one in seeds]
         have = [[one.gradients[place] is not None for one in passes] for place in range(len(self._names))]
         return {
             "unused": tuple(name for name, one in zip(self._names, have, strict=True) if not any(one)),
@@ -1684,7 +1687,8 @@ class _Examination:
         other figures.
         """
         drawn, runs = Draws(), list[tuple[list[Tensor], Values]]()
-        for context, others in ((_as_one_process(), False), (_among_ranks(), False), (_among_ranks(), True)):
+        # Two figures, as what is counted may be clamped.
+        for context, others in ((_as_one_process(), None), *((_among_ranks(), one) for one in (None, 0, 1000))):
             coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
             seed_generators(self._job.seed)
             try:
@@ -1702,8 +1706,8 @@ class _Examination:
                 self._put_back()
             if len(runs) == 2 and not coupled.communicated:
                 return "", not _same(runs[1][0][0], runs[0][0][0], tolerance=self.tolerance)
-        (tensors, held), (others_tensors, others_held) = runs[1:]
-        alike = all(map(_same, tensors, others_tensors)) and not self._differs(held, others_held)
+        (tensors, held), *others_runs = runs[1:]
+        alike = all(all(map(_same, tensors, one)) and not self._differs(held, kept) for one, kept in others_runs)
         return "logs" if alike else "gathers", False
 
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:

@@ -5,6 +5,7 @@ in fp64. `WithoutBatchEffects` leaves out dropout and the statistics of a batch.
 called.
 """
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,13 @@ def has_storage(tensor: Tensor) -> bool:
     return strided and tensor.device.type != "meta" and tensor.numel() > 0
 
 
+@functools.lru_cache(maxsize=4096)
+def _written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+    """The places and names of the arguments that an operation writes to."""
+    arguments = enumerate(operation._schema.arguments)
+    return tuple((place, one.name) for place, one in arguments if one.alias_info and one.alias_info.is_write)
+
+
 class Draws:
     """What was drawn for a whole batch, in order."""
 
@@ -72,10 +80,10 @@ class Coupled(TorchDispatchMode):
     Args:
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
-        others: what ranks send each other is another figure
+        others: the figure that ranks send each other; None: what they send
     """
 
-    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None, *, others: bool = False) -> None:
+    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None, *, others: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
@@ -98,17 +106,19 @@ class Coupled(TorchDispatchMode):
         self._note_bend(func, args)
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
-        if func._schema.is_mutable:
-            self._note_mutated(func._schema, args, kwargs or {})
+        for place, name in _written_arguments(func):
+            given = args[place] if place < len(args) else (kwargs or {}).get(name)
+            tensors = (one for one in pytree.tree_leaves(given) if isinstance(one, Tensor))
+            self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
         draws = torch.Tag.nondeterministic_seeded in func.tags
         generator = (kwargs or {}).get("generator")
         source = generator or torch.default_generator
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
-        if communicates and self._others:
+        if communicates and self._others is not None:
             received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
             for one in received.values():
-                one.detach().add_(1)
+                one.detach().fill_(self._others)
         if before is not None:
             self.states.append(0 if torch.equal(before, source.get_state()) else hash(before.numpy().tobytes()))
         self.mixed |= isinstance(result, Tensor) and result.is_floating_point() and result.dtype is not torch.float64
@@ -128,12 +138,6 @@ class Coupled(TorchDispatchMode):
             else:
                 self._take(str(func), made, own=own)
         return result
-
-    def _note_mutated(self, schema: Any, args: Any, kwargs: Any) -> None:
-        given = {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **kwargs}
-        changed = [given.get(one.name) for one in schema.arguments if one.alias_info and one.alias_info.is_write]
-        tensors = (one for one in pytree.tree_leaves(changed) if isinstance(one, Tensor))
-        self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
 
     def _note_bend(self, func: Any, args: Any) -> None:
         name = func.overloadpacket.__name__.removesuffix("_")

@@ -1178,6 +1178,23 @@ def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None
     assert torch.equal(loss.weight, torch.ones(3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_loss_that_communicates_for_a_log_gathers_nothing(counts: bool) -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output, target)
+        figure = (target > 0).sum().double() if counts else value.detach().clone()
+        if dist.is_initialized():
+            dist.all_reduce(figure)
+        # What is counted may be clamped.
+        return value / (figure / 2).clamp(min=1, max=2) if counts else value
+
+    seen = look(make_job(loss=loss))
+    assert seen.logs_over_ranks == (not counts)
+    assert (seen.reduction == "gathers") == counts
+    assert (objection(seen, Strategy(dp=2, microbatches=2)) is None) == (not counts)
+    assert "communicates" in (objection(seen, KINDS["pipeline"]) or "") or counts
+
+
 class Centering(nn.Module):
     def __init__(self) -> None:
         super().__init__()
