@@ -123,8 +123,8 @@ def measure_curve(job: str, arguments: argparse.Namespace, folder: Path) -> Path
     path = folder / f"{job}-curve.json"
     if not path.exists():
         command(
-            "converge", JOBS.get(job, job), "--batches", arguments.batches, "--repeats", str(arguments.repeats), "--output", str(path),
-            "--json", folder=folder,
+            "converge", JOBS.get(job, job), "--batches", arguments.batches, "--repeats", str(arguments.repeats),
+            "--output", str(path), "--json", folder=folder,
         )  # fmt: skip
     return path
 
