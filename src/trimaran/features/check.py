@@ -200,6 +200,7 @@ def _seen(job: Job, graph: Graph, of: Behaviour) -> "list[Seen]":
 _METRICS = {
     "whole": "no mean over samples: computed over all outputs of an evaluation at once",
     "parts": "no mean over samples, and outputs of the evaluation data cannot be put together",
+    "batch": "of outputs that depend on other samples of the batch, in evaluation mode too",
 }
 
 

@@ -23,9 +23,10 @@ over what `Job.loss_weight` says; nothing that adds up over parts of a batch; th
 not looked at."""
 
 
-Metric = Literal["", "mean", "whole", "parts"]
+Metric = Literal["", "mean", "whole", "parts", "batch"]
 """What `Job.metric` is: not looked at, or there is none; a mean over the samples; no mean, and computed over all
-evaluation data at once; no mean, of outputs that cannot be put together."""
+evaluation data at once; no mean, of outputs that cannot be put together; of outputs for which the model looks at other
+samples of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -826,14 +827,19 @@ class _Examination:
                 sizes.insert(0, max(1, (count - sum(sizes)) // 2))
             starts = [0, *itertools.accumulate(sizes)]
             self._work.eval()
-            made = []
-            for some in (numbers, *(numbers[start:stop] for start, stop in itertools.pairwise(starts))):
-                batch = data.batch(some)
-                batch = cast_batch(batch, torch.float64) if self._double else batch
-                with torch.no_grad(), self._promoting():
-                    output = call_model(job, self._work, batch)
-                made.append((output, split_batch(batch, own_loss=job.loss is None)[2]))
+            bounds = list(itertools.pairwise(starts))
+            draws, whole = Draws(), data.batch(numbers)
+            made = [self._evaluated(whole, Coupled(draws, None))]
+            for start, stop in bounds:
+                batch = data.batch(numbers[start:stop])
+                made.append(self._evaluated(batch, Coupled(draws, (start, stop, count))))
             self._metric_follows = self._differs_among_ranks(metric, made[0])
+            if self._other_outputs(made):
+                # Samples that are padded to the longest of their batch.
+                sliced = [(slice_batch(whole, *one), one) for one in bounds] if is_sliceable(whole, count) else []
+                parts = [self._evaluated(part, Coupled(draws, (*one, count))) for part, one in sliced]
+                if not parts or self._other_outputs([made[0], *parts]):
+                    return "batch"
             with torch.no_grad(), self._promoting():
                 drops = job.collate is not None and chooses(job.collate)
                 return kind_of_metric(metric, made[0], made[1:], sizes, samples=data.total, chooses=drops)
@@ -844,6 +850,23 @@ class _Examination:
             self._put_back()
             for module, training in modes:
                 module.training = training
+
+    def _evaluated(self, batch: Any, coupled: Coupled) -> tuple[Any, Any]:
+        """Output and target of a batch."""
+        batch = cast_batch(batch, torch.float64) if self._double else batch
+        with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
+            output = call_model(self._job, self._work, batch)
+        return output, split_batch(batch, own_loss=self._job.loss is None)[2]
+
+    def _other_outputs(self, made: Sequence[tuple[Any, Any]]) -> bool:
+        """Whether parts have other outputs than the whole, of which each sample has its own."""
+        whole, *parts = ([one for one in pytree.tree_leaves(output) if isinstance(one, Tensor)] for output, _ in made)
+        for one, *others in zip(whole, *parts, strict=True):
+            if one.dim() and all(other.shape[1:] == one.shape[1:] for other in others):
+                joined = torch.cat(others)
+                if joined.shape == one.shape and not _same(joined, one, self.tolerance):
+                    return True
+        return False
 
     def _differs_among_ranks(self, metric: Any, made: tuple[Any, Any]) -> bool:
         """Whether a metric communicates where there are several ranks, or goes by their number."""

@@ -285,6 +285,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "and targets of the evaluation data are too large, or not of one shape, to be put together: let it return "
             "a mean over samples, or evaluate in Job.on_epoch, or use one device without microbatches"
         )
+    if seen.metric == "batch" and (replicas or microbatches):
+        yield (
+            "in evaluation mode the model computes what it gives for a sample from other samples of its batch too, so "
+            "that parts of a batch have another score: normalize by running statistics or within a sample, or evaluate "
+            "in Job.on_epoch, or use one device without microbatches"
+        )
     if seen.reduction == "gathers":
         if found := _gathering_obstacle(seen, strategy):
             yield found
