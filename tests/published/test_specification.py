@@ -17,8 +17,9 @@ pytestmark = pytest.mark.published
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "specification.md"
 RECORDED = Recorded(ROOT / "benchmarks" / "results")
-FAST = [row.id for row in requirements() if not row.is_slow]
-SLOW = [row.id for row in requirements() if row.is_slow]
+SLOW = ("A7", "B3", "B5", "B7", "B8", "C4", "C7", "C8", "D2", "D3", "D4", "D5", "D7")
+"""Rows that take more than some seconds."""
+FAST = [row.id for row in requirements() if row.id not in SLOW]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
