@@ -57,6 +57,9 @@ REDUCTIONS = {
 }
 
 
+KEPT: list[object] = []
+
+
 class Observer(TorchDispatchMode):
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
@@ -159,7 +162,9 @@ def run(script: Path, out: Path, rank: int, world: int, port: int) -> None:
     sys.path.insert(0, str(script.parent))
     observer = Observer(dist.FileStore(str(out.with_name(f"{script.stem}-inputs")), -1))
     with observer:
-        runpy.run_path(str(script), run_name="__main__")
+        # The script has ended its groups. To free what DDP has of them may wait for a thread that waits for the
+        # interpreter's lock; the process ends without that.
+        KEPT.append(runpy.run_path(str(script), run_name="__main__"))
     out.write_text(json.dumps(observer.calls))
 
 

@@ -327,13 +327,14 @@ def leave_world() -> None:
     """End the process groups of this process, where there are any.
 
     A thread of a process group that still exists when the interpreter ends may try to run Python code, which aborts the
-    process. So groups that only a reference cycle keeps alive are ended here too.
+    process. And what DDP leaves behind ends the group that it is the last to hold with the interpreter's lock taken,
+    while a thread of gloo may wait for that lock: neither ends. So what only a reference cycle keeps alive goes first.
     """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
         gc.collect()
+        dist.destroy_process_group()
 
 
 def choose_device(choice: DeviceChoice, *, local_rank: int = 0, local_size: int = 1, own_gpu: bool = False) -> str:
