@@ -223,8 +223,10 @@ def step_costs(
     return StepCosts(update=update, clip=clip, load=load, state_bytes_per_byte=state_bytes_per_byte)
 
 
-def interference(*, compute: float = 1.0, communication: float = 1.0, source: str = "assumed: none") -> Interference:
-    return Interference(compute=compute, communication=communication, source=source)
+def interference(
+    *, compute: float = 1.0, communication: float = 1.0, latency: float = 1.0, source: str = "assumed: none"
+) -> Interference:
+    return Interference(compute=compute, communication=communication, latency=latency, source=source)
 
 
 def fingerprint(

@@ -116,7 +116,7 @@ def cases(draw: st.DrawFn) -> Case:
         devices=draw(st.integers(1, 3)),
         linked=draw(st.booleans()),
         kind=draw(st.sampled_from(["cpu", "cuda"])),
-        interference=builders.interference(compute=draw(factors), communication=draw(factors)),
+        interference=builders.interference(compute=draw(factors), communication=draw(factors), latency=draw(factors)),
         seed=draw(st.integers(0, 2**32 - 1)),
         epoch=draw(st.none() | epochs),
     )

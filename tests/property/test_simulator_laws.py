@@ -94,7 +94,7 @@ def cases(
         evaluates=draw(st.sampled_from([False, False, False, True])),
         seed=draw(st.integers(0, 2**32 - 1)),
         shared=shared,
-        interference=builders.interference(compute=draw(factors), communication=draw(factors)),
+        interference=builders.interference(compute=draw(factors), communication=draw(factors), latency=draw(factors)),
         host_blocks=draw(st.booleans()),
     )
 

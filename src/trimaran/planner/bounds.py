@@ -292,7 +292,7 @@ def busiest_part(strategy: Strategy, job: PricedJob) -> tuple[Cases, Chain | Non
     program = lower_short(short, job, batch=size)
     costs = price(program, job.graph, short, job.table, job.cluster, batch=size)
     left_out = strategy.microbatches - few
-    shrink = min(1.0, costs.interference.compute, costs.interference.communication)
+    shrink = min(1.0, costs.interference.compute, costs.interference.communication, costs.interference.latency)
     busy = [_busy(instructions, costs, left_out) for instructions in program.ranks]
     parts = [*busy, *_moving(program, costs, left_out)]
     low_s, median_s, high_s = (max(one) * shrink for one in zip(*parts, strict=True))
@@ -322,7 +322,8 @@ def busiest_link(strategy: Strategy, job: PricedJob) -> Cases:
                 sender, receiver = (layout.rank(replica, row, shard) for row in ends)
                 message = Instruction(kind=Kind.SEND_FORWARD, rank=sender, peer=receiver, nbytes=nbytes)
                 _flow(links, transfer_cost(message, job.table, cluster), strategy.microbatches)
-    shrink = min((min(1.0, one.communication) for one in job.table.interference.values()), default=1.0)
+    factors = ((one.communication, one.latency) for one in job.table.interference.values())
+    shrink = min((1.0, *itertools.chain.from_iterable(factors)))
     low_s, median_s, high_s = (shrink * max(one) for one in zip((0.0, 0.0, 0.0), *links.values(), strict=True))
     return cases_of(low_s, median_s, high_s)
 
@@ -380,7 +381,7 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
         microbatches: how many there are
     """
     compute = min(1.0, costs.interference.compute)
-    flow = min(1.0, costs.interference.communication)
+    flow = min(1.0, costs.interference.communication, costs.interference.latency)
     stages = [stage_of(instructions, costs, microbatches, compute, flow) for instructions in program.ranks]
     width = program.segments
     replicas = [stages[first : first + width] for first in range(0, len(stages), width)]

@@ -114,8 +114,8 @@ def price_feeding(
         busy_s = copies * (
             sum(entry.seconds for entry in compute.values())
             + sum(handling)
-            # Unless something holds a local link back, its bytes are moved by cores.
-            + sum(0.0 if held else entry.flow_s for entry in transfers)
+            # Unless something holds a local link back, a transfer is work of cores.
+            + sum(0.0 if held else entry.seconds for entry in transfers)
         )
     return fed_step.period(
         samples,

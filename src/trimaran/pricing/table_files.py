@@ -37,6 +37,13 @@ class _Duration(msgspec.Struct, frozen=True, array_like=True):
     source: str
 
 
+class _Factors(msgspec.Struct, frozen=True):
+    compute: float
+    communication: float
+    source: str
+    latency: float | None = None
+
+
 class _Operation(msgspec.Struct, frozen=True):
     content: str
     execution: str
@@ -76,7 +83,7 @@ class _Table(msgspec.Struct, frozen=True):
     wholes: list[_Whole]
     steps: list[_Step]
     curves: list[_Curve]
-    interference: list[tuple[str, Interference]]
+    interference: list[tuple[str, _Factors]]
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -181,7 +188,10 @@ def _rows(table: CostTable) -> _Table:
             _Curve(key.kind, key.ranks, [(size, _pack(cost)) for size, cost in curve])
             for key, curve in sorted(table.curves.items())
         ],
-        interference=sorted(table.interference.items(), key=lambda item: item[0]),
+        interference=[
+            (kind, _Factors(one.compute, one.communication, one.source, one.latency))
+            for kind, one in sorted(table.interference.items())
+        ],
     )
 
 
@@ -213,7 +223,14 @@ def _table(rows: _Table) -> CostTable:
             CurveKey(row.kind, row.ranks): tuple((size, _unpack(cost)) for size, cost in row.points)
             for row in rows.curves
         },
-        interference=dict(rows.interference),
+        # Without the latency's it was measured at one size, and is measured again.
+        interference={
+            kind: Interference(
+                compute=one.compute, communication=one.communication, latency=one.latency, source=one.source
+            )
+            for kind, one in rows.interference
+            if one.latency is not None
+        },
     )
 
 
@@ -249,7 +266,8 @@ def _durations(table: CostTable) -> Iterator[tuple[str, Cost]]:
         yield from _named(f"curve {curve_key.kind} of {curve_key.ranks} ranks", (cost for _, cost in curve))
     for kind, factors in table.interference.items():
         place = f"interference of {kind}"
-        yield from _named(place, (Cost(value, value, value, "") for value in (factors.compute, factors.communication)))
+        values = (factors.compute, factors.communication, factors.latency)
+        yield from _named(place, (Cost(value, value, value, "") for value in values))
 
 
 def _named(place: str, costs: Iterable[Cost]) -> Iterator[tuple[str, Cost]]:

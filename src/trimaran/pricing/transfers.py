@@ -203,7 +203,7 @@ def _peer(instruction: Instruction) -> int:
 def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: tuple[str, ...]) -> Transfer:
     curve = _curve(kind, num_ranks, table)
     cost = at_size(curve, nbytes)
-    latency_s = 0.0 if _no_spare_core(table) else fixed_part(curve, nbytes)
+    latency_s = fixed_part(curve, nbytes)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
@@ -215,7 +215,6 @@ def _measured(kind: str, num_ranks: int, nbytes: int, table: CostTable, links: t
 
 
 def _no_spare_core(table: CostTable) -> bool:
-    # Then the latency of a transfer is work of the cores too, and shares and disturbs as the bytes do.
     return table.fingerprint.kind == "cpu" and table.fingerprint.ranks >= table.fingerprint.cores
 
 

@@ -70,12 +70,15 @@ class Interference:
 
     Attributes:
         compute: factor on the time of compute while communication or a copy runs
-        communication: factor on the time of communication or a copy while compute runs
+        communication: factor on the time in which bytes of communication or a copy flow, while compute runs
+        latency: factor on the latency of communication while compute runs: where all cores compute, a thread of the
+            library waits for one
         source: where the factors come from
     """
 
     compute: float = 1.0
     communication: float = 1.0
+    latency: float = 1.0
     source: str = "assumed: none"
 
 
@@ -83,11 +86,11 @@ class Interference:
 class Transfer:
     """Cost of a send, a receive or a collective when no other transfer runs.
 
-    A transfer takes `latency_s`, then its bytes flow. Transfers that are under way on the same link at the same time
-    share it: with k of them, each advances at 1/k of its speed.
+    A transfer takes `latency_s`, which `Interference` may lengthen, then its bytes flow. Transfers under way on one
+    link at the same time share it: with k of them, each advances at 1/k of its speed.
 
     Attributes:
-        latency_s: part that no sharing lengthens [s]
+        latency_s: part that no other transfer lengthens [s]
         flow_s: part during which bytes flow, alone on its links [s]
         links: names of the links that it occupies
         low: lower end of the 90 % interval of the sum [s]

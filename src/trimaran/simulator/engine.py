@@ -5,7 +5,7 @@ there is nothing to choose, so the result is a function of the program and its c
 event is where its progress reaches the next mark, or its end. When its rate changes, its progress is settled, the
 version of its event grows and a new event is pushed; an event of an older version is void.
 
-    transfer   start ──latency──▶ FLOWS ──work at the rate of `Resources`──▶ REACHES (its end)
+    transfer   start ──latency──▶ FLOWS ──bytes──▶ REACHES (its end)      both at the rates of `Resources`
     compute    start ──work──▶ REACHES (a mark) ──work──▶ REACHES (its end)
 
 Rates of tasks that run at the same time: compute lanes and links as fluid resources.
@@ -17,9 +17,11 @@ Every running task has work left and a rate, the seconds of work that it does a 
   for large kernels leave no room on a device for others.
 - A transfer or a copy whose bytes flow runs at rate `1 / k`, where k is the largest number of flows on one of its
   links, itself included; while compute runs on any of its ranks it is slower by `interference.communication` on top.
+- The latency of a transfer passes at rate 1, or `1 / interference.latency` while compute runs on any of its ranks. It
+  slows nothing down.
 
 Compute is what occupies the compute lane of a rank: the stream "compute", and with `host_blocks` the stream "host" too.
-Latencies and what runs on other streams neither slow anything down nor are slowed down.
+What runs on other streams neither slows anything down nor is slowed down.
 
 Changes of the same instant are collected and rates follow from what runs at its end: compute that starts as other
 compute ends does not change the flows.
@@ -102,36 +104,60 @@ class Resources:
     """
 
     def __init__(self, *, ranks: int, links: int, interference: Interference, shares: bool = False) -> None:
-        if not (interference.compute > 0.0 and interference.communication > 0.0):
+        factors = (interference.compute, interference.communication, interference.latency)
+        if min(factors) <= 0.0:
             raise InputError(
                 f"factors of interference must be positive, got {interference}", code="simulator.bad-interference"
             )
-        self.interferes = shares or interference.compute != 1.0 or interference.communication != 1.0
-        self._compute = interference.compute
-        self._communication = interference.communication
+        self.interferes = shares or factors != (1.0, 1.0, 1.0)
+        self._compute, self._communication, self._latency = factors
         self._computing: list[set[int]] = [set() for _ in range(ranks)]
         self._flowing: list[set[int]] = [set() for _ in range(ranks)]
+        self._starting: list[set[int]] = [set() for _ in range(ranks)]
         self._on_link: list[set[int]] = [set() for _ in range(links)]
         self._flows: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._on_rank: dict[int, int] = {}
+        self._in_latency: dict[int, tuple[int, ...]] = {}
         self.changed: set[int] = set()
 
     def start_compute(self, task: int, rank: int) -> None:
         """Occupy the lane of a rank, or a part of it."""
         self._computing[rank].add(task)
         self._on_rank[task] = rank
-        self.changed |= self._computing[rank]
-        if self._communication != 1.0:
-            self.changed |= self._flowing[rank]
+        self._touch_lane(rank)
 
     def end_compute(self, task: int) -> None:
         """Leave the lane."""
         rank = self._on_rank.pop(task)
         self._computing[rank].remove(task)
         self.changed.discard(task)
+        self._touch_lane(rank)
+
+    def _touch_lane(self, rank: int) -> None:
         self.changed |= self._computing[rank]
         if self._communication != 1.0:
             self.changed |= self._flowing[rank]
+        self.changed |= self._starting[rank]
+
+    def start_latency(self, task: int, ranks: tuple[int, ...]) -> bool:
+        """Let the latency of a transfer between ranks begin; False where nothing lengthens it."""
+        if self._latency == 1.0:
+            return False
+        self._in_latency[task] = ranks
+        for rank in ranks:
+            self._starting[rank].add(task)
+        self.changed.add(task)
+        return True
+
+    def end_latency(self, task: int) -> bool:
+        """The latency of a transfer is over; False where the task is in none."""
+        ranks = self._in_latency.pop(task, None)
+        if ranks is None:
+            return False
+        for rank in ranks:
+            self._starting[rank].remove(task)
+        self.changed.discard(task)
+        return True
 
     def start_flow(self, task: int, flow: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
         """Let bytes flow between ranks over links."""
@@ -164,6 +190,9 @@ class Resources:
         """Seconds of work that a running task does a second, with all that runs now."""
         flow = self._flows.get(task)
         if flow is None:
+            starting = self._in_latency.get(task)
+            if starting is not None:
+                return 1.0 / (self._latency if any(self._computing[rank] for rank in starting) else 1.0)
             rank = self._on_rank[task]
             return 1.0 / (len(self._computing[rank]) * (self._compute if self._flowing[rank] else 1.0))
         slowdown = 1.0
@@ -494,11 +523,14 @@ class Engine:
         now_s = self.now_s
         tasks = self._tasks
         self.start_s[task] = now_s
-        if tasks.flow[task] is not None:
-            if tasks.latency_s[task]:
-                heappush(self._heap, (now_s + tasks.latency_s[task], FLOWS, task, 0))
-            else:
+        flow = tasks.flow[task]
+        if flow is not None:
+            if not tasks.latency_s[task]:
                 self._flow(task)
+            elif self._resources.start_latency(task, flow[0]):
+                self._left[task] = tasks.latency_s[task]
+            else:
+                heappush(self._heap, (now_s + tasks.latency_s[task], FLOWS, task, 0))
             return
         if task in tasks.marks:
             self._goal[task] = self._next_goal(task)
@@ -514,7 +546,7 @@ class Engine:
         if flow is not None and self._left[task]:
             self._resources.start_flow(task, flow)
         else:
-            heappush(self._heap, (self.now_s, REACHES, task, 0))
+            heappush(self._heap, (self.now_s, REACHES, task, self._version[task]))
 
     def _is_slowed(self, task: int) -> bool:
         """Whether a task has to be entered as compute: it has a lane, takes time, and anything depends on it."""
@@ -522,6 +554,10 @@ class Engine:
 
     def _reach(self, task: int) -> None:
         tasks = self._tasks
+        if self._resources.end_latency(task):
+            self._left[task], self._rate[task] = tasks.work_s[task], 0.0
+            self._flow(task)
+            return
         left = self._left[task] = self._goal[task]
         self._since[task] = self.now_s
         if task in tasks.marks:

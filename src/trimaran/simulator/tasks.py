@@ -58,7 +58,7 @@ class Tasks:
         first: task that the instruction starts with
         number: task that the instruction ends with
         members: positions of the instructions that the task is made of
-        latency_s: part of a transfer that nothing lengthens; 0 for others [s]
+        latency_s: part of a transfer before its bytes flow; 0 for others [s]
         work_s: the rest of the duration, when nothing else runs [s]
         lane: rank whose compute lane the task occupies, or -1
         flow: ranks, and numbers of the links, of a transfer or a copy; else None

@@ -50,8 +50,8 @@ def test_the_period_is_that_of_the_workers_or_of_the_cores() -> None:
     program = lower(GRAPH, FED, batch=8)
     costs = _priced(FED, program, table=_table())
     assert costs.period is not None
-    flows = sum(transfer.flow_s for transfer in costs.transfers.values())
-    assert costs.period.seconds == pytest.approx((14e-3 + 2 * (48e-3 + 0.504e-3 + 1.496e-3) + flows) / 2, rel=1e-6)
+    moved = sum(transfer.seconds for transfer in costs.transfers.values())
+    assert costs.period.seconds == pytest.approx((14e-3 + 2 * (48e-3 + 0.504e-3 + 1.496e-3) + moved) / 2, rel=1e-6)
     many = dataclasses.replace(_table(), fingerprint=dataclasses.replace(_table().fingerprint, cores=64))
     period = _priced(FED, program, table=many).period
     assert period is not None

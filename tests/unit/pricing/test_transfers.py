@@ -47,14 +47,6 @@ def test_ranks_of_one_host_talk_at_what_was_measured() -> None:
     assert transfer.links == ("loopback",)
 
 
-def test_where_every_core_has_a_rank_latency_is_their_work() -> None:
-    """The same 1.1 ms, all of it shared and slowed down as bytes are; with spare cores 0.1 ms of it is not."""
-    send = _send(0, 1, 1_000_000)
-    busy, spare = (transfer_cost(send, table, _cluster((0, 0))) for table in (BUSY, TABLE))
-    assert busy.latency_s == 0.0
-    assert busy.flow_s == pytest.approx(spare.latency_s + spare.flow_s)
-
-
 @pytest.mark.parametrize(("kind", "cores", "at_once"), [("cpu", 2, 1), ("cpu", 8, 2), ("cuda", 8, 1)])
 def test_gloo_has_two_collectives_under_way_where_cores_are_spare(kind: str, cores: int, at_once: int) -> None:
     """Two ranks."""

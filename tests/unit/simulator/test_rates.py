@@ -160,6 +160,31 @@ def test_compute_does_not_slow_during_latency() -> None:
     assert span_of(timeline, work) == (0.0, 4.0)
 
 
+def test_latency_passes_slowly_while_any_rank_computes() -> None:
+    """Rank 1 computes until 3: 0.75 s of a latency of 1 s pass by then at a quarter of its rate, 0.25 s after it.
+
+    Bytes flow from 3.25 on for 2 s. Without compute the message takes 3 s.
+    """
+    work, out = forward(1), send(0, 1, 9)
+    entries = {work: 3.0, out: transfer(2.0, latency_s=1.0)}
+    slowed = builders.interference(latency=4.0)
+    timeline = simulate(program((out,), (receive(1, 0, 9), work)), costs(entries, interference=slowed))
+    assert span_of(timeline, out) == (0.0, pytest.approx(5.25, rel=1e-12))
+    assert span_of(timeline, work) == (0.0, 3.0)
+    alone = simulate(program((out,), (receive(1, 0, 9),)), costs({out: entries[out]}, interference=slowed))
+    assert span_of(alone, out) == (0.0, 3.0)
+
+
+def test_latency_without_bytes_is_slowed_too() -> None:
+    """A message that is latency alone, 1 s, beside compute of 8 s: at a quarter of its rate it takes 4 s."""
+    work, out = forward(0), send(0, 1, 9)
+    timeline = simulate(
+        program((out, work), (receive(1, 0, 9),)),
+        costs({work: 8.0, out: transfer(0.0, latency_s=1.0)}, interference=builders.interference(latency=4.0)),
+    )
+    assert span_of(timeline, out) == (0.0, 4.0)
+
+
 def test_two_transfers_slow_compute_as_much_as_one() -> None:
     """Two messages flow from 0 to 4 over different links: compute of 2 s takes 4 s."""
     work, out = forward(0), [send(0, 1, 9), send(0, 2, 9)]

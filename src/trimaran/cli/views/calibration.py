@@ -82,7 +82,8 @@ def _link_table(calibration: Calibration) -> Table:
     table = frame_table(
         "Transfers between ranks of this machine",
         "smallest: time of a message of few bytes; largest: rate of one of many, with its interval\n"
-        f"during compute: how much slower the transfer is, and compute; {calibration.links[0].small_s.source}",
+        "during compute: how much longer latency and bytes of a transfer take, and compute; "
+        f"{calibration.links[0].small_s.source}",
     )
     add_words(table, "link", "kind", "ranks", no_wrap=True)
     add_figures(table, "smallest", "largest", "90 % interval", "during compute", no_wrap=False)
@@ -98,7 +99,8 @@ def _link_table(calibration: Calibration) -> Table:
 def _slowdown(link: LinkFigures) -> str:
     if link.interference is None:
         return "–"
-    return f"{link.interference.communication:.2f}×, {link.interference.compute:.2f}×"
+    factors = link.interference
+    return f"{factors.latency:.2f}×, {factors.communication:.2f}×, {factors.compute:.2f}×"
 
 
 def _interval(estimate: Estimate, form: Any) -> tuple[str, str]:

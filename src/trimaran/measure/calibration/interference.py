@@ -1,37 +1,42 @@
 """How much compute and communication slow each other down on this machine.
 
-Each rank computes in pieces of about a millisecond, first alone, then while one transfer after another is in flight, as
-in a backward that overlaps with its all-reduces:
+Each rank computes in pieces of a fraction of a millisecond, first alone, then while one transfer after another is under
+way, as in a backward that overlaps with its all-reduces:
 
     alone      piece piece piece piece ...                    seconds a piece
     alone      ═══ transfer ═══  ═══ transfer ═══ ...         seconds a transfer
     together   ═══════ transfer ═══════  ═══════ transfer ═══════
                piece  piece  piece  piece  piece  piece  ...
 
-The factors are the ratios of the times a piece and a transfer take together and alone. The number of transfers of a
-round is fixed, so that all ranks post the same ones; a rank computes for as long as its transfers are under way. A
-thread waits for them, because gloo does not say that a message has ended until somebody waits for it. Runs inside the
-ranks; imports torch.
+Two sizes tell two things apart. Where every core computes, a thread of the library waits for one, some milliseconds a
+transfer whatever its size: that is what a message of a few bytes takes longer, the factor on the latency. What a large
+one takes longer than that is the factor on its bytes.
+
+The number of transfers of a round is fixed, so that all ranks post the same ones; a rank computes for as long as its
+transfers are under way, and asks after each piece whether they have ended. gloo says so of collectives only: for a
+message a thread waits. Messages through memory (`runtime/communication/shared_memory.py`) have no thread but the
+ranks', so nothing slows them down. Runs inside the ranks; imports torch.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import cycle
 
 import torch
 import torch.distributed as dist
 
 from trimaran.launch.world import World
-from trimaran.measure.calibration.links import QUEUE, queue_reduces, synchronize
+from trimaran.measure.calibration.links import QUEUE, letterboxes, post_reduces, synchronize
 from trimaran.measure.findings import summarize
 from trimaran.measure.rounds import largest
 from trimaran.pricing.transfers import QUEUED, SEND
 from trimaran.pricing.types import Interference
 from trimaran.program.types import Kind
 
-NBYTES = 1024 * 1024
-"""Size of the transfers that run while the device computes [bytes]."""
+LEAST_BYTES, NBYTES = 16, 1024 * 1024
+"""Sizes of the transfers that run while the device computes: one that is latency alone, one of many bytes [bytes]."""
 
 BOX_S = 1.5
 """Time for all rounds of a kind together [s]."""
@@ -42,10 +47,30 @@ REDUCES = f"{Kind.REDUCE}{QUEUED}"
 _SMALL_BYTES = 16 * 1024
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 20
 _TRANSFERS = 4
-_PIECES = 200
+_PIECES = 400
 _WIDTH = 192
 
-Work = Callable[[], None]
+Work = Callable[[], object]
+Post = Callable[[], Sequence[dist.Work]]
+Ended = Callable[[Sequence[dist.Work]], Callable[[], bool]]
+"""Says of transfers that were posted whether they have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Of one size: means over rounds and ranks.
+
+    Attributes:
+        piece_s: of a piece of compute alone [s]
+        transfer_s: of a transfer alone [s]
+        piece_together_s: of a piece while transfers are under way [s]
+        transfer_together_s: of a transfer while all ranks compute [s]
+    """
+
+    piece_s: float
+    transfer_s: float
+    piece_together_s: float
+    transfer_together_s: float
 
 
 def measure_interference(world: World, kind: str) -> Interference:
@@ -59,58 +84,82 @@ def measure_interference(world: World, kind: str) -> Interference:
     Returns:
         Ratios of means over rounds, the same on every rank.
     """
-    piece = _piece(world)
-    post = _post(world, kind)
-    started_s = time.perf_counter()
-    _round(piece, post, world, _PIECES // _MOST_ROUNDS)
-    warm_up_s = largest(world, time.perf_counter() - started_s)
-    rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(BOX_S / warm_up_s)))
-    # With fewer rounds, each has longer transfers and more pieces during them; the pieces alone are as many in total.
-    times = [_round(piece, post, world, _PIECES // rounds) for _ in range(rounds)]
-    # Ratios of means, not means of ratios: other programs disturb the parts of a short round unequally.
-    alone_s, transfer_s, piece_together_s, transfer_together_s = (
-        summarize([column], how="", waits=True).seconds for column in zip(*times, strict=True)
+    if kind == SEND and _through_memory(world):
+        return Interference(source="messages go through memory: no thread but the ranks' takes part")
+    if kind == REDUCES:
+        queued = _measure(world, kind, _SMALL_BYTES, BOX_S)
+        slower = max(1.0, queued.transfer_together_s / queued.transfer_s)
+        return _interference(world, queued, latency=slower, communication=slower, of="queues of reductions of 16 KiB")
+    small, large = (_measure(world, kind, nbytes, BOX_S / 2) for nbytes in (LEAST_BYTES, NBYTES))
+    flow_s = large.transfer_s - small.transfer_s
+    flow_together_s = large.transfer_together_s - small.transfer_together_s
+    return _interference(
+        world,
+        large,
+        latency=max(1.0, small.transfer_together_s / small.transfer_s),
+        communication=max(1.0, flow_together_s / flow_s) if flow_s > 0.0 else 1.0,
+        of=f"{'messages' if kind == SEND else 'all-reduces'} of 16 B and 1 MiB",
     )
-    factors = torch.tensor([piece_together_s / alone_s, transfer_together_s / transfer_s], dtype=torch.float64)
-    factors = factors.to(world.device)
-    dist.all_reduce(factors)
-    compute, communication = (max(1.0, float(value) / world.size) for value in factors)
-    transfers = {SEND: "messages of 1 MiB", REDUCES: "queues of reductions of 16 KiB"}.get(kind, "all-reduces of 1 MiB")
+
+
+def _interference(world: World, times: _Times, *, latency: float, communication: float, of: str) -> Interference:
     return Interference(
-        compute=compute,
+        compute=max(1.0, times.piece_together_s / times.piece_s),
         communication=communication,
-        source=f"measured: matrix products during {transfers}, {world.size} ranks",
+        latency=latency,
+        source=f"measured: matrix products during {of}, {world.size} ranks",
     )
 
 
-def _round(
-    piece: Work, post: Callable[[], list[dist.Work]], world: World, pieces: int
-) -> tuple[float, float, float, float]:
+def _through_memory(world: World) -> bool:
+    """Whether messages between ranks of this run go through shared memory; the same on every rank."""
+    boxes = letterboxes(world, (NBYTES,))
+    for box in boxes:
+        box.close()
+    return largest(world, float(bool(boxes))) > 0.0
+
+
+def _measure(world: World, kind: str, nbytes: int, box_s: float) -> _Times:
+    piece = _piece(world)
+    post = _post(world, kind, nbytes)
+    ended = _waited if kind == SEND else _asked
+    started_s = time.perf_counter()
+    _round(piece, post, ended, world, _PIECES // _MOST_ROUNDS)
+    warm_up_s = largest(world, time.perf_counter() - started_s)
+    rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(box_s / warm_up_s)))
+    # With fewer rounds, each has longer transfers and more pieces during them; the pieces alone are as many in total.
+    times = [_round(piece, post, ended, world, _PIECES // rounds) for _ in range(rounds)]
+    # Ratios of means, not means of ratios: other programs disturb the parts of a short round unequally.
+    means = [summarize([column], how="", waits=True).seconds for column in zip(*times, strict=True)]
+    shared = torch.tensor(means, dtype=torch.float64, device=world.device)
+    dist.all_reduce(shared)
+    return _Times(*(float(value) / world.size for value in shared))
+
+
+def _round(piece: Work, post: Post, ended: Ended, world: World, pieces: int) -> tuple[float, float, float, float]:
     """Seconds of a piece and of a transfer, each alone, and of both side by side."""
     dist.barrier()
     alone_s = _compute_alone(piece, world, pieces)
     dist.barrier()
-    transfer_s = _transfer_alone(post)
+    start_s = time.perf_counter()
+    for _ in range(_TRANSFERS):
+        _wait(post())
+    transfer_s = (time.perf_counter() - start_s) / _TRANSFERS
     dist.barrier()
-    return alone_s, transfer_s, *_together(piece, post, world)
+    return alone_s, transfer_s, *_together(piece, post, ended, world)
 
 
 def _piece(world: World) -> Work:
     a = torch.ones(_WIDTH, _WIDTH, device=world.device)
     out = torch.empty_like(a)
-
-    def work() -> None:
-        for _ in range(4):
-            torch.mm(a, a, out=out)
-
-    return work
+    return lambda: torch.mm(a, a, out=out)
 
 
-def _post(world: World, kind: str) -> Callable[[], list[dist.Work]]:
+def _post(world: World, kind: str, nbytes: int) -> Post:
     if kind == REDUCES:
-        buffers = cycle([torch.zeros(_SMALL_BYTES // 4, device=world.device) for _ in range(QUEUE)])
-        return lambda: _reduced(buffers)
-    tensor = torch.zeros(NBYTES // 4, device=world.device)
+        buffers = cycle([torch.zeros(nbytes // 4, device=world.device) for _ in range(QUEUE)])
+        return lambda: [] if dist.group.WORLD is None else post_reduces(buffers, dist.group.WORLD)
+    tensor = torch.zeros(nbytes // 4, device=world.device)
     if kind != SEND:
         return lambda: _posted(dist.all_reduce(tensor, async_op=True))
     # Pairs (0, 1), (2, 3), ...; the last of an odd number of ranks has no partner and only computes.
@@ -122,14 +171,24 @@ def _post(world: World, kind: str) -> Callable[[], list[dist.Work]]:
     return lambda: _posted(dist.irecv(tensor, partner))
 
 
-def _reduced(buffers: Iterator[torch.Tensor]) -> list[dist.Work]:
-    if dist.group.WORLD is not None:
-        queue_reduces(buffers, dist.group.WORLD)
-    return []
-
-
 def _posted(work: dist.Work | None) -> list[dist.Work]:
     return [] if work is None else [work]
+
+
+def _wait(works: Sequence[dist.Work]) -> None:
+    for work in works:
+        work.wait()
+
+
+def _asked(works: Sequence[dist.Work]) -> Callable[[], bool]:
+    return lambda: all(work.is_completed() for work in works)
+
+
+# gloo tells of the end of a message once: whoever waits a second time waits for another one.
+def _waited(works: Sequence[dist.Work]) -> Callable[[], bool]:
+    thread = threading.Thread(target=_wait, args=(works,))
+    thread.start()
+    return lambda: not thread.is_alive()
 
 
 def _compute_alone(piece: Work, world: World, pieces: int) -> float:
@@ -142,25 +201,15 @@ def _compute_alone(piece: Work, world: World, pieces: int) -> float:
     return (time.perf_counter() - start_s) / pieces
 
 
-def _transfer_alone(post: Callable[[], list[dist.Work]]) -> float:
-    start_s = time.perf_counter()
-    for _ in range(_TRANSFERS):
-        for work in post():
-            work.wait()
-    return (time.perf_counter() - start_s) / _TRANSFERS
-
-
-def _together(piece: Work, post: Callable[[], list[dist.Work]], world: World) -> tuple[float, float]:
+def _together(piece: Work, post: Post, ended: Ended, world: World) -> tuple[float, float]:
     """Seconds a piece and seconds a transfer, side by side."""
-    transfer_s: list[float] = []
-    thread = threading.Thread(target=lambda: transfer_s.append(_transfer_alone(post)))
     pieces = 0
     start_s = time.perf_counter()
-    thread.start()
-    while pieces == 0 or thread.is_alive():
-        piece()
-        pieces += 1
-        synchronize(world)
-    piece_s = (time.perf_counter() - start_s) / pieces
-    thread.join()
-    return piece_s, transfer_s[0]
+    for _ in range(_TRANSFERS):
+        have_ended = ended(post())
+        while not have_ended() or not pieces:
+            piece()
+            pieces += 1
+            synchronize(world)
+    together_s = time.perf_counter() - start_s
+    return together_s / max(1, pieces), together_s / _TRANSFERS

@@ -224,7 +224,7 @@ def make_transfer(
     if key.kind == f"{Kind.BROADCAST}{QUEUED}":
         return partial(_hand_out, world, buffers, group)
     if key.kind.endswith(QUEUED):
-        return lambda: queue_reduces(buffers, group)
+        return partial(_queue_reduces, buffers, group)
     if key.kind == Kind.BROADCAST:
         return lambda: _finish(dist.broadcast(next(buffers), src=0, group=group, async_op=True))
     if key.kind in _SHARED:
@@ -253,8 +253,8 @@ def _share(kind: str, whole: torch.Tensor, world: World, group: dist.ProcessGrou
         _finish(reduce_scatter(torch.empty_like(own), padded, group=group, async_op=True))
 
 
-def queue_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
-    """Start several reductions at once, each to the next rank, and wait for all.
+def post_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> list[dist.Work]:
+    """Start several reductions at once, each to the next rank.
 
     Args:
         buffers: what is reduced
@@ -262,8 +262,12 @@ def queue_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> 
     """
     roots = cycle(range(dist.get_world_size(group)))
     works = [dist.reduce(next(buffers), next(roots), group=group, async_op=True) for _ in range(QUEUE)]
-    for work in works:
-        _finish(work)
+    return [work for work in works if work is not None]
+
+
+def _queue_reduces(buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
+    for work in post_reduces(buffers, group):
+        work.wait()
 
 
 def _hand_out(world: World, buffers: Iterator[torch.Tensor], group: dist.ProcessGroup) -> None:
@@ -450,7 +454,7 @@ class _Bench:
         self._groups = {ranks: dist.new_group(list(range(ranks))) for ranks in sorted({key.ranks for key in keys})}
         self._memory = make_memory(world, max(sizes))
         calm_event_loops()
-        self._boxes = _letterboxes(world, sizes)
+        self._boxes = letterboxes(world, sizes)
 
     def run(self, key: CurveKey, nbytes: int, repeats: int) -> list[float]:
         """Durations of `repeats` transfers, the same list on every rank [s]."""
@@ -493,8 +497,13 @@ def _sizes(key: CurveKey, sizes: Sequence[int]) -> Sequence[int]:
     return [size for size in sizes if size in HANDLING_SIZES] if key.kind.endswith(HOST) else sizes
 
 
-def _letterboxes(world: World, sizes: Sequence[int]) -> list[Letterbox]:
-    """Between ranks 0 and 1, as the runtime has them: one on each of them, or none."""
+def letterboxes(world: World, sizes: Sequence[int]) -> list[Letterbox]:
+    """Between ranks 0 and 1, as the runtime has them: one on each of them, or none.
+
+    Args:
+        world: this rank; all ranks call this
+        sizes: of messages [bytes]
+    """
     if world.size < 2 or world.device != "cpu":
         return []
     return list(open_letterboxes({(0, 1): 2 * max(*sizes, *HANDLING_SIZES)}, world, dist.group.WORLD).values())

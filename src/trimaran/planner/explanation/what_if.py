@@ -388,6 +388,7 @@ def _interference(problem: Problem, change: Change) -> Problem:
         kind: Interference(
             compute=1.0 + (entry.compute - 1.0) * factor,
             communication=1.0 + (entry.communication - 1.0) * factor,
+            latency=1.0 + (entry.latency - 1.0) * factor,
             source=entry.source,
         )
         for kind, entry in problem.table.interference.items()
