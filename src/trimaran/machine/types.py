@@ -395,7 +395,7 @@ class Node:
         caveat: a warning for users
         source: where the figures come from
         price: of its devices, where the user says it
-        like: of a node of a file, the one of the catalog that has these devices and links; what was measured of it holds
+        like: of a node of a file, that of the catalog with these devices and links; what was measured of it holds
     """
 
     name: str
