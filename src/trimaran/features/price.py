@@ -196,7 +196,7 @@ class Pricing:
             reserve=problem.reserve,
         )
         # As in a plan: types that only the words say are what it fits with, and make no step faster.
-        candidate = model.price(timed, model.admitted(strategy))
+        candidate = model.price(timed, model.taken(strategy).admitted(strategy))
         tokens = request.target.tokens is not None
         return PricedStrategy(
             setting=setting,

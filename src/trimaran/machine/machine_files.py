@@ -23,6 +23,7 @@ from trimaran.machine.catalog import (
     find_device,
     find_link,
     find_node,
+    is_machine,
     link_types,
     named,
     read_device,
@@ -68,12 +69,26 @@ def read_machine(text: str, *, file: str) -> Machine:
         link=_first(links, find_link, "link"),
         node=_first(tables, CATALOG_NAMES.node, "machine"),
     )
-    nodes = {name: read_node(entry, names) for name, entry in tables.items()}
+    nodes = {name: _as_in_catalog(read_node(entry, names), tables) for name, entry in tables.items()}
     machine = document.table("machine")
     machine.allow("node", "nodes", "fabric", "price", *_LEAF_KEYS)
     if isinstance(machine.values.get("nodes"), dict):
         return _several_kinds(machine, tables, nodes, names)
     return _machine(machine, tables, nodes, names)
+
+
+def _as_in_catalog(node: Node, tables: Mapping[str, Table]) -> Node:
+    """A node of a file with the one of the catalog that it is like, where it has the same devices and links."""
+    name = node.name
+    while name in tables:
+        if "like" not in tables[name]:
+            return node
+        name = tables[name].text("like")
+    if not is_machine(name):
+        return node
+    like = find_node(name)
+    wired = (like.device, like.devices, like.edges, like.peer_access)
+    return replace(node, like=like) if (node.device, node.devices, node.edges, node.peer_access) == wired else node
 
 
 def _machine(machine: Table, tables: Mapping[str, Table], nodes: Mapping[str, Node], names: Names) -> Machine:

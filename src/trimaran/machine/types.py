@@ -395,6 +395,7 @@ class Node:
         caveat: a warning for users
         source: where the figures come from
         price: of its devices, where the user says it
+        like: of a node of a file, that of the catalog with these devices and links; what was measured of it holds
     """
 
     name: str
@@ -413,6 +414,7 @@ class Node:
     caveat: str = ""
     source: str
     price: Price | None = None
+    like: "Node | None" = None
 
     def host_room(self, devices: int) -> int | None:
         """Host memory into which each device may offload while several of the node are in use [bytes].

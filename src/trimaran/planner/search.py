@@ -338,6 +338,8 @@ def refine_buckets(hunt: Hunt, ruled_out: Iterable[Strategy] = ()) -> None:
         hunt: whose fastest is known
         ruled_out: strategies that bounds rule out
     """
+    if hunt.problem.pins.bucket_bytes is not None:
+        return
     known = [*(one.strategy for one in hunt.candidates), *(one.strategy for one in hunt.rejected), *ruled_out]
     tried = {replace(strategy, device_order=()) for strategy in known}
     best = fastest(hunt.candidates) if hunt.candidates else None

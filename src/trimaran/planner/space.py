@@ -405,7 +405,8 @@ def enumerate_strategies(
     kept: list[Strategy] = []
     rejected: list[Rejection] = []
     for execution in executions:
-        sizes = bucket_sizes(graph, execution=execution) if devices > 1 else ()
+        pinned = pins.bucket_bytes
+        sizes = (pinned,) if pinned else bucket_sizes(graph, execution=execution) if devices > 1 else ()
         for strategy in shapes(devices, offers, batch=batch, execution=execution, pins=pins):
             tried = [one for one in _variants(strategy, sizes, pins, hosts) if not pins.objection(one)]
             if graph.precision == "fp16" and not scaling_obstacle(strategy):

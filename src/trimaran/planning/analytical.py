@@ -380,7 +380,7 @@ class Analytical(CatalogBackend):
             request=self.request,
             evidence=Modelled(
                 problem=problem,
-                plan=plan_of_degrees(self.source.reference, str(self.request.cluster), problem, found),
+                plan=plan_of_degrees(self.source.reference, self.request, problem, found),
                 chosen=found.chosen,
                 search=found,
                 nearby=nearby,
@@ -521,7 +521,7 @@ def _check_schedule(pins: Pins) -> None:
 
 
 def with_microbatch(pins: Pins, batch: int) -> Pins:
-    """Pins with the sequences of a microbatch that follow from replicas and microbatches.
+    """Pins with the sequences of a microbatch that follow from replicas and microbatches; words as `price` reads them.
 
     Args:
         pins: of the request
@@ -533,9 +533,11 @@ def with_microbatch(pins: Pins, batch: int) -> Pins:
     Example:
         >>> with_microbatch(Pins(dp=8, microbatches=4), 64).microbatch
         2
-        >>> with_microbatch(Pins(strategy="dp8", dp=8, microbatches=1), 64).microbatch  # as `price` reads the words
+        >>> with_microbatch(Pins(strategy="dp8", dp=8, microbatches=1), 64).microbatch
         1
     """
+    if pins.strategy and pins.zero and pins.dp == pins.cp == 1:
+        pins = dataclasses.replace(pins, zero=0)
     if pins.strategy and not {"microbatch", "microbatches"} & said_by(pins.strategy).keys():
         return dataclasses.replace(pins, microbatch=1, microbatches=None)
     if pins.microbatches is None or pins.dp is None:

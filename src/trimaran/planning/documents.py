@@ -430,7 +430,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
     if isinstance(evidence, Modelled):
         problem = evidence.problem
         listed = list(dict.fromkeys((found.chosen, *found.candidates, *found.references)))
-        layout: dict[str, Any] = {"layout": _layout(problem, evidence.search.chosen.fits_as)}
+        layout: dict[str, Any] = {"layout": _layout(problem, evidence.search.chosen)}
         document |= {
             "sequence": problem.shape.sequence,
             "memory_limit_bytes": problem.memory_limit,
@@ -573,12 +573,13 @@ def rejections_document(rejected: Iterable[Rejection]) -> list[dict[str, Any]]:
     return [{"strategy": one.strategy.name, "cause": one.cause, "reason": one.reason} for one in rejected]
 
 
-def _layout(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
+def _layout(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> dict[str, Any]:
     """Layers and memory of each stage, how ranks have the devices, and which of them exchange across nodes."""
-    stages = []
+    stages, strategy = [], chosen.fits_as
+    usual = AnalyticalModel(problem=problem).taken(chosen.strategy).problem.lenient
     for stage in range(strategy.pp):
         memory = rank_memory(problem.shape, strategy, stage=stage, bookkeeping=problem.bookkeeping)
-        memory = with_buffers(memory, strategy, reserve=problem.reserve, usual=problem.lenient)
+        memory = with_buffers(memory, strategy, reserve=problem.reserve, usual=usual)
         stages.append(
             {
                 "stage": stage,

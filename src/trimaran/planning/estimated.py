@@ -48,7 +48,7 @@ from trimaran.planning.estimated_problem import machine_problem, machine_problem
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
 from trimaran.planning.plan_files import costs_digest, is_device_here, plan_of, predict
 from trimaran.planning.precision import choose_precision, settle_precision
-from trimaran.planning.requests import PlanRequest
+from trimaran.planning.requests import PlanRequest, cost_options, with_cost_options
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
@@ -355,6 +355,7 @@ class Estimated(CatalogBackend):
                     objective="throughput",
                     cluster=self.request.cluster,
                     precision=self.request.precision or "",
+                    options=cost_options(self.request),
                 ),
                 chosen=found.chosen,
                 search=found,
@@ -471,7 +472,7 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
 
 
 def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
-    """The batch, devices, their memory and the execution that a plan was made for, where the user says nothing else.
+    """The batch, devices, their memory, execution and costs that a plan was made for, where the user says nothing else.
 
     Args:
         plan: says them
@@ -487,7 +488,7 @@ def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
         )
     premises = plan.premises
     return replace(
-        request,
+        with_cost_options(request, premises.options),
         devices=request.devices or len(premises.devices),
         batch=request.batch or premises.global_batch_size,
         memory_bytes=request.memory_bytes or min(premises.memory_bytes, default=None),

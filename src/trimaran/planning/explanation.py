@@ -250,7 +250,9 @@ def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
     evidence, notes = planned.modelled, planned.notes
     found = evidence.search
     if plan is not None:
-        evidence = replace(evidence, plan=plan, chosen=AnalyticalModel(problem=evidence.problem).price(plan.strategy))
+        model = AnalyticalModel(problem=evidence.problem)
+        chosen = model.price(plan.strategy, model.taken(plan.strategy).admitted(plan.strategy))
+        evidence = replace(evidence, plan=plan, chosen=chosen)
         notes = (*notes, *outdated(plan.strategy, found))
     evidence = with_prices(evidence)
     case = AnalyticalCase(problem=evidence.problem, found=found, why_not=kinds)
@@ -268,13 +270,9 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
     precision = request.precision or (parse_precision(premises.precision) if premises.precision else None)
+    asked = as_planned_there(plan, request)
     # Degrees have no program, so nothing is run eagerly or compiled.
-    return replace(
-        as_planned_there(plan, request),
-        execution=request.execution,
-        precision=precision,
-        options={**length, **(request.options or {})},
-    )
+    return replace(asked, execution=request.execution, precision=precision, options={**length, **asked.options})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

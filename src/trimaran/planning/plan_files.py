@@ -24,7 +24,7 @@ from trimaran.planner.result import Search
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
-from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.requests import EVERYTHING, PlanRequest, cost_options
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import source_as_planned
 from trimaran.pricing.program import price
@@ -310,13 +310,13 @@ def write_planned(path: Path, planned: Planned) -> None:
 
 
 def plan_of_degrees(
-    reference: str, cluster: str, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]
+    reference: str, request: PlanRequest, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]
 ) -> Plan:
     """Plan file of a search by the analytical model.
 
     Args:
         reference: of the job
-        cluster: machine of the catalog
+        request: of the user, for a machine of the catalog
         problem: of the search
         found: result of the search
     """
@@ -328,13 +328,14 @@ def plan_of_degrees(
             global_batch_size=problem.batch,
             devices=(problem.machine.node.device.title,) * problem.devices,
             memory_bytes=(problem.device_bytes,) * problem.devices,
-            cluster=cluster,
+            cluster=request.cluster,
             precision=problem.program.precision,
             layers=problem.shape.layers,
             sequence_length=problem.shape.sequence,
             framework=problem.program.framework,
             gradients=found.chosen.fits_as.gradients or "",
             optimizer_state=found.chosen.fits_as.optimizer_state or "",
+            options=cost_options(request),
         ),
         prediction=predict(found.chosen),
         candidates=tuple(candidate_rows(found)),
@@ -351,6 +352,7 @@ def plan_of(
     link: PlannedLink | None = None,
     cluster: str = "",
     precision: str = "",
+    options: tuple[str, ...] = (),
 ) -> Plan:
     """Plan file of a search, without its candidates and the lines of its program: `whole_plan` adds both.
 
@@ -363,6 +365,7 @@ def plan_of(
         link: rate limit of the links between local ranks; None: not limited
         cluster: machine of the catalog; empty: this one
         precision: of products on it; empty: that of the job
+        options: others that the costs there depend on
     """
     return Plan(
         job=reference,
@@ -376,6 +379,7 @@ def plan_of(
             link=link,
             cluster=cluster,
             precision=precision,
+            options=options,
         ),
         prediction=predict(found.chosen),
         objective=objective,

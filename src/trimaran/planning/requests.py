@@ -8,7 +8,7 @@ device: parameters, gradients, optimizer state, activations.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -352,6 +352,7 @@ class TargetRequest:
         tokens: to train on, in place of a curve; None: not said
         within_s: the training shall end within this time [s]; None: any
         budget: the training shall cost no more, in the currency of its price; None: any amount
+        budget_currency: that the amount is in; "": not said, that of the price
         counts: numbers of devices that are compared; empty: as the objective needs
         reliability: failures, storage and repairs of the cluster, with `tokens`
     """
@@ -365,6 +366,7 @@ class TargetRequest:
     tokens: float | None = None
     within_s: float | None = None
     budget: float | None = None
+    budget_currency: str = ""
     counts: tuple[int, ...] = ()
     reliability: Reliability = ASSUMED
 
@@ -454,17 +456,18 @@ def parse_target(
         spare_probability=spare_probability,
     )
     _check_length(curve, tokens, days, budget, samples_per_epoch, reliability)
-    paid = None if price is None else parse_price(price)
+    amount, currency = (None, "") if budget is None else _parse_budget(budget)
     return TargetRequest(
         curve=curve,
         batches=() if batches is None else tuple(sorted(parse_counts(batches, what="batches"))),
         most_local_batch=most_local_batch,
-        price=paid,
+        price=None if price is None else parse_price(price),
         least_saved=least_saved,
         samples_per_epoch=samples_per_epoch,
         tokens=None if tokens is None else parse_large(tokens, what="tokens"),
         within_s=None if days is None else days * DAY_S,
-        budget=None if budget is None else _parse_budget(budget, paid),
+        budget=amount,
+        budget_currency=currency,
         counts=counts,
         reliability=reliability,
     )
@@ -505,12 +508,12 @@ def _check_length(
             )
 
 
-def _parse_budget(text: str | float, price: Price | None) -> float:
-    """An amount of money, in the currency of a price.
+def _parse_budget(text: str | float) -> tuple[float, str]:
+    """An amount of money, and its currency; "" where none is said.
 
     Example:
-        >>> _parse_budget("1.5M USD", None), _parse_budget("$2k", parse_price("3 USD/device-hour"))
-        (1500000.0, 2000.0)
+        >>> _parse_budget("1.5M USD"), _parse_budget("$2k"), _parse_budget(7)
+        ((1500000.0, 'USD'), (2000.0, 'USD'), (7.0, ''))
     """
     signs = {"$": "USD", "€": "EUR", "£": "GBP"}
     plain = str(text).strip()
@@ -521,12 +524,7 @@ def _parse_budget(text: str | float, price: Price | None) -> float:
     found = re.fullmatch(r"(.*?)\s*([A-Za-z]{3})", plain)
     if found and not named:
         plain, named = found[1], found[2].upper()
-    if named and price is not None and named != price.currency:
-        raise InputError(
-            f"--budget {text} is in {named}, the price in {price.currency}: give both in one currency",
-            code="tokens.two-currencies",
-        )
-    return parse_large(plain, what="an amount")
+    return parse_large(plain, what="an amount"), named
 
 
 Executions = Literal["any", "eager", "compiled"]
@@ -714,6 +712,69 @@ def parse_request(
         loading=loading,
         documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
         expert_imbalance=expert_imbalance,
+    )
+
+
+def cost_options(request: PlanRequest) -> tuple[str, ...]:
+    """Options that the costs of a plan depend on and that its file says nowhere else, as the command line has them.
+
+    Args:
+        request: for a machine of the catalog
+
+    Example:
+        >>> cost_options(parse_request(cluster="dgx-h100", software="megatron:2023", reserve="5%"))
+        ('--software megatron:2023', '--reserve 5.0%')
+    """
+    documents = request.documents
+    said = {
+        "software": request.software and request.software.text,
+        "reserve": request.reserve and request.reserve.text,
+        "lengths": documents and documents.text,
+        "packing": documents and documents.packing,
+        "expert-imbalance": None if request.expert_imbalance == 1.0 else repr(request.expert_imbalance),
+        **request.options,
+        **{name.replace("_", "-"): value for name, value in asdict(request.loading).items()},
+    }
+    return tuple(f"--{name} {value}" for name, value in said.items() if value is not None)
+
+
+def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanRequest:
+    """A request with the options of `cost_options` that it does not say itself.
+
+    Args:
+        request: of the user
+        options: of a plan
+
+    Raises:
+        InputError: one that means nothing
+
+    Example:
+        >>> with_cost_options(PlanRequest(cluster="dgx-h100"), ("--software megatron:2023",)).software.year
+        2023.0
+    """
+    named = {name.removeprefix("--"): value for name, _, value in (words.partition(" ") for words in options)}
+    counts = ("host_cores", "copies_ahead")
+    loading = {one.name: named.get(one.name.replace("_", "-")) for one in fields(Loading)}
+    given = parse_request(
+        cluster=request.cluster,
+        software=named.get("software"),
+        reserve=named.get("reserve"),
+        lengths=named.get("lengths"),
+        packing=named.get("packing"),
+        expert_imbalance=float(named.get("expert-imbalance", 1.0)),
+        sequence=whole_number(named.get("sequence", "")),
+        loading=Loading(
+            **{name: whole_number(text) if text and name in counts else text for name, text in loading.items()}  # type: ignore[arg-type]  # by name
+        ),
+    )
+    return replace(
+        request,
+        software=request.software or given.software,
+        reserve=request.reserve or given.reserve,
+        documents=request.documents or given.documents,
+        expert_imbalance=given.expert_imbalance if request.expert_imbalance == 1.0 else request.expert_imbalance,
+        options={**given.options, **request.options},
+        loading=request.loading if request.loading.is_given else given.loading,
     )
 
 

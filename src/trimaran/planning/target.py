@@ -300,7 +300,7 @@ def conclude(
         runs: what failures make of a training; None: nothing
 
     Raises:
-        InputError: a budget without a price
+        InputError: a budget without a price, or in another currency
         InfeasibleError: nothing is left within the limits, or failures leave no progress
     """
     price = request.price or price
@@ -329,11 +329,8 @@ def conclude(
     estimates = _that_end(estimates)
     best, met = choose_estimate(estimates, goal), None
     if request.within_s is not None or request.budget is not None:
-        if request.budget is not None and price is None:
-            raise InputError(
-                "--budget: the price of the devices is not known: give it, such as --price '3 USD/device-hour'",
-                code="tokens.budget-without-price",
-            )
+        if request.budget is not None:
+            _check_budget(request, price)
         best, met = choose_within(estimates, within_s=request.within_s, budget=request.budget)
     if chosen is not None:
         best = next((one for one in estimates if one.contender == chosen), best)
@@ -358,6 +355,24 @@ def conclude(
         met=met,
         compares=request.compares or asked == "cost",
     )
+
+
+def _check_budget(request: TargetRequest, price: Price | None) -> None:
+    """Refuse an amount that no price says the use of, the one that was given or that of the cluster file.
+
+    Raises:
+        InputError: there is no price, or it is in another currency
+    """
+    if price is None:
+        raise InputError(
+            "--budget: the price of the devices is not known: give it, such as --price '3 USD/device-hour'",
+            code="tokens.budget-without-price",
+        )
+    if request.budget_currency not in ("", price.currency):
+        raise InputError(
+            f"--budget {request.budget:g} {request.budget_currency}: the price is {price}: give both in one currency",
+            code="tokens.two-currencies",
+        )
 
 
 def _that_end(estimates: tuple[Estimate, ...]) -> tuple[Estimate, ...]:

@@ -128,6 +128,7 @@ class Premises:
         framework: whose memory and time it has, where the analytical model planned; empty: the file does not say
         gradients: their type, by which it fits; empty: as the framework keeps them
         optimizer_state: what the optimizer keeps, by which it fits; empty: likewise
+        options: others that its costs depend on, as the command line has them, such as "--software megatron:2023"
     """
 
     graph_digest: str
@@ -143,6 +144,7 @@ class Premises:
     framework: str = ""
     gradients: GradientType | Literal[""] = ""
     optimizer_state: OptimizerState | Literal[""] = ""
+    options: tuple[str, ...] = ()
 
     @property
     def rate_limit(self) -> Link | None:

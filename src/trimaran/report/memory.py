@@ -229,7 +229,7 @@ class MemoryEstimate:
         source: what the times rest on
         card_bytes: memory of the card that the budget stands for [bytes]; None: the budget is a share of the keep-peak
         context_bytes: what comes off that for the context [bytes]
-        workspace_bytes: of the library of products, in addition to all other figures [bytes]
+        workspace_bytes: of the library of products; a card's budget is without it, and so are all figures [bytes]
         host_bytes: room on the host for what is offloaded [bytes]; None: no limit is known
         host_source: where that comes from
         codec: by which copies may be coded; "": by none
@@ -490,14 +490,15 @@ _POLICY_NAMES = {"ours": "trimaran", "none": "none", "all": "vDNN all", "conv": 
 def budget_line(estimate: MemoryEstimate) -> str:
     """Where the budget comes from."""
     budget = format_bytes(estimate.budget_bytes)
-    workspace = format_bytes(estimate.workspace_bytes)
-    besides = f"; besides, {workspace} of workspace for matrix products" if estimate.workspace_bytes else ""
+    workspace = f"{format_bytes(estimate.workspace_bytes)} of workspace for matrix products"
     if estimate.card_bytes is None:
         peak_bytes = estimate.keep.peak_bytes
         share = estimate.budget_bytes / peak_bytes if peak_bytes else 0.0
+        besides = f"; besides, {workspace}" if estimate.workspace_bytes else ""
         return f"budget {budget}, {100 * share:.0f} % of what autograd alone needs{besides}"
     context = format_bytes(estimate.context_bytes)
-    return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context{besides}"
+    less = f" and {workspace}" if estimate.workspace_bytes else ""
+    return f"budget {budget}: a card of {format_bytes(estimate.card_bytes)} less {context} for its context{less}"
 
 
 def host_line(estimate: MemoryEstimate) -> str:

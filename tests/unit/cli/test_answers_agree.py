@@ -1,13 +1,16 @@
-"""Plan, explanation and simulation give one account of a step, the useful part first."""
+"""One question has one answer, whichever command is asked and however it is spelled; the useful part comes first."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from trimaran.base.errors import InfeasibleError
 from trimaran.cli import app
+from trimaran.machine.find import find_machine
 from trimaran.program.plan import plan_path
 
 _ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
@@ -17,6 +20,11 @@ def said(*command: str) -> str:
     found = CliRunner().invoke(app, list(command), env={"COLUMNS": "80"})
     assert found.exit_code == 0, found.output
     return found.stdout
+
+
+def document(*command: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(said(*command, "--json"))
+    return found
 
 
 def limit(page: str) -> str:
@@ -85,3 +93,79 @@ def test_a_configuration_is_a_job_where_a_plan_file_may_stand_too(tmp_path: Path
     assert plan_path(str(configuration)) is None
     assert plan_path(str(plan)) == plan
     assert plan_path(str(tmp_path / "missing.json")) == tmp_path / "missing.json"
+
+
+COSTS = {
+    "a program": (*_ASKED, "--software", "pytorch:2019", "--loader", "20000 images/s per worker"),
+    "degrees": (
+        *("gpt2:124m", "--cluster", "dgx-a100", "--batch", "64", "--software", "megatron:2023", "--reserve", "3GiB"),
+        *("--lengths", "512:0.5,900:0.5", "--packing", "causal"),
+    ),
+    "experts": ("mixtral:8x7b", "--cluster", "dgx-h100:2", "--batch", "64", "--expert-imbalance", "2"),
+}
+
+
+@pytest.mark.parametrize("asked", COSTS.values(), ids=COSTS)
+def test_the_plan_of_a_file_has_the_costs_that_it_was_made_by(asked: tuple[str, ...], tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    planned = document("plan", *asked, "--output", path)
+    why = document("explain", path)
+    assert [why[name] for name in ("software", "precision")] == [planned[name] for name in ("software", "precision")]
+    for figure in ("strategy", "step_time_s", "peak_bytes"):
+        assert why["plan"][figure] == planned["chosen"][figure]
+    assert why["rejected_counts"] == planned["rejected_counts"]
+
+
+@pytest.mark.parametrize("words", ["dp2 b48KiB", "dp16 b64KiB", "dp16 b128KiB"])
+def test_a_strategy_has_the_buckets_that_its_name_says(words: str) -> None:
+    """Also where they are none of the sizes that a search tries, and where others are as fast and more usual."""
+    devices = words.partition(" ")[0].removeprefix("dp")
+    asked = ("lenet", "--cluster", "dgx1-v100:2@ethernet-10g", "--devices", devices, "--batch", "4096")
+    assert document("plan", *asked, "--strategy", words)["chosen"]["strategy"] == words
+
+
+def test_a_machine_of_a_file_is_the_one_of_the_catalog_that_it_is_like(tmp_path: Path) -> None:
+    """What was measured of the links of a machine holds under any name, but not where they are others."""
+    file = tmp_path / "rack.toml"
+
+    def step_s(cluster: str) -> float:
+        asked = ("lenet", "--cluster", cluster, "--devices", "4", "--local-batch", "64")
+        return float(document("scale", *asked)["rows"][0]["step_s"])
+
+    for like in ("dgx-h100", "p3.16xlarge", "dgx1-v100"):
+        file.write_text(f'[[nodes]]\nname = "ours"\nlike = "{like}"\nsource = "ours"\n')
+        assert step_s(str(file)) == step_s(like)
+    file.write_text(file.read_text() + 'device = "a100-40gb"\n')
+    assert find_machine(str(file)).node.like is None
+
+
+def test_what_surely_fits_with_less_kept_fits_as_plans_take_it() -> None:
+    """A strategy whose usual need is there and not its most; then one of which only the usual need is there."""
+    asked = ("llama2:7b", "--cluster", "dgx-a100", "--batch", "64")
+    strategy = ("--strategy", "dp8 zero1 m8 recompute")
+    need = document("price", *asked, *strategy)["need_bytes"]
+    verdicts = []
+    for memory in (need["most"] - 1, (need["usual"] + need["most"]) // 2):
+        for types in ((), ("--gradients", "fp32", "--optimizer-state", "fp32")):
+            within = (*asked, *strategy, "--memory", f"{memory}B", *types)
+            priced, planned = document("price", *within), document("plan", *within)
+            assert priced["need_bytes"] == planned["chosen"]["need_bytes"]
+            assert [priced["peak_bytes"]] == planned["chosen"]["peak_bytes"]
+            stages = planned["chosen"]["layout"]["stages"]
+            assert max(stage["peak_bytes"] for stage in stages) == priced["peak_bytes"]
+            verdicts.append(priced["verdict"])
+    assert verdicts == ["fits with", "not sure"] * 2
+
+
+def test_memory_and_plan_say_alike_whether_a_step_fits_a_device() -> None:
+    """The byte that decides is the same for both: of tensors, and of the workspace of matrix products."""
+    asked = ("digits", "--batch", "4")
+    there = document("memory", *asked, "--device", "titan-x", "--no-largest-batch")
+    need = there["keep_peak_bytes"] + there["workspace_bytes"]
+    for room, code in ((need, 0), (need - 1, InfeasibleError.exit_code)):
+        card = f"{room + there['context_bytes']}B"
+        # Nothing of so small a step can be spared.
+        memory = ("memory", *asked, "--device", "titan-x", "--no-largest-batch", "--budget", card)
+        plan = ("plan", *asked, "--cluster", "titan-x", "--devices", "1", "--memory", f"{room}B")
+        for command in (memory, (*plan, "--strategy", "one device")):
+            assert CliRunner().invoke(app, list(command)).exit_code == code

@@ -6,7 +6,8 @@ memory, the plan, the lower bound on its time, the policies of the vDNN paper, a
 below the minimum memory, modules run in parts of the batch: the plan, the minimum memory and the lower bound are of the
 step in parts, all else is of the whole one.
 
-A budget in bytes stands for a card of that size, so the context comes off it; a share is of what autograd alone needs.
+A budget in bytes stands for a card of that size, so the context and the workspace of products come off it, as in plans
+of many devices; a share is of what autograd alone needs.
 
 Where modules run in parts of the batch there are two steps. The whole one is what the job does by itself: no offload or
 recompute, weights, the paper's policies. The planned one runs in parts: the plan, its minimum memory and its lower
@@ -488,7 +489,7 @@ def below_minimum(
     state_bytes = int(role_bytes(trace, WEIGHTS).max(initial=0))
     trace_of = at_any_batch(steps.tracer.trace, _NEAR)
     fewer = most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
-    card = least.nbytes + steps.device.memory.context_bytes
+    card = least.nbytes + steps.costs(trace).workspace_bytes + steps.device.memory.context_bytes
     ways = [f"a card of {format_bytes(card)} or more"]
     found = None if whole is None else find_job_split(whole, budget_bytes=budget_bytes, samples=samples)
     named = None if found is None else written(found.split)
@@ -629,7 +630,7 @@ def estimate_memory(
         codec=coding,
     )
     whole = steps.step(samples)
-    budget_bytes, card_bytes = _budget(within, catalog_device, whole.kept)
+    budget_bytes, card_bytes = _budget(within, catalog_device, whole)
     traced_s = perf_counter()
     progress("planning the memory", 0, 0)
     found, in_parts = _plan(
@@ -699,9 +700,9 @@ def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | N
     return room, f"{OFFLOAD_SHARE:.0%} of {format_bytes(node.host_memory_bytes)} in {node.title}{shares}"
 
 
-def _budget(budget: Budget | None, device: Device, kept: LiveBytes) -> tuple[int, int | None]:
+def _budget(budget: Budget | None, device: Device, whole: PricedStep) -> tuple[int, int | None]:
     """The budget of the step, and the card that it stands for; None where it is a share [bytes]."""
     if budget is not None and budget.nbytes is None:
-        return budget.resolve(kept.peak), None
+        return budget.resolve(whole.kept.peak), None
     card_bytes = device.memory.nbytes if budget is None or budget.nbytes is None else budget.nbytes
-    return device.budget_bytes(card_bytes), card_bytes
+    return max(0, device.budget_bytes(card_bytes) - whole.costs.workspace_bytes), card_bytes

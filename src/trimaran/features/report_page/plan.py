@@ -174,6 +174,8 @@ def _asked_again(plan: Plan) -> str:
         words += ["--sequence", str(premises.sequence_length)]
     if premises.precision:
         words += ["--precision", premises.precision]
+    for option in premises.options:
+        words += [] if option.startswith("--sequence ") else option.split(" ", 1)
     words += ["--strategy", plan.strategy.name]
     return f"{shlex.join([*words, '--json'])} > answer.json; trimaran report answer.json"
 
@@ -220,6 +222,7 @@ def _environment(plan: Plan) -> dict[str, str]:
     found["global batch"] = f"{premises.global_batch_size:,} samples"
     if premises.sequence_length:
         found["sequence"] = f"{premises.sequence_length:,} tokens"
+    found |= {name.removeprefix("--"): value for name, _, value in (one.partition(" ") for one in premises.options)}
     found["objective"] = plan.objective
     return found
 

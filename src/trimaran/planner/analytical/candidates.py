@@ -351,6 +351,17 @@ class AnalyticalModel:
             lenient=problem.lenient,
         )
 
+    def taken(self, strategy: Strategy) -> "AnalyticalModel":
+        """The model by which a search takes a strategy: where that surely fits nowhere, the one of what usually fits.
+
+        Args:
+            strategy: of the problem
+        """
+        if self.problem.lenient or self.admitted(strategy)[1].peak <= self.problem.memory_limit:
+            return self
+        usual = replace(self, problem=replace(self.problem, lenient=True))
+        return usual if usual.admitted(strategy)[1].peak <= self.problem.memory_limit else self
+
     def step(self, strategy: Strategy, alone: ReplicaStep | None = None) -> TransformerStep:
         """Time of a step, whether it fits or not.
 
@@ -1171,7 +1182,8 @@ def zero_levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[Z
     pins, ranks = problem.pins, strategy.dp * strategy.cp
     tried: tuple[ZeroStage, ...] = (0, 1, 2, 3)
     if pins.zero is not None:
-        tried = (pins.zero,)
+        # One replica has nobody to share state with.
+        tried = (pins.zero,) if ranks > 1 or not pins.zero else ()
     elif pins.rules_out("zero") or ranks == 1:
         tried = (0,)
     if pins.shard_ranks is not None:

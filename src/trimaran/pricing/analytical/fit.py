@@ -5,7 +5,8 @@
              fragments of the allocator: a share of what is allocated and freed in a step
     fits     the most that it needs is there
     with     so does the most that it needs with less kept for a parameter, or with selective recomputation
-    not sure the usual need is there but not the most, or only the least is
+    not sure the usual need is there but not the most, and keeping less without rounding does not make it sure; or only
+             the least is
     unfit    even the least is more than there is, whatever the training program keeps for a parameter
 
 A training program says little of what it keeps. Megatron sums gradients in 32 bits unless told otherwise, and NeMo's
@@ -231,6 +232,11 @@ class Reserve:
     share: float = 0.0
     nbytes: int = 0
 
+    @property
+    def text(self) -> str:
+        """As the command line has it."""
+        return f"{100.0 * self.share}%" if self.share else f"{self.nbytes}B" if self.nbytes else "0"
+
     def left(self, device_bytes: int) -> int:
         """What is left of a device's memory [bytes].
 
@@ -396,7 +402,8 @@ def judge_fit(
     ]
     certain = next((fit for fit in possible if fit.need.most <= room), None)
     usual = next((fit for fit in possible if fit.need.usual <= room), None)
-    if own.usual <= room:
+    taken = admitted(shape, degrees, keeping=keeping, room=room, reserve=reserve)[0]
+    if own.usual <= room and taken == degrees:
         return Fit(verdict="not sure", need=own, room=room, lever="" if certain is None else certain.lever)
     found = certain or usual
     if found is not None:

@@ -69,6 +69,13 @@ class Documents:
     packing: Packing = "packed"
     source: str = ""
 
+    @property
+    def text(self) -> str:
+        """Lengths as the command line has them: those that were given, or the file."""
+        if self.source != "given":
+            return self.source
+        return ",".join(f"{length}:{share!r}" for length, share in zip(self.tokens, self.shares, strict=True))
+
     def mean(self, power: int = 1, *, most: int = _LONGEST) -> float:
         """Mean of a power of the lengths, none of which counts as more than `most` [tokens to the power].
 

@@ -714,7 +714,7 @@ def group_across(machine: Machine, crossing: Crossing) -> Group:
     Raises:
         InputError: several nodes with nothing between them
     """
-    node = machine.node
+    node = machine.node.like or machine.node
     inside = _inside(_Place(node, node.name, node.edges, node.peer_access, crossing.local))
     card_kind, rate = _cards(machine) if crossing.nodes > 1 else ("", 0.0)
     return Group(

@@ -31,6 +31,16 @@ class Software:
     gradient_views: bool = False
     source: str = "assumed: PyTorch of 2024"
 
+    @property
+    def text(self) -> str:
+        """As the command line has it.
+
+        Example:
+            >>> Software(framework="megatron", year=2023.5).text, Software(gradient_views=True).text
+            ('megatron:2023.5', 'trimaran:2024')
+        """
+        return f"{'trimaran' if self.gradient_views else self.framework}:{self.year:g}"
+
 
 FRAMEWORKS = ("pytorch", "tensorflow", "mxnet", "torch7", "caffe", "chainer", "paddle", "oneflow", "mindspore")
 """Frameworks for whose kernels or exchanges there are figures."""

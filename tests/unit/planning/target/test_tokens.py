@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +31,8 @@ TOKENS = 2e11
 
 def planned(**asked: Any) -> Planned:
     target = asked.pop("target", {}) | {"tokens": TOKENS}
-    request = parse_request(
-        cluster="dgx-h100:32", batch=asked.pop("batch", 512), pins=PINS, target=parse_target(**target), **asked
-    )
+    asked = {"cluster": "dgx-h100:32", "batch": 512} | asked
+    request = parse_request(pins=PINS, target=parse_target(**target), **asked)
     return make_plan("llama2:7b", request)
 
 
@@ -90,6 +90,16 @@ def test_an_unknown_price_is_not_known() -> None:
     assert document["run"]["money"] is document["run"]["currency"] is None
     assert document["run"]["device_hours"] > 0
     assert document["cost_unit"] == "device-hours"
+
+
+def test_a_budget_is_in_the_currency_of_the_price_wherever_that_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "rack.toml"
+    file.write_text(
+        '[machine]\nnodes = 32\nprice = "24 EUR/node-hour"\n[[nodes]]\nname = "own"\nlike = "dgx-h100"\nsource = "ours"'
+    )
+    assert plan_document(planned(cluster=str(file)))["run"]["currency"] == "EUR"
+    with raises("tokens.two-currencies"):
+        planned(cluster=str(file), target={"budget": "1M USD"})
 
 
 def text_of(document: dict[str, Any]) -> list[str]:
@@ -188,7 +198,6 @@ def test_the_choice_within_limits(within_s: float | None, budget: float | None, 
         ({"tokens": "1T", "days": -1.0}, "tokens.bad-days"),
         ({"tokens": "many"}, "quantity.not-a-number"),
         ({"tokens": "0"}, "quantity.not-a-number"),
-        ({"tokens": "1T", "budget": "1M EUR", "price": "3 USD/device-hour"}, "tokens.two-currencies"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], code: str) -> None:
@@ -206,6 +215,8 @@ def test_what_no_plan_can_answer_is_refused() -> None:
         trimaran.plan("digits", devices=[1, 2])
     with raises("tokens.budget-without-price"):
         planned(target={"budget": "1M USD"})
+    with raises("tokens.two-currencies"):
+        planned(target={"budget": "1M EUR", "price": "3 USD/device-hour"})
     with raises("lengths.not-a-decoder"):
         trimaran.plan("resnet50", cluster="dgx-h100", lengths="512:1")
     with raises("experts.none"):

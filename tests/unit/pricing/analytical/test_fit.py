@@ -157,8 +157,11 @@ def test_more_memory_never_makes_a_verdict_worse(room: int, more: int) -> None:
     assert after.verdict == "fits" or before.verdict != "fits"
 
 
-def test_where_only_the_most_is_too_much_it_is_not_sure_and_what_makes_it_sure_is_named() -> None:
+def test_where_only_the_most_is_too_much_it_fits_with_what_makes_it_sure_as_in_a_plan() -> None:
     degrees = builders.degrees(data=4, sharding="optimizer", microbatch=4)
     need = need_of(with_buffers(largest_rank(SHAPE, degrees), degrees), degrees)
     fit = judge_fit(SHAPE, degrees, keeping=Bookkeeping(), device_bytes=need.most - 1)
-    assert (fit.verdict, fit.lever) == ("not sure", "16-bit remainders of parameters in the optimizer")
+    assert (fit.verdict, fit.lever) == ("fits with", "16-bit remainders of parameters in the optimizer")
+    assert fit.need.most == admitted(SHAPE, degrees, keeping=Bookkeeping(), room=need.most - 1)[1].peak
+    said = replace(degrees, gradients="fp32", optimizer_state="fp32")
+    assert judge_fit(SHAPE, said, keeping=Bookkeeping(), device_bytes=need.most - 1).verdict == "not sure"
