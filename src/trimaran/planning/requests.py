@@ -761,12 +761,18 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         reserve=named.get("reserve"),
         lengths=named.get("lengths"),
         packing=named.get("packing"),
-        expert_imbalance=float(named.get("expert-imbalance", 1.0)),
+        expert_imbalance=parse_large(named.get("expert-imbalance", "1"), what="an imbalance of experts"),
         sequence=whole_number(named.get("sequence", "")),
         loading=Loading(
             **{name: whole_number(text) if text and name in counts else text for name, text in loading.items()}  # type: ignore[arg-type]  # by name
         ),
     )
+    if unread := named.keys() - {one.split(" ")[0].removeprefix("--") for one in cost_options(given)}:
+        raise InputError(
+            f"the plan names the options {', '.join(sorted(unread))} with values that mean nothing here: plan again",
+            code="plan.unread-options",
+            options=tuple(sorted(unread)),
+        )
     return replace(
         request,
         software=request.software or given.software,
