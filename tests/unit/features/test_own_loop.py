@@ -44,3 +44,11 @@ def test_a_callback_that_puts_another_optimizer_into_the_session_is_refused_at_t
 
     with raises("session.not-replaceable", match=r"Job\.on_epoch", name="optimizer"):
         trimaran.init(dataclasses.replace(JOB, on_epoch=restart))
+
+
+def test_a_session_is_made_before_virtual_memory_goes_around_its_loop() -> None:
+    """Within it a look failed, unnoticed, so that every plan was taken for exact."""
+    with trimaran.virtual_memory("1GiB"), raises("virtual-memory.around-init"):
+        trimaran.init(JOB)
+    with trimaran.init(JOB) as session, trimaran.virtual_memory("1GiB"):
+        assert len([session.step(batch) for batch in session.batches()]) == 4
