@@ -886,13 +886,13 @@ class _Examination:
         return values[0] != values[1] and not any(map(math.isnan, values))
 
     def _left_for_update(self, splits: Sequence[_Split]) -> str:
-        """What the optimizer or the schedule can read of what a pass leaves by the samples that it sees; else empty."""
+        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty."""
         if not self._marked and not self._differs(splits[0].held, splits[0].run.held):
             return ""
         job, model, size = self._job, self._model, sum(splits[0].sizes)
         seen: list[Values] = []
         try:
-            parts = parts_of_update(job, model)
+            parts = {**parts_of_update(job, model), "Job.sampler": job.sampler}
             of_parameters = {name: vars(one) for name, one in model.named_parameters() if name in self._marked}
             held = HeldState({**parts, **of_parameters})
             for first in (0, self._samples.count - size):

@@ -380,6 +380,10 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
     called = {name for code in codes for name in code.co_names}
     methods = (one for made_of in classes for name, one in _methods(made_of) if name in called)
     codes += [one.__code__ for one in map(inspect.unwrap, methods) if isinstance(one, types.FunctionType)]
+    stored = {one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR"}
+    # Assigning to a property calls its function.
+    set_by = (getattr(made, "fset", None) for one in classes for name, made in vars(one).items() if name in stored)
+    codes += [one.__code__ for one in set_by if isinstance(one, types.FunctionType)]
     written, read = set[str](), set[str]()
     for code in codes:
         instructions = list(dis.get_instructions(code))
