@@ -1415,3 +1415,24 @@ def test_a_collate_that_draws_and_puts_time_first_is_compared_by_samples(length:
     seen = look(make_job(model=Recurrent, collate=collate))
     assert not seen.sliceable
     assert objection(seen, Strategy(dp=2)) is None
+
+
+class Counted(nn.Module):
+    """Multiplies by what it has just counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return self.layers(x) * (1 + self.seen / 100)  # type: ignore[no-any-return]
+
+
+def test_a_buffer_that_the_forward_changes_is_refused_where_it_is_compiled() -> None:
+    """Its backward had the factor of the next step, in torch 2.13 alone too."""
+    seen, plain = look(make_job(model=Counted)), look(make_job())
+    assert "--execution eager" in (objection(seen, Strategy(execution="compiled")) or "")
+    assert objection(seen, Strategy()) is None
+    assert objection(plain, Strategy(execution="compiled")) is None
