@@ -422,9 +422,9 @@ _met: dict[tuple[Place, str, str], tuple["Store", int]] = {}
 def _next_meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store":
     """A part of the store that no world of this process had before.
 
-    A script that closes its last session and makes another joins again. Addresses of the world that is over are still
-    in the store then; and its rank 0 may not have a store of its own twice, as others may ask the one that is about to
-    go.
+    A script that closes its last session, and then calls `init` once more, joins a second time. Addresses of the world
+    that has ended are still in the store then. And rank 0 keeps one store throughout: others could ask one that it is
+    about to end.
     """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 

@@ -132,7 +132,7 @@ def check_outside() -> None:
     """
     if _entered.locked():
         raise InputError(
-            "trimaran.init was called within virtual_memory, or beside a session that has a memory plan: a job is "
+            "trimaran.init was called within virtual_memory, or while a session has a memory plan: a job is "
             "looked at before it is trained, and its steps would be taken for steps of the loop. Call it before `with "
             "virtual_memory(...)`, which goes around the loop, and close a session with a memory plan first",
             code="virtual-memory.around-init",
