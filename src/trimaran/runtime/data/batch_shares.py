@@ -106,7 +106,7 @@ def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False, co
     if not sliceable:
         raise InputError(
             f"this batch cannot be split into {len(used)} microbatches: it holds something else than tensors whose "
-            "first dim counts its samples. Load each microbatch by itself, with "
+            f"first dim is that of the {samples} samples of this rank's share. Load each microbatch by itself, with "
             "`for share in session.feed.shares(): session.step(share)`; or take a plan with one microbatch",
             code="share.cannot-split",
             microbatches=len(used),
