@@ -1,5 +1,6 @@
 """Two sessions in one script, as `examples/gan.py` has them, equal a plain loop; alone and in one world."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -14,6 +15,7 @@ from tests.distributed.training import Run
 from tests.forks.client import launch
 from tests.forks.world import run_world
 
+import trimaran
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.data.orders import sample_order
 
@@ -84,6 +86,24 @@ def test_two_sessions_share_a_world_that_ends_with_the_last_one(plain: list[floa
         losses, joined = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not joined
         assert losses == pytest.approx(plain, abs=1e-10)
+
+
+def train_in_turn(folder: str) -> None:
+    """Three sessions, one after the other: each ends the world of the one before it."""
+    losses = []
+    for seed in range(3):
+        with trimaran.init(dataclasses.replace(load_example().critic_job(), seed=seed, epochs=1)) as session:
+            losses.append([session.step(batch) for batch in session.batches()])
+    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(losses))
+
+
+@pytest.mark.timeout(120)
+def test_sessions_in_turn_join_a_world_each(tmp_path: Path) -> None:
+    """The second waited for addresses of the first, which nobody listened at any more."""
+    run_world(train_in_turn, str(tmp_path), processes=2, folder=tmp_path)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert [len(losses) for losses in first] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("strategy", [builders.strategy(dp=2, zero=3, units=("blocks.0",)), builders.strategy(tp=2)])

@@ -215,6 +215,16 @@ def rate_by_loss() -> Job:
     return job(mlp, loss, lr_schedule=lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + kept["loss"])))
 
 
+@apart("the order of an epoch by the loss that the loss keeps")
+def order_by_loss() -> Job:
+    kept, loss = with_kept_loss()
+
+    def sampler(dataset: Any, epoch: int) -> list[int]:
+        return sorted(range(len(dataset)), key=lambda index: kept["loss"] * index % 1.0)
+
+    return job(mlp, loss, sampler=sampler)
+
+
 class Pictures(Dataset[Any]):
     def __len__(self) -> int:
         return SAMPLES

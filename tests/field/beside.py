@@ -267,3 +267,64 @@ class AdaptedNorm(nn.Module):
 @beside("evaluations normalize by their batch")
 def evaluates_by_batch() -> Job:
     return job(AdaptedNorm, evaluation_dataset=points, metric=lambda o, t: float(o.gather(1, t[:, None]).mean()))
+
+
+class Tempered(nn.Module):
+    """Its temperature is a property."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self._heat = mlp(), 1.0
+
+    @property
+    def heat(self) -> float:
+        return self._heat
+
+    @heat.setter
+    def heat(self, heat: float) -> None:
+        self._heat = heat
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) / self._heat  # type: ignore[no-any-return]
+
+
+@beside("a callback sets a number by a property")
+def sets_property() -> Job:
+    def step(session: Any, step: int, found: dict[str, float]) -> None:
+        session.model.heat = 1.0 + step
+
+    return job(Tempered, on_step=step)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.GRU(WIDTH, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0].mean(0))  # type: ignore[no-any-return]
+
+
+@beside("collate draws, and puts time first", by_microbatch=True, weight=lambda batch: float(len(batch[1])))
+def draws_time_first() -> Job:
+    def collate(samples: list[Any]) -> Any:
+        x = torch.stack([one + torch.randn(()) / 10 for one, _ in samples])
+        return torch.stack([x, -x, 2 * x, x.flip(1)]), torch.stack([target for _, target in samples])
+
+    return job(Recurrent, collate=collate)
+
+
+class Halved(nn.Module):
+    """Computes its middle in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(WIDTH, 16), nn.Linear(16, 16).bfloat16(), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(torch.tanh(self.first(x)).bfloat16()).float())  # type: ignore[no-any-return]
+
+
+@beside("a layer in bf16", by_microbatch=True, tolerance=0.03)
+def layer_in_16_bits() -> Job:
+    return job(Halved, precision="fp32")

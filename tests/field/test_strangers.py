@@ -160,6 +160,13 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "classes_by_callback": ("m2", "refused"),
     # The capture left a tensor without content in the place of a buffer.
     "centered_loss": ("one", "equal"),
+    # The order was that of the last microbatch's loss.
+    "order_by_loss": ("m2", "refused"),
+    # It was refused after two steps.
+    "sets_property": ("pp2", "refused"),
+    # Refused, as parts were drawn anew, and as rounding was taken for a term over the batch.
+    "draws_time_first": ("dp3", "equal"),
+    "layer_in_16_bits": ("zero3m2", "equal"),
     # At first it moves nowhere.
     "moving_teacher": ("m2", "refused"),
 }

@@ -237,6 +237,42 @@ def slice_batch(batch: Any, start: int, stop: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[start:stop])
 
 
+def sample_dims(batch: Any, fewer: Any, samples: int) -> list[int] | None:
+    """The dim of each tensor of a batch that counts its samples; None: not each has one, or it holds objects.
+
+    Args:
+        batch: a batch
+        fewer: one of the same samples without the last
+        samples: of which the batch was made
+
+    Example:
+        >>> sample_dims((torch.zeros(5, 4, 2), torch.zeros(4)), (torch.zeros(5, 3, 2), torch.zeros(3)), 4)
+        [1, 0]
+    """
+    others: list[Any] = []
+    found, smaller = name_tensors(batch, others), name_tensors(fewer)
+    if list(found) != list(smaller) or not all(isinstance(one, bool | int | float | None) for one in others):
+        return None
+    dims = []
+    for tensor, less in zip(found.values(), smaller.values(), strict=True):
+        sizes = enumerate(zip(tensor.shape, less.shape, strict=False))
+        dims.append(next((dim for dim, both in sizes if both == (samples, samples - 1)), -1))
+    return None if -1 in dims else dims
+
+
+def slice_dims(batch: Any, dims: list[int], start: int, stop: int) -> Any:
+    """As `slice_batch`, along the dims that count samples.
+
+    Args:
+        batch: a batch
+        dims: of each tensor, from `sample_dims`
+        start: first sample
+        stop: the sample after the last
+    """
+    own = iter(dims)
+    return map_tensors(batch, lambda tensor: tensor.narrow(next(own), start, stop - start))
+
+
 def name_tensors(batch: Any, others: list[Any] | None = None) -> dict[str, Tensor]:
     """The tensors of a batch by name, in a fixed order.
 

@@ -60,7 +60,9 @@ from trimaran.graph.batches import (
     loss_value,
     name_tensors,
     rebuild_batch,
+    sample_dims,
     slice_batch,
+    slice_dims,
     split_batch,
 )
 from trimaran.graph.behaviour import OF_LOSS, Behaviour, Metric, Reduction, Weight
@@ -398,7 +400,8 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     name_tensors(batch, others)
     return replace(
         found,
-        sliceable=is_sliceable(batch, SAMPLES),
+        # A first dim that is another one, such as time, may be as long by chance.
+        sliceable=is_sliceable(batch, SAMPLES) and is_sliceable(samples.batch(range(SAMPLES - 1)), SAMPLES - 1),
         others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
         sizes=differing_sizes(samples),
         stream=samples.stream,
@@ -883,13 +886,13 @@ class _Examination:
         return values[0] != values[1] and not any(map(math.isnan, values))
 
     def _left_for_update(self, splits: Sequence[_Split]) -> str:
-        """What the optimizer or the schedule can read of what a pass leaves by the samples that it sees; else empty."""
+        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty."""
         if not self._marked and not self._differs(splits[0].held, splits[0].run.held):
             return ""
         job, model, size = self._job, self._model, sum(splits[0].sizes)
         seen: list[Values] = []
         try:
-            parts = parts_of_update(job, model)
+            parts = {**parts_of_update(job, model), "Job.sampler": job.sampler}
             of_parameters = {name: vars(one) for name, one in model.named_parameters() if name in self._marked}
             held = HeldState({**parts, **of_parameters})
             for first in (0, self._samples.count - size):
@@ -1141,9 +1144,12 @@ class _Examination:
         first = max(1, (len(numbers) * 2 + 1) // 3) if first is None else first
         groups = [numbers[:first], numbers[first:]] if len(numbers) > 1 else [numbers]
         whole = self._batch(numbers)
-        if self._collate_draws and is_sliceable(whole, len(numbers)):
+        dims = None
+        if self._collate_draws and len(numbers) > 1:
+            dims = sample_dims(whole, self._batch(numbers[:-1]), len(numbers))
+        if dims is not None:
             starts = [0, *itertools.accumulate(map(len, groups))]
-            parts = [slice_batch(whole, start, stop) for start, stop in itertools.pairwise(starts)]
+            parts = [slice_dims(whole, dims, start, stop) for start, stop in itertools.pairwise(starts)]
         else:
             parts = [self._batch(group) for group in groups]
         return self._run(whole, parts, [len(group) for group in groups])

@@ -196,24 +196,39 @@ class Coupled(TorchDispatchMode):
 
 
 class Promoting(TorchFunctionMode):
-    """In a model in fp64, what the loss or the forward holds in fp32 (class weights, constants) is fp64 too."""
+    """In a model in fp64, what the loss or the forward holds in fewer bits (class weights, constants) is fp64 too.
+
+    So is what it would round to 16 bits, by which parts would be further from the whole than any limit that tells them
+    apart.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in ("half", "bfloat16") and args[0].is_floating_point():
+            return args[0].double()
+        if name in ("to", "type") and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            args, kwargs = pytree.tree_map(_widened, (args, kwargs))
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
             tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-            name = getattr(func, "__name__", "")
-            fits = {torch.float32, torch.float64} <= {one.dtype for one in tensors} and not name.endswith("_")
+            dtypes = {one.dtype for one in tensors}
+            fits = torch.float64 in dtypes and not dtypes.isdisjoint(_FEWER) and not name.endswith("_")
             if not fits or not _ABOUT_DTYPES.search(str(error)):
                 raise
             args, kwargs = pytree.tree_map_only(
-                Tensor, lambda one: one.double() if one.dtype is torch.float32 else one, (args, kwargs)
+                Tensor, lambda one: one.double() if one.dtype in _FEWER else one, (args, kwargs)
             )
             return func(*args, **kwargs)
 
 
+def _widened(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in _SHORT else value
+
+
+_SHORT = (torch.float16, torch.bfloat16)
+_FEWER = (torch.float32, *_SHORT)
 _ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
 
 _DROPOUTS = frozenset(

@@ -297,6 +297,31 @@ def refers_to(callback: Any, names: frozenset[str]) -> bool:
     return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
 
 
+def set_on_session(callback: Any) -> str:
+    """What the code of a callback, or of functions that it refers to, puts in the place of what a session has.
+
+    Args:
+        callback: of a job
+
+    Returns:
+        "model" or "optimizer"; empty: nothing
+
+    Example:
+        >>> def restart(session, epoch, metrics):
+        ...     session.optimizer = None
+        >>> set_on_session(restart)
+        'optimizer'
+    """
+    for code in _codes_of(callback):
+        taken = code.co_varnames[: code.co_argcount]
+        session = next((name for name in taken if name != "self"), "")
+        for before, one in itertools.pairwise(dis.get_instructions(code)):
+            loaded = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
+            if one.opname == "STORE_ATTR" and one.argval in ("model", "optimizer") and loaded == session:
+                return str(one.argval)
+    return ""
+
+
 def asks_for_state(callback: Any) -> bool:
     """Whether the code of a callback, or of functions that it refers to, has `model.state_dict` or `load_state_dict`.
 
@@ -355,6 +380,10 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
     called = {name for code in codes for name in code.co_names}
     methods = (one for made_of in classes for name, one in _methods(made_of) if name in called)
     codes += [one.__code__ for one in map(inspect.unwrap, methods) if isinstance(one, types.FunctionType)]
+    stored = {one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR"}
+    # Assigning to a property calls its function.
+    set_by = (getattr(made, "fset", None) for one in classes for name, made in vars(one).items() if name in stored)
+    codes += [one.__code__ for one in set_by if isinstance(one, types.FunctionType)]
     written, read = set[str](), set[str]()
     for code in codes:
         instructions = list(dis.get_instructions(code))

@@ -267,7 +267,7 @@ def join_world(
     place = read_place(variables)
     if place is None or place.size == 1:
         return World(device=choose_device(device))
-    store = _meeting_point(variables, place, timeout_s)
+    store = _next_meeting_point(variables, place, timeout_s)
     if place.size > place.local_size and VARIABLE not in variables:
         interface = choose_interface(store, _master(variables), rank=place.rank, size=place.size)
         if interface is not None:
@@ -413,6 +413,26 @@ def _store_of_attempt(variables: Mapping[str, str], place: Place, timeout_s: flo
         timeout=timedelta(seconds=timeout_s),
     )
     return PrefixStore(f"start-{started}", store)
+
+
+_met: dict[tuple[Place, str, str], tuple["Store", int]] = {}
+"""The stores at which this process has met others, each with how often."""
+
+
+def _next_meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store":
+    """A part of the store that no world of this process had before.
+
+    A script that closes its last session, and then calls `init` once more, joins a second time. Addresses of the world
+    that has ended are still in the store then. And rank 0 keeps one store throughout: others could ask one that it is
+    about to end.
+    """
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+    key = place, variables.get("MASTER_ADDR", ""), variables.get("MASTER_PORT", "")
+    store, times = _met.get(key) or (_meeting_point(variables, place, timeout_s), 0)
+    _met[key] = store, times + 1
+    store.set_timeout(timedelta(seconds=timeout_s))
+    return PrefixStore(f"world-{times}", store)
 
 
 def _meeting_point(variables: Mapping[str, str], place: Place, timeout_s: float) -> "Store":

@@ -124,6 +124,21 @@ def virtual_memory(
     return VirtualMemory(options)
 
 
+def check_outside() -> None:
+    """Refuse to look at a job within `virtual_memory`, whose hooks would be on what is run for a look.
+
+    Raises:
+        InputError: a context is entered, by the user or by a session under a memory plan
+    """
+    if _entered.locked():
+        raise InputError(
+            "trimaran.init was called within virtual_memory, or while a session has a memory plan: a job is "
+            "looked at before it is trained, and its steps would be taken for steps of the loop. Call it before `with "
+            "virtual_memory(...)`, which goes around the loop, and close a session with a memory plan first",
+            code="virtual-memory.around-init",
+        )
+
+
 class VirtualMemory:
     """The context that `virtual_memory` gives."""
 

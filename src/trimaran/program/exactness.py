@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_some
-from trimaran.graph.behaviour import Behaviour, OptimizerTraits
+from trimaran.graph.behaviour import OF_LOSS, Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
 
 
@@ -385,6 +385,13 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
     parts_of_tensors = strategy.zero > 1 or strategy.tp > 1 or bool(strategy.shards)
     partitioned = strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
     splits = strategy.dp > 1 or strategy.microbatches > 1
+    changed = [one for one in (*seen.buffers, *seen.written) if not one.startswith(OF_LOSS)]
+    if strategy.execution == "compiled" and changed:
+        yield (
+            f"the forward changes {changed[0]}, and torch.compile computes anew in the backward what the forward made "
+            "of it, from what is there by then, so that gradients are others: run it eagerly (--execution eager), or "
+            "update it in Job.on_step"
+        )
     if seen.gradient_hooks and parts_of_tensors:
         yield (
             f"the hook on the gradient of {seen.gradient_hooks[0]} would not see it, as a rank has a part of the "
@@ -420,10 +427,10 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.updates_by and (splits or partitioned):
         yield (
-            f"the optimizer or the schedule can read {seen.updates_by}, which the forward, the loss or the backward "
-            "leaves of the samples that it saw last, and here that is a part of the batch, whose ranks exchange "
-            "gradients alone: let them go by gradients, by their own state, or by metrics in a callback, or use one "
-            "device without microbatches"
+            f"the optimizer, the schedule or the sampler can read {seen.updates_by}, which the forward, the loss or "
+            "the backward leaves of the samples that it saw last, and here that is a part of the batch, whose ranks "
+            "exchange gradients alone: let them go by gradients, by their own state, or by metrics in a callback, or "
+            "use one device without microbatches"
         )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (

@@ -148,6 +148,8 @@ class Executor:
             model = make_model(job) if capture is None else capture.model
         begin_training(model)
         self._job, self._strategy, self._world = job, strategy, world
+        behaviour = None if capture is None else capture.graph.behaviour
+        self._sliceable = behaviour is None or behaviour.sliceable
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
@@ -733,7 +735,7 @@ class Executor:
         sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[self._replica]
         # Of fewer samples than replicas each has one, and a caller may not expect that.
         known = known and (samples >= strategy.dp or is_sliceable(batch, 1))
-        parts = partition_batch(batch, sizes, known=known) if self.reads else []
+        parts = partition_batch(batch, sizes, known=known, counts=self._sliceable) if self.reads else []
 
         def source(number: int) -> Any:
             return self._place(parts[number]) if parts else None

@@ -1323,3 +1323,116 @@ def test_weights_that_are_drawn_by_numpy_and_random_follow_the_seed() -> None:
 
     one, other = (make_model(make_job(model=model))[0].weight for _ in range(2))
     assert torch.equal(one, other)
+
+
+def test_a_sampler_that_goes_by_what_the_loss_keeps_is_refused_in_parts() -> None:
+    """It had the mean of the last microbatch, or of the samples of its rank."""
+    kept = {"loss": 0.0}
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output, target)
+        kept["loss"] = value.item()
+        return value
+
+    def hardest(dataset: Any, epoch: int) -> list[int]:
+        return sorted(range(len(dataset)), key=lambda index: kept["loss"] * index % 1.0)
+
+    found = refused(make_job(loss=loss, sampler=hardest))
+    assert set(found) == EVERY - {"one device", "memory plan"}
+    assert "kept['loss'] of Job.sampler" in found["accumulation"]
+
+
+class Tempered(nn.Module):
+    """Its temperature is a property, which a callback sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self._heat = layers(), 1.0
+
+    @property
+    def heat(self) -> float:
+        return self._heat
+
+    @heat.setter
+    def heat(self, heat: float) -> None:
+        self._heat = heat
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) / self._heat  # type: ignore[no-any-return]
+
+
+def raise_heat(session: Any, step: int, metrics: dict[str, float]) -> None:
+    session.model.heat = 1.0 + step
+
+
+def test_what_a_callback_sets_by_a_property_is_refused_in_parts_of_a_network() -> None:
+    """The graph has the value of its capture; after the second step it was seen."""
+    assert set(refused(make_job(model=Tempered, on_step=raise_heat))) == GRAPHS
+    assert not refused(make_job(model=Tempered))
+
+
+class Halved(nn.Module):
+    """Computes its middle in 16 bits."""
+
+    def __init__(self, kind: torch.dtype) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(6, 8), nn.Linear(8, 8).to(kind), nn.Linear(8, 3)
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(torch.tanh(self.first(x)).to(self.kind)).to(x.dtype))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_what_a_forward_rounds_to_16_bits_is_not_taken_for_a_loss_over_the_batch(kind: torch.dtype) -> None:
+    """By rounding parts were 0.2 % from the whole, and more in bf16; a term over the batch is seen all the same."""
+
+    def spread(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) + 0.01 * output.var(0).sum()
+
+    data = lambda: TensorDataset(make_data().tensors[0].float(), make_data().tensors[1])  # noqa: E731
+    job = make_job(model=functools.partial(Halved, kind), precision="fp32", dataset=data)
+    assert not refused(job)
+    assert set(refused(replace(job, loss=spread))) >= REPLICAS
+
+
+@pytest.mark.parametrize("length", [5, 3, 6])
+def test_a_collate_that_draws_and_puts_time_first_is_compared_by_samples(length: int) -> None:
+    """Parts that it makes anew are drawn anew; and the first dim of its batches may be as long by chance."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x)[0].mean(0))  # type: ignore[no-any-return]
+
+    def collate(samples: list[Any]) -> Any:
+        x = torch.stack([one + torch.randn(1, dtype=one.dtype) for one, _ in samples])
+        return x.expand(length, *x.shape).contiguous(), torch.stack([target for _, target in samples])
+
+    seen = look(make_job(model=Recurrent, collate=collate))
+    assert not seen.sliceable
+    assert objection(seen, Strategy(dp=2)) is None
+
+
+class Counted(nn.Module):
+    """Multiplies by what it has just counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = layers()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        return self.layers(x) * (1 + self.seen / 100)  # type: ignore[no-any-return]
+
+
+def test_a_buffer_that_the_forward_changes_is_refused_where_it_is_compiled() -> None:
+    """Its backward had the factor of the next step, in torch 2.13 alone too."""
+    seen, plain = look(make_job(model=Counted)), look(make_job())
+    assert "--execution eager" in (objection(seen, Strategy(execution="compiled")) or "")
+    assert objection(seen, Strategy()) is None
+    assert objection(plain, Strategy(execution="compiled")) is None

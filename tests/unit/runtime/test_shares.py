@@ -67,3 +67,11 @@ def test_a_batch_in_which_samples_cannot_be_seen_is_used_whole_or_refused() -> N
         partition_batch(NAMED, (3, 0))
     with raises("share.cannot-split", microbatches=2):
         partition_batch((torch.zeros(3, 2), ["a", "b", "c"]), (2, 1))
+
+
+def test_a_first_dim_that_is_as_long_as_a_share_by_chance_is_not_cut() -> None:
+    """Four steps in time of four samples."""
+    batch = torch.zeros(4, 4, 2), torch.zeros(4)
+    assert partition_batch(batch, (4,), counts=False) == [batch]
+    with raises("share.cannot-split", microbatches=2):
+        partition_batch(batch, (2, 2), counts=False)

@@ -25,7 +25,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
-from trimaran.graph.held_state import HeldState, Settable, Values, changed, names_in_callbacks
+from trimaran.graph.held_state import HeldState, Settable, Values, changed, names_in_callbacks, set_on_session
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program.strategy import Strategy
@@ -110,6 +110,9 @@ class Callbacks:
         self._parameters = tuple(executor.model.parameters())
         self._trained = [one.requires_grad for one in self._parameters]
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
+        for name, one in named.items():
+            if one is not None and (replaced := set_on_session(one)):
+                raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         self._held_before = self._values()
         self._refusing = ExitStack()
@@ -480,6 +483,26 @@ class Callbacks:
         finally:
             for kind in kinds:
                 del kind.data
+
+
+def not_replaceable(name: str, who: str = "") -> InputError:
+    """The refusal to put something else in the place of what a session trains.
+
+    Args:
+        name: "model" or "optimizer"
+        who: sets it; empty: the loop
+    """
+    ways = {
+        "model": "change its weights in place, or read others by session.load(path)",
+        "optimizer": "change the options of its param_groups, or clear its state",
+    }
+    return InputError(
+        f"{who or 'the loop'} puts another {name} in the place of session.{name}, which no step would use: what is "
+        f"trained was made at the start by Job.{name}, under the plan. To train by another one, save the weights, "
+        f"close the session and make one of another job, which loads them; else {ways[name]}",
+        code="session.not-replaceable",
+        name=name,
+    )
 
 
 def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.optim import Optimizer
 
 from trimaran.base.errors import ExecutionError, InputError
@@ -39,7 +39,7 @@ from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
-from trimaran.features.training.callbacks import Callbacks
+from trimaran.features.training.callbacks import Callbacks, not_replaceable
 from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -47,7 +47,7 @@ from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
-from trimaran.memory_budget import planned_memory
+from trimaran.memory_budget import check_outside, planned_memory
 from trimaran.planning.target import job_as_planned
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite
@@ -295,11 +295,19 @@ class Session:
         """
         return self.executor.model
 
+    @model.setter
+    def model(self, model: nn.Module) -> None:
+        raise not_replaceable("model")
+
     @property
     def optimizer(self) -> Optimizer | None:
         """The torch optimizer of what this rank updates, which may be a share of the parameters; None: nothing."""
         optimizer: Optimizer | None = self.executor.updater.optimizer
         return optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: Optimizer) -> None:
+        raise not_replaceable("optimizer")
 
     @property
     def steps(self) -> int:
@@ -390,6 +398,13 @@ class Session:
             raise SystemExit(exit_code(self.stop_signal))
         if self._callbacks.running:
             raise InputError("a callback of the job cannot take a step of the session that calls it")
+        if not is_grad_enabled():
+            raise InputError(
+                "a step was asked for under torch.no_grad() or torch.inference_mode(), where no gradients are "
+                "computed, so that nothing would be trained: call session.step outside of it, and session.evaluate "
+                "to evaluate",
+                code="session.step-without-gradients",
+            )
         self._callbacks.check_trained()
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
@@ -946,6 +961,7 @@ def init(
     import torch.distributed as dist
 
     needs_linux("training")
+    check_outside()
     check_on_nan(on_nan)
     if on_nan == "rollback":
         raise InputError(

@@ -257,7 +257,8 @@ def _enough(job: Job, model: nn.Module, samples: Samples, *, more_than: int) -> 
 def _capture_at(job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, differing: tuple[str, ...]) -> Capture:
     with torch.enable_grad():
         try:
-            if not is_sliceable(batch, size):
+            # A first dim that is another one, such as time, may be as long by chance.
+            if not (is_sliceable(batch, size) and is_sliceable(fewer, size - 1)):
                 raise NotExportableError(
                     f"in a batch of {size} samples the first dims of the tensors are not all {size}, or it holds other "
                     "things than tensors"

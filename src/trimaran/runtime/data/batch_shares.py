@@ -80,13 +80,14 @@ def first_sample(samples: int, *, replicas: int, microbatches: int, replica: int
     return min(sum(map(sum, sizes[:replica])), samples - 1)
 
 
-def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) -> list[Any]:
+def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False, counts: bool = True) -> list[Any]:
     """Split a rank's share of a global batch into microbatches.
 
     Args:
         batch: the share
         sizes: samples of each microbatch
         known: the batch has this number of samples, also where the batch does not show it
+        counts: False: the first dims of the job's batches do not count samples, even if they are as long by chance
 
     Returns:
         One batch a microbatch; None in the place of an empty one, where there is only one that is not.
@@ -97,7 +98,7 @@ def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) ->
     """
     samples = sum(sizes)
     used = [number for number, size in enumerate(sizes) if size]
-    sliceable = is_sliceable(batch, samples)
+    sliceable = counts and is_sliceable(batch, samples)
     if not sliceable and not known:
         _check_visible(batch, samples)
     if len(used) == 1:
@@ -105,7 +106,7 @@ def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False) ->
     if not sliceable:
         raise InputError(
             f"this batch cannot be split into {len(used)} microbatches: it holds something else than tensors whose "
-            "first dim counts its samples. Load each microbatch by itself, with "
+            f"first dim is that of the {samples} samples of this rank's share. Load each microbatch by itself, with "
             "`for share in session.feed.shares(): session.step(share)`; or take a plan with one microbatch",
             code="share.cannot-split",
             microbatches=len(used),

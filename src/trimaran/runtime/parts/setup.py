@@ -175,6 +175,8 @@ def _written_down(model: nn.Module) -> dict[str, tuple[str, str]]:
         prefix = f"{path}." if path else ""
         found[path or "the model"] = ("module", type(module).__name__)
         for name, one in vars(module).items():
+            if name.startswith("_torchdynamo"):
+                continue  # of a module that torch.compile has wrapped: an address
             if isinstance(one, bool | int | float) and "seed" not in name:
                 found[prefix + name] = ("number", repr(one))
             elif isinstance(one, torch.Tensor | numpy.ndarray | list | tuple):
