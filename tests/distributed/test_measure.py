@@ -161,10 +161,12 @@ def test_a_job_that_cannot_be_sent_is_refused() -> None:
 def test_compute_and_communication_never_speed_each_other_up(measured: tuple[Graph, CostTable, Path]) -> None:
     _, table, _ = measured
     assert sorted(table.interference) == ["AR", "SEND"]
-    for factors in table.interference.values():
-        assert factors.compute >= 1.0
-        assert factors.communication >= 1.0
-        assert factors.source.startswith("measured")
+    sums = table.interference["AR"]
+    assert min(sums.compute, sums.communication, sums.latency) >= 1.0
+    assert sums.source.startswith("measured")
+    # Ranks of one machine hand messages over in memory, where no other thread takes part.
+    sends = table.interference["SEND"]
+    assert (sends.compute, sends.communication, sends.latency) == (1.0, 1.0, 1.0)
 
 
 def test_three_ranks_agree_on_their_curves(tmp_path: Path) -> None:

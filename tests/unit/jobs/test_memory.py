@@ -114,11 +114,11 @@ def test_the_step_for_a_viewer_is_that_of_the_plan(study: MemoryStudy) -> None:
     assert study.step.live.peak == study.estimate.plan.usage.peak_bytes
 
 
-def test_a_size_stands_for_a_card_less_its_context() -> None:
-    """1 GiB less 0.4 GiB of context is enough here."""
+def test_a_size_stands_for_a_card_less_its_context_and_the_workspace_of_products() -> None:
+    """1 GiB less 0.4 GiB of context and 8.125 MiB is enough here."""
     found = _study(budget="1GiB").estimate
     assert found.card_bytes == 2**30
-    assert found.budget_bytes == 2**30 - found.context_bytes
+    assert found.budget_bytes == 2**30 - found.context_bytes - found.workspace_bytes
     assert found.fits_without_plan
     assert found.plan.slowdown == 0.0
     assert found.largest_batch is None
