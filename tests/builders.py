@@ -46,7 +46,7 @@ from trimaran.pricing.tables import (
     WholeCost,
     WholeKey,
 )
-from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.pricing.types import Between, Cost, Interference, OpCost
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
 from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
 from trimaran.program.strategy import (
@@ -227,6 +227,11 @@ def interference(
     *, compute: float = 1.0, communication: float = 1.0, latency: float = 1.0, source: str = "assumed: none"
 ) -> Interference:
     return Interference(compute=compute, communication=communication, latency=latency, source=source)
+
+
+def between(step_s: float, instruction_s: float) -> Between:
+    step, instruction = (Cost(seconds, seconds, seconds, "by hand") for seconds in (step_s, instruction_s))
+    return Between(step=step, instruction=instruction)
 
 
 def fingerprint(

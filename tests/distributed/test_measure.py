@@ -73,6 +73,9 @@ def test_everything_that_plans_for_two_ranks_need_is_measured(measured: tuple[Gr
             costs = price(program, graph, strategy, table, detect_machine(strategy.devices).allocate(), batch=16)
             assert all(0 < cost.low <= cost.seconds <= cost.high for cost in costs.compute.values())
             assert simulate(program, costs).makespan_s > 0
+            # Python between instructions: microseconds to some milliseconds, in a step and in an evaluation.
+            assert all(1e-6 < seconds < 0.05 for seconds in costs.between_s)
+            assert len(costs.between_s) == strategy.devices
 
 
 @pytest.mark.alone

@@ -107,7 +107,7 @@ def test_a_data_parallel_step_is_what_the_engine_makes_of_its_program(
     program, costs = lowered(2, setup.run(gradients).calls, estimate.backward.seconds, recipe.interference)
     nbytes = sum(gradient.nbytes for gradient in work.gradients)
     copies_s = handling_s(recipe, machine, tensors=len(work.gradients), nbytes=nbytes)
-    costs = replace(costs, copies_s=(copies_s, copies_s), straggling=straggling(devices, machine.nodes))
+    costs = replace(costs, between_s=(copies_s, copies_s), straggling=straggling(devices, machine.nodes))
     step = data_parallel_step(setup)
     assert step.step.seconds == pytest.approx(simulate(program, costs).makespan_s, abs=TOLERANCE)
 

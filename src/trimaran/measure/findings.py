@@ -49,7 +49,7 @@ from trimaran.pricing.tables import (
     WholeCost,
     WholeKey,
 )
-from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.pricing.types import Between, Cost, Interference, OpCost
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -351,6 +351,7 @@ class Findings:
         state_bytes_per_byte: bytes of optimizer state for a byte of parameter; None where no update was wanted
         curves: transfers by size, the same on every rank
         interference: by kind of transfer, the same on every rank
+        between: what is between instructions, on rank 0; None where that was not wanted
         sampled: what samples of the data set took; None where that was not wanted
         failed: runs that raised, with what and where; "" where they raised on other ranks only
     """
@@ -359,6 +360,7 @@ class Findings:
     state_bytes_per_byte: float | None = None
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     interference: dict[str, Interference] = field(default_factory=dict)
+    between: Between | None = None
     sampled: Sampled | None = None
     failed: dict[WholeRun, str] = field(default_factory=dict)
 
@@ -386,6 +388,7 @@ def assemble(
         steps={} if step is None else {job: step},
         curves=findings[0].curves,
         interference=findings[0].interference,
+        between=findings[0].between,
     )
 
 

@@ -23,6 +23,7 @@ from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
 from trimaran.graph.randomness import derive_seed, seed_generators
 from trimaran.launch.world import World
+from trimaran.measure.calibration.between import measure_between
 from trimaran.measure.calibration.devices import open_clock
 from trimaran.measure.calibration.interference import measure_interference
 from trimaran.measure.calibration.links import measure_curves, measure_encoding
@@ -106,6 +107,9 @@ def measure_transfers(world: World, wanted: Wanted) -> Findings:
     for kind in wanted.interference:
         report(world, "measuring interference")
         findings.interference[kind] = measure_interference(world, kind)
+    if wanted.between:
+        report(world, "measuring the time between instructions")
+        findings.between = measure_between(world)
     return findings
 
 

@@ -37,6 +37,7 @@ class Wanted:
         update: the update and the clipping
         curves: transfers by size
         interference: kinds of transfer during which compute is measured
+        between: what is between instructions
         encodings: compressions of gradients
         samples: what samples of the data set take, apart by what it waits for
     """
@@ -46,6 +47,7 @@ class Wanted:
     update: bool = False
     curves: tuple[CurveKey, ...] = ()
     interference: tuple[str, ...] = ()
+    between: bool = False
     encodings: tuple[Compression, ...] = ()
     samples: bool = False
 
@@ -124,6 +126,7 @@ def find_missing(
             for kind in (str(Kind.ALL_REDUCE), SEND, *((f"{Kind.REDUCE}{QUEUED}",) if reduces else ()))
             if ranks > 1 and kind not in table.interference
         ),
+        between=table.between is None and table.fingerprint.kind == "cpu",
         encodings=tuple(
             method
             for method in compressions

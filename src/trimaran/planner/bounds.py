@@ -387,9 +387,9 @@ def shortest_step(program: Program, costs: ProgramCosts, *, microbatches: int) -
     replicas = [stages[first : first + width] for first in range(0, len(stages), width)]
     chains = max((_shortest_replica(replica, microbatches) for replica in replicas), default=0.0)
     over_links = _busiest_link(program, costs, microbatches, flow) + min((stage.tail_s for stage in stages), default=0)
-    copies = costs.copies_s or (0.0,) * len(stages)
+    between = costs.between_s or (0.0,) * len(stages)
     after_s = max(
-        (copies_s + costs.straggling * stage.passes_s for stage, copies_s in zip(stages, copies, strict=True)),
+        (between_s + costs.straggling * stage.passes_s for stage, between_s in zip(stages, between, strict=True)),
         default=0.0,
     )
     return max(chains, over_links) + after_s

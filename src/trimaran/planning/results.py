@@ -117,6 +117,13 @@ class Simulated:
         return self.cluster.machine.node.rate_limit
 
     @property
+    def between(self) -> str:
+        """What a step has that no instruction shows, for people."""
+        if self.table.software is None:
+            return "what ranks do between instructions"
+        return "copies of gradients into buffers and out of them, and waiting for the slowest rank"
+
+    @property
     def table(self) -> CostTable:
         """Measured or estimated costs."""
         return self.problem.table

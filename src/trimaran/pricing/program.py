@@ -290,7 +290,7 @@ def price(
         ),
         memory=memory,
         period=period,
-        copies_s=()
+        between_s=_between_s(program, table)
         if recipe is None
         else _copies_s(program, recipe, cluster.machine, [state.trained_tensors for state in states]),
         straggling=straggling_share(table, cluster, strategy.devices),
@@ -383,6 +383,13 @@ def _gradient_call(item: Instruction, recipe: Recipe, table: CostTable, cluster:
             high=first.high + other.high,
         )
     return _called(first, recipe, item, cluster)
+
+
+def _between_s(program: Program, table: CostTable) -> tuple[float, ...]:
+    """What each rank's thread does between the instructions of a step, where that was measured [s]."""
+    if table.between is None:
+        return ()
+    return tuple(table.between.of(len(instructions)) for instructions in program.ranks)
 
 
 def _copies_s(program: Program, recipe: Recipe, machine: Machine, tensors: Sequence[int]) -> tuple[float, ...]:

@@ -25,7 +25,7 @@ from trimaran.pricing.tables import (
     WholeCost,
     WholeKey,
 )
-from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.pricing.types import Between, Cost, Interference, OpCost
 
 SCHEMA_VERSION = 2
 
@@ -84,6 +84,7 @@ class _Table(msgspec.Struct, frozen=True):
     steps: list[_Step]
     curves: list[_Curve]
     interference: list[tuple[str, _Factors]]
+    between: tuple[_Duration, _Duration] | None = None
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -192,6 +193,7 @@ def _rows(table: CostTable) -> _Table:
             (kind, _Factors(one.compute, one.communication, one.source, one.latency))
             for kind, one in sorted(table.interference.items())
         ],
+        between=None if table.between is None else (_pack(table.between.step), _pack(table.between.instruction)),
     )
 
 
@@ -231,6 +233,9 @@ def _table(rows: _Table) -> CostTable:
             for kind, one in rows.interference
             if one.latency is not None
         },
+        between=None
+        if rows.between is None
+        else Between(step=_unpack(rows.between[0]), instruction=_unpack(rows.between[1])),
     )
 
 
@@ -268,6 +273,8 @@ def _durations(table: CostTable) -> Iterator[tuple[str, Cost]]:
         place = f"interference of {kind}"
         values = (factors.compute, factors.communication, factors.latency)
         yield from _named(place, (Cost(value, value, value, "") for value in values))
+    if table.between is not None:
+        yield from _named("between instructions", (table.between.step, table.between.instruction))
 
 
 def _named(place: str, costs: Iterable[Cost]) -> Iterator[tuple[str, Cost]]:

@@ -13,7 +13,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.trace.live_bytes import StepMemory
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.kernels.software import Software
-from trimaran.pricing.types import Cost, Interference, OpCost
+from trimaran.pricing.types import Between, Cost, Interference, OpCost
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Measured costs of the samples of a job before a step can use them
@@ -295,6 +295,7 @@ class CostTable:
         steps: update, clipping and data, by digest of the job
         curves: messages and collectives by size
         interference: compute and communication side by side, by the kind of transfer, "SEND" or "AR"
+        between: what a rank's thread does between instructions; None: not known, or the host runs ahead
         software: for which the costs are estimated, on a machine of the catalog; None: they are measured
     """
 
@@ -304,6 +305,7 @@ class CostTable:
     steps: Mapping[str, StepCosts] = field(default_factory=dict)
     curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
     interference: Mapping[str, Interference] = field(default_factory=dict)
+    between: Between | None = None
     software: Software | None = None
 
     def operation(self, content: str, batch: int, execution: str) -> OpCost | None:
@@ -370,6 +372,7 @@ def _merge_two(earlier: CostTable, later: CostTable) -> CostTable:
         steps={**earlier.steps, **later.steps},
         curves={**earlier.curves, **later.curves},
         interference={**earlier.interference, **later.interference},
+        between=later.between or earlier.between,
     )
 
 

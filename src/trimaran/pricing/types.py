@@ -83,6 +83,29 @@ class Interference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """What a rank's thread does between instructions, where the host computes.
+
+    Attributes:
+        step: between the last instruction of a step and the first one of the next
+        instruction: between two instructions of a step
+    """
+
+    step: Cost
+    instruction: Cost
+
+    def of(self, instructions: int) -> float:
+        """All of it in a step of a number of instructions [s].
+
+        Example:
+            >>> each = Cost(0.5, 0.5, 0.5, "example")
+            >>> Between(step=Cost(4.0, 4.0, 4.0, "example"), instruction=each).of(3)
+            5.0
+        """
+        return self.step.seconds + max(0, instructions - 1) * self.instruction.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
     """Cost of a send, a receive or a collective when no other transfer runs.
 
@@ -182,7 +205,9 @@ class ProgramCosts:
         resident_bytes: for each rank, parameters, gradients and optimizer state [bytes]
         memory: for each instruction id, bytes that live from its start on and bytes that die at its end
         period: lower bound on the step time by the input pipeline; None: it has none
-        copies_s: for each rank, copies of gradients into the buffers of calls and out of them, once a step [s]
+        between_s: for each rank, what its thread does in a step that no instruction shows: copies of gradients into
+            the buffers of calls and out of them, on a machine of the catalog; all that is between instructions, where
+            that was measured [s]
         straggling: wait for the slowest rank at the end of a step, as a share of the longest compute of a rank
     """
 
@@ -198,7 +223,7 @@ class ProgramCosts:
     resident_bytes: tuple[int, ...] = ()
     memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     period: Cost | None = None
-    copies_s: tuple[float, ...] = ()
+    between_s: tuple[float, ...] = ()
     straggling: float = 0.0
 
 

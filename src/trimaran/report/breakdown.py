@@ -15,7 +15,8 @@ and, not part of the sum, `overlapped`: communication or copies under way while 
 
 When a transfer is under way: see `transfers`. When a rank waits:
 
-- in a prediction, whenever it does nothing else; unattributed is then only what belongs to no part, such as DEL;
+- in a prediction, whenever it does nothing else; unattributed is then what belongs to no part, such as DEL, and what
+  follows the last instruction (`Timeline.after_s`);
 - in a measurement with spans on the stream "wait", during those, as far as it neither computes nor loads in them;
 - in a measurement of a rank without such spans (a host that never blocks), while a transfer or copy of it is under way
   and it neither computes nor loads.
@@ -368,7 +369,7 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
         low, high = windows[rank, step]
         spent[rank, step][part_of(kinds[name], stream)] += _within(start_s, end_s, low, high, timeline.period_s)
     return tuple(
-        _divide(rank, step, windows[rank, step], parts, source, rank in waits_are_recorded)
+        _divide(rank, step, windows[rank, step], parts, source, rank in waits_are_recorded, timeline.after_s)
         for (rank, step), parts in sorted(spent.items())
     )
 
@@ -424,7 +425,13 @@ def _windows(timeline: Timeline, *, overlapping: bool) -> dict[tuple[int, int], 
 
 
 def _divide(
-    rank: int, step: int, window: Interval, parts: dict[str, list[Interval]], source: Source, waits_are_recorded: bool
+    rank: int,
+    step: int,
+    window: Interval,
+    parts: dict[str, list[Interval]],
+    source: Source,
+    waits_are_recorded: bool,
+    after_s: float,
 ) -> Breakdown:
     busy: list[Interval] = []
     work: dict[str, float] = {}
@@ -442,7 +449,7 @@ def _divide(
     waiting = subtract(waiting, unite([*busy, *parts["other"]]))
     exposed_s = length(intersect(waiting, transfers))
     waiting_s = length(waiting)
-    step_s = window[1] - window[0]
+    step_s = window[1] - window[0] + after_s
     return Breakdown(
         rank=rank,
         step=step,

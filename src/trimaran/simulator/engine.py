@@ -438,24 +438,24 @@ _STRAGGLES = frozenset(
 
 
 def after_step(program: Program, costs: ProgramCosts, *, starts_s: Sequence[float], ends_s: Sequence[float]) -> float:
-    """Time after the last instruction of a step: copies of gradients, and the wait for the slowest rank [s].
+    """Time after the last instruction of a step: what no instruction shows, and the wait for the slowest rank [s].
 
     The rank that has most of both decides.
 
     Args:
         program: what each rank does
-        costs: says what copies take, and what share of a rank's compute all wait for the slowest
+        costs: says what is between instructions, and what share of a rank's compute all wait for the slowest
         starts_s: start of each instruction, rank after rank [s]
         ends_s: end of each instruction, rank after rank [s]
     """
-    if not costs.straggling and not any(costs.copies_s):
+    if not costs.straggling and not any(costs.between_s):
         return 0.0
     first, longest_s = 0, 0.0
     for rank, instructions in enumerate(program.ranks):
         spans = zip(instructions, starts_s[first:], ends_s[first:], strict=False)
         compute_s = sum(end_s - start_s for item, start_s, end_s in spans if item.kind in _STRAGGLES)
-        copies_s = costs.copies_s[rank] if rank < len(costs.copies_s) else 0.0
-        longest_s = max(longest_s, copies_s + costs.straggling * compute_s)
+        between_s = costs.between_s[rank] if rank < len(costs.between_s) else 0.0
+        longest_s = max(longest_s, between_s + costs.straggling * compute_s)
         first += len(instructions)
     return longest_s
 

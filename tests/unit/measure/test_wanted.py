@@ -26,6 +26,7 @@ def _known(graph: Graph) -> CostTable:
         steps={"job": step},
         curves={**table.curves, **dict.fromkeys(wanted_curves(2)[3:], curve(1e-5, 1e10))},
         interference={"AR": builders.interference(), "SEND": builders.interference()},
+        between=builders.between(1e-4, 1e-5),
     )
 
 

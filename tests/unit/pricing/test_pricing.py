@@ -14,6 +14,7 @@ from trimaran.pricing.transfers import HOST_COLLECTIVE
 from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
 from trimaran.program.lowering.schedules import Compute
 from trimaran.program.types import Instruction, Kind, Program
+from trimaran.report.breakdown import Source, break_down
 from trimaran.simulator.engine import simulate
 
 GRAPH = network(4)
@@ -195,3 +196,20 @@ def test_replicas_with_owners_interfere_as_queues_of_reductions_do() -> None:
         table = dataclasses.replace(TABLE, interference=factors)
         found.append(price(program, GRAPH, owners, table, builders.cluster(2), batch=16).interference.compute)
     assert found == [1.75, 1.5]
+
+
+def test_what_lies_between_instructions_makes_a_step_longer_once_and_by_each_of_them() -> None:
+    """A second for the step and a quarter for each gap within it, of the rank that has most instructions."""
+    table = dataclasses.replace(TABLE, between=builders.between(1.0, 0.25))
+    for strategy in (builders.strategy(dp=2), TWO):
+        program = lower(GRAPH, strategy, batch=16)
+        plain, longer = (
+            simulate(program, price(program, GRAPH, strategy, costs, builders.cluster(2), batch=16))
+            for costs in (TABLE, table)
+        )
+        most = max(len(instructions) for instructions in program.ranks)
+        assert longer.makespan_s - plain.makespan_s == pytest.approx(1.0 + 0.25 * (most - 1))
+        assert list(longer) == list(plain)
+        parts = break_down(program, longer, Source.PREDICTED)
+        assert [part.step_s for part in parts] == pytest.approx([longer.makespan_s] * 2)
+        assert [part.unattributed_s for part in parts] == pytest.approx([longer.after_s] * 2)

@@ -331,13 +331,11 @@ def print_simulation(out: Console, planned: Planned) -> None:
         f"(90 %: {format_span(format_seconds(low), format_seconds(high))}), {escape(binding(chosen))}"
     )
     out.print()
-    devices = utilization(chosen.program, chosen.timeline)
-    out.print(utilization_table(devices, peaks=chosen.peak_bytes))
-    after_s = chosen.step_time_s - max((device.step_s for device in devices), default=0.0)
+    out.print(utilization_table(utilization(chosen.program, chosen.timeline), peaks=chosen.peak_bytes))
+    after_s = chosen.timeline.after_s
     if after_s > _SEEN * chosen.step_time_s:
         out.print(
-            f"[dim]and {format_seconds(after_s)} of each step, of which no instruction says it: copies of gradients "
-            "into buffers and out of them, and waiting for the slowest rank[/]"
+            f"[dim]{format_seconds(after_s)} of each step is shown by no instruction: {planned.simulated.between}[/]"
         )
     print_notes(out, planned.notes)
 

@@ -69,9 +69,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         if timeline is None or program is None
         else parts_section(
             _parts(simulated),
-            note="After the last instruction: copies of gradients, and waits for the slowest rank."
-            if timeline.after_s
-            else "",
+            note=f"Not attributed: {simulated.between}." if simulated is not None and timeline.after_s else "",
         ),
         "Where a step goes, by rank" if plan.has_program else "Where a step goes",
         why_not if plan.has_program else f"the plan file does not hold it, its JSON does: {asked_again}",
@@ -188,7 +186,7 @@ def _parts(simulated: Simulated | None) -> list[RankParts]:
         RankParts(
             rank=one.rank,
             source="predicted",
-            parts_s=(*(max(0.0, getattr(one, f"{name}_s")) for name in PARTS), chosen.timeline.after_s),
+            parts_s=tuple(max(0.0, getattr(one, f"{name}_s")) for name in PARTS),
             overlapped_s=one.overlapped_s,
         )
         for one in utilization(chosen.program, chosen.timeline)

@@ -415,7 +415,7 @@ def _parts(by_rank: _ByRank) -> list[RankParts]:
                 continue
             # What is nothing but for rounding is nothing.
             parts = tuple(max(0.0, value) for value in figures)
-            found.append(RankParts(rank=rank, source=source, parts_s=(*parts[:-1], 0.0), overlapped_s=parts[-1]))
+            found.append(RankParts(rank=rank, source=source, parts_s=parts[:-1], overlapped_s=parts[-1]))
     return found
 
 

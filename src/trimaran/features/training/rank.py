@@ -503,8 +503,8 @@ def _train_epochs(
     for epoch in epochs:
         # Of the run that this one goes on from: the figures of a run are those of all of its epochs.
         world.report({"finished": asdict(epoch)})
+    told, seen = 0, _Steps(world)
     # 0 where it is not known, as of a stream that does not say; then it may be long.
-    told = 0
     total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
     if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
@@ -517,7 +517,7 @@ def _train_epochs(
             if session.steps == verify:
                 world.report({"verified": str(session.verified)})
             samples += share.samples
-            world.report({"step": session.steps, "of": total, "epoch": number + 1, "loss": loss})
+            seen.note(session.steps, total, number + 1, loss)
             for text in session.unsaved[told:]:
                 world.report({"not_saved": text})
             told = len(session.unsaved)
@@ -531,6 +531,7 @@ def _train_epochs(
             elif cadence is not None and cadence.due(session.steps):
                 session.carried[_SO_FAR] = samples, before + time.perf_counter() - started
                 session.save_checkpoint(folder, wait=False)
+        seen.tell()
         session.drain()
         session.carried.pop(_SO_FAR, None)
         seconds = before + time.perf_counter() - started
@@ -549,6 +550,42 @@ def _train_epochs(
 
 
 _SO_FAR = "samples and seconds of the epoch"
+_TOLD_EVERY_S = 0.1
+
+
+class _Steps:
+    """Steps that are done, told to the parent: the first at once, then the last one, about ten times a second.
+
+    Each message wakes the parent, on a core that the ranks use. Rank 0 tells, whose messages are shown.
+
+    Args:
+        world: of the rank
+    """
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._last: dict[str, Any] | None = None
+        self._told_s = -math.inf
+
+    def note(self, step: int, of: int, epoch: int, loss: float) -> None:
+        """A step is done.
+
+        Args:
+            step: its number, from 1
+            of: all steps; 0: not known
+            epoch: that is under way, from 1
+            loss: of the step
+        """
+        self._last = {"step": step, "of": of, "epoch": epoch, "loss": loss}
+        if time.perf_counter() - self._told_s >= _TOLD_EVERY_S:
+            self.tell()
+
+    def tell(self) -> None:
+        """Tell the last step, if it was not told yet."""
+        if self._last is not None and self._world.rank == 0:
+            self._world.report(self._last)
+            self._told_s = time.perf_counter()
+        self._last = None
 
 
 def _epoch(row: Mapping[str, Any]) -> Epoch:

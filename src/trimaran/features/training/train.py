@@ -425,7 +425,10 @@ class _Launching:
             say(f"trimaran: {planned.notes[-1]}: {planned.simulated.plan.strategy.name}")
             self.notes.try_to("plan.json, program.txt", lambda: _write_program(self.run, planned.simulated))
         strategy = planned.simulated.plan.strategy
-        self.notes.restart(why=error, step=self.stopping.step, strategy=strategy.name, ranks=strategy.devices)
+        # The ranks tell their steps from time to time; a failure says where it was.
+        known = error.figures.get("step")
+        step = max(self.stopping.step, known if isinstance(known, int) else 0)
+        self.notes.restart(why=error, step=step, strategy=strategy.name, ranks=strategy.devices)
         return planned
 
     def _launch(self, planned: Planned, restarted: int) -> tuple[RankResult, float | None]:

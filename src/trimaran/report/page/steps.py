@@ -41,9 +41,8 @@ PARTS_OF_STEP = (
     ("communication, waiting", "var(--exposed)"),
     ("idle", "var(--idle)"),
     ("not attributed", "var(--unattributed)"),
-    ("after the last instruction", "var(--after)"),
 )
-"""Names and colours of `breakdown.PARTS`, in its order, and of what a prediction adds behind the last instruction."""
+"""Names and colours of `breakdown.PARTS`, in its order."""
 
 _MOST_ROWS = 300
 """Of a table of candidates."""
