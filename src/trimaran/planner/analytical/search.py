@@ -297,6 +297,7 @@ class _Hunt:
     _least: Least | None = None
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
     _choices: dict[tuple[int, ...], tuple[Choice, ...]] = field(default_factory=dict)
+    _alike: dict[tuple[Choice, ...], tuple[Choice, ...]] = field(default_factory=dict)
 
     def model(self, devices: int) -> AnalyticalModel:
         """Prices strategies on a number of devices."""
@@ -331,11 +332,14 @@ class _Hunt:
         whole, beyond = box.whole(model.problem), None
         ranks = box.tp, box.cp, box.dp
         if ranks not in self._choices:
-            self._choices[ranks] = tuple(box.choices(model.problem))
-        for choice in self._choices[ranks]:
+            choices = tuple(box.choices(model.problem))
+            self._choices[ranks] = self._alike.setdefault(choices, choices)
+        choices = self._choices[ranks]
+        alone = model.bounds_alone(whole, choices)
+        for place, choice in enumerate(choices):
             self._spend(BOUNDED_S)
             # What is recomputed comes on top of the same without, which comes first.
-            bound_s = math.inf if choice[:3] == beyond else max(box.bound_s, model.bound_alone(whole, choice))
+            bound_s = math.inf if choice[:3] == beyond else max(box.bound_s, alone(place))
             if bound_s <= most_s:
                 bound_s = max(bound_s, model.bound(whole, choice))
             if bound_s <= most_s:
