@@ -78,6 +78,8 @@ OTHER_NAMES = {
 }
 """Other names of them."""
 
+_OF_NO_DEGREE = frozenset({"p2p", "hierarchical", "sharded", "placement", "compiled"})
+
 # These are ways to run replicas.
 _OF_REPLICAS = frozenset({"zero", "sharded", "p2p", "hierarchical"})
 
@@ -209,6 +211,7 @@ class Pins:
         optimizer_state: what Adam keeps
         bucket_bytes: size at which a bucket of gradients is sent [bytes]
         strategy: name of the whole strategy, where that was pinned; the other pins then follow from it
+        held: kinds that it has and no degree says, such as "p2p"
         sequence_parallel: whether the residual stream is sharded over `tp` too
         special: kinds of `SPECIAL` that may be used
         shard_ranks: ranks that share one copy of sharded state
@@ -245,6 +248,7 @@ class Pins:
     optimizer_state: OptimizerState | None = None
     bucket_bytes: int | None = None
     strategy: str = ""
+    held: tuple[str, ...] = ()
     special: tuple[str, ...] = ()
     shard_ranks: int | None = None
     ulysses: bool | None = None
@@ -370,6 +374,8 @@ class Pins:
         for kind in self.forbid:
             if kind in kinds:
                 return f"--forbid {kind}"
+        if not kinds.issuperset(self.held):
+            return f"--strategy {self.strategy}"
         if self.allow and not self._allows(strategy):
             return f"--allow {','.join(self.allow)}"
         for option, value in self.types.items():
@@ -792,6 +798,7 @@ def pins_of_strategy(name: str) -> Pins:
     held = kinds | {"memory"} if said.recomputed else kinds
     return Pins(
         strategy=said.name,
+        held=tuple(sorted(kinds & _OF_NO_DEGREE)),
         allow=tuple(sorted(kinds & frozenset((*SPREADING, *ORDERS)))) + spread,
         forbid=tuple(kind for kind in ("compiled", "memory", "cache") if kind not in held),
         dp=said.dp,

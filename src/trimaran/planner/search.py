@@ -427,6 +427,10 @@ def _is_ruled_out(prospect: Prospect, best: Candidate) -> bool:
     return slower and (is_unplaced(prospect.strategy) or not may_be_as_fast(prospect.bound.cases, best.cases))
 
 
+NO_STRATEGY = "pin.no-strategy"
+"""Code of the error where no strategy keeps the pins, whatever memory there is."""
+
+
 def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleError:
     """The error where nothing fits, with the memory of the nearest strategy.
 
@@ -441,6 +445,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
         return InfeasibleError(
             f"{problem.graph.name} has no strategy on {format_count(problem.devices, 'device')} that keeps {pins}: "
             f"{why}",
+            code=NO_STRATEGY,
             devices=problem.devices,
         )
     sized = [rejection for rejection in rejected if rejection.peak_bytes]

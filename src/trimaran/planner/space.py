@@ -485,6 +485,9 @@ def _variants(strategy: Strategy, sizes: Sequence[int], pins: Pins, hosts: Seque
 
     A compression comes with the default size only: others are tried with the best of them (`search.py`).
     """
+    if strategy.sync == "p2p" and pins.bucket_bytes:
+        yield replace(strategy, bucket_bytes=pins.bucket_bytes)
+        return
     if strategy.dp == 1 or strategy.pp > 1 or strategy.zero or strategy.sync == "p2p":
         yield strategy
         return

@@ -19,7 +19,7 @@ from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, execution_key
 from trimaran.planner.result import Search
-from trimaran.planner.search import lacking_memory, may_be_virtualized, search
+from trimaran.planner.search import NO_STRATEGY, lacking_memory, may_be_virtualized, search
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
@@ -128,7 +128,9 @@ def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
         return search(replace(problem, traces=trace(named)) if named else problem)
     try:
         found = search(problem)
-    except InfeasibleError:
+    except InfeasibleError as error:
+        if error.code == NO_STRATEGY:
+            raise
         sizes = microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch)
         traces = trace(sizes) if "eager" in problem.executions else {}
         if not traces:

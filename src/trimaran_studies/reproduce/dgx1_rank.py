@@ -110,6 +110,7 @@ def _measure(world: World, name: str, steps: int) -> RankFindings:
         update=True,
         curves=tuple(curves),
         interference=(kinds[0], kinds[-1]),
+        between=world.device == "cpu",
     )
     findings = measure_on_rank(world, make, captured.graph.digest, wanted, captured=captured, box_s=_BOX_S)
     return RankFindings(graph=captured.graph, findings=findings, steps=_run(world, job, captured, steps))

@@ -8,8 +8,10 @@ from tests.graphs import chain, parameter
 
 from trimaran.graph.types import Graph
 from trimaran.planner.choice import simplicity
+from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.space import bucket_sizes, enumerate_strategies
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
+from trimaran.program.strategy import Execution
 
 MIB = 2**20
 
@@ -143,3 +145,20 @@ def test_of_many_devices_the_most_by_which_the_batch_divides_are_tried() -> None
     assert "dp25" in {strategy.name for strategy in kept}
     kept, _ = enumerate_strategies(chain(3), devices=32, batch=64)
     assert {strategy.devices for strategy in kept} == {1, 2, 4, 8, 16, 32}
+
+
+@pytest.mark.parametrize(("devices", "hosts"), [(2, (0, 0)), (4, (0, 0, 1, 1))])
+def test_the_name_of_a_strategy_pins_that_strategy_alone(devices: int, hosts: tuple[int, ...]) -> None:
+    """Also what no degree says: owners of gradients, sums in levels, sharded classifiers, compiled segments."""
+    graph = owners(4, 4, 64)
+    found, _ = enumerate_strategies(graph, devices=devices, batch=24, executions=("eager", "compiled"), hosts=hosts)
+    names = {strategy.name for strategy in found}
+    words = {word for name in names for word in name.split()}
+    assert {"p2p", "compiled", "zero1", "interleaved"} <= words
+    assert devices == 2 or "hierarchical" in words
+    for name in names:
+        execution: Execution = "compiled" if "compiled" in name.split() else "eager"
+        pinned, _ = enumerate_strategies(
+            graph, devices=devices, batch=24, executions=(execution,), hosts=hosts, pins=pins_of_strategy(name)
+        )
+        assert {strategy.name for strategy in pinned} == {name}
