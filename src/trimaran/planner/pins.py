@@ -27,7 +27,7 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.base.units import whole_number
 from trimaran.graph.types import Graph
-from trimaran.program.gradients import Compression, parse_compression
+from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 from trimaran.program.strategy import (
     RANK_ORDER,
     Axis,
@@ -436,6 +436,8 @@ class Pins:
         lossy = self._conflict_of_loss(replicas)
         if lossy:
             return lossy
+        if self.bucket_bytes not in (None, DEFAULT_BUCKET_BYTES) and (self.zero or (self.pp or 1) > 1):
+            return "a size of buckets is for whole networks on every replica (pp 1, zero 0)"
         stages = self.pp or devices // ((self.dp or 1) * (self.tp or 1))
         if self.schedule is not None and stages < 2:
             return f"--schedule {self.schedule} is for two stages or more"
