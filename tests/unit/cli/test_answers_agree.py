@@ -13,6 +13,9 @@ from trimaran.cli import app
 from trimaran.machine.find import find_machine
 from trimaran.program.plan import plan_path
 
+AGREEMENT = 0.001
+"""How far the simulated step of a plan may be from the one of `scale`, as a share."""
+
 _ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
 
 
@@ -169,3 +172,24 @@ def test_memory_and_plan_say_alike_whether_a_step_fits_a_device() -> None:
         plan = ("plan", *asked, "--cluster", "titan-x", "--devices", "1", "--memory", f"{room}B")
         for command in (memory, (*plan, "--strategy", "one device")):
             assert CliRunner().invoke(app, list(command)).exit_code == code
+
+
+STEPS = {
+    "launches": ("wide", "dgx-a100", 4, 64, ("--software", "pytorch:2020")),
+    "within a node": ("lenet", "dgx1-v100", 8, 256, ()),
+    "over nodes": ("lenet", "dgx1-v100:2@ethernet-10g", 16, 64, ("--software", "trimaran")),
+    "waits for data": ("lenet", "dgx1-v100", 8, 256, ("--loader", "20000 images/s per worker")),
+}
+
+
+@pytest.mark.parametrize(("job", "cluster", "devices", "local", "options"), STEPS.values(), ids=STEPS)
+def test_scale_and_plan_give_a_step_with_one_interval(
+    job: str, cluster: str, devices: int, local: int, options: tuple[str, ...]
+) -> None:
+    asked = (job, "--cluster", cluster, "--devices", str(devices), *options)
+    row = document("scale", *asked, "--local-batch", str(local))["rows"][0]
+    plan = document("plan", *asked, "--batch", str(devices * local), "--strategy", f"dp{devices}")["chosen"]
+    low, high = (devices * local / rate for rate in reversed(row["interval"]))
+    assert plan["step_time_s"] == pytest.approx(row["step_s"], rel=AGREEMENT)
+    assert plan["interval_s"] == pytest.approx([low, high], rel=2 * AGREEMENT)
+    assert low < plan["step_time_s"] < high
