@@ -41,6 +41,7 @@ from trimaran.planning.target import (
     Known,
     batches_to_try,
     batches_within,
+    check_price,
     conclude,
     goal_of,
     known_by_tokens,
@@ -87,9 +88,7 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     """The options that a plan from a file has no use for; its feeding may be decided anew (`feeding.fed_as_asked`)."""
     pins = request.pins
     forbid = tuple(kind for kind in pins.forbid if kind != "cache")
-    found = replace(pins, workers=None, forbid=forbid).names
-    if pins.powersgd_samples is not None:
-        found += (f"--powersgd-samples {pins.powersgd_samples:g}",)
+    found = replace(pins, workers=None, forbid=forbid).options
     if request.documents is not None:
         found += (f"--lengths {request.documents.source}",)
     if request.expert_imbalance != 1.0:
@@ -252,12 +251,20 @@ def make_plan(
         progress: called with the current work
 
     Raises:
-        InputError: no such job, machine or curve, a curve of another task, or more devices than there are
+        InputError: no such job, machine or curve, a curve of another task, more devices than there are, or a seed that
+            nothing would depend on
         InfeasibleError: nothing fits
     """
-    source = JobSource(reference=job) if isinstance(job, str) else job
+    source = job if isinstance(job, JobSource) else JobSource(reference=job)
     batch = request.batch or source.global_batch_size
     source, request = replace(source, global_batch_size=batch), replace(request, batch=batch)
+    if source.seed is not None and not request.is_here:
+        raise InputError(
+            f"--seed {source.seed}: of weights, order and dropout, on which no plan for a target cluster depends; "
+            "leave it out, and give it to `trimaran train`",
+            code="plan.seed-elsewhere",
+            seed=source.seed,
+        )
     if request.loading.is_given and request.asks_for_outlook:
         raise InputError(
             "batches are compared with their data ready: leave --loader and its like out, or --objective time, --curve "
@@ -278,6 +285,7 @@ def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Plan
         known = known_by_tokens(request.target, sample_tokens=sample_tokens, job_batch=backend.batch)
     else:
         known = backend.curve()
+    check_price(request.target, says_length=known.says_length)
     alone = known.tokens is not None and not request.target.compares and not request.target.batches
     if (known.curve is None and not request.target.is_asked) or (alone and request.objective != "cost"):
         return _as_planned(backend, goal, known)
