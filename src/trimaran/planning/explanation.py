@@ -25,7 +25,7 @@ from trimaran.planner.explanation.explain import (
 )
 from trimaran.planner.explanation.remedies import is_same
 from trimaran.planner.explanation.what_if import parse_change
-from trimaran.planner.pins import NO_PINS
+from trimaran.planner.pins import NO_PINS, read_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices
@@ -107,10 +107,12 @@ def explain_plan(
             what such a machine runs
         InfeasibleError: nothing fits, or the plan does not
     """
-    source = JobSource(reference=job) if isinstance(job, str) else job
+    source = job if isinstance(job, JobSource) else JobSource(reference=job)
     plan = None if path is None else read_plan(path)
     if plan is not None:
         request = on_its_machine(plan, request)
+        if request.pins == NO_PINS:
+            request = replace(request, pins=read_pins(plan.premises.decided))
     asked = _Asked(
         source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
