@@ -29,7 +29,7 @@ from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
-from trimaran.pricing.exchange.unknowns import BOTH_ENDS, End
+from trimaran.pricing.exchange.unknowns import BOTH_ENDS, EXCHANGE_UNSURE, End
 from trimaran.pricing.input_pipeline import FedStep, InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
@@ -289,19 +289,20 @@ def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
     return _assembled(setup, gradients, setup.run(gradients))
 
 
-def step_seconds(setup: DataParallelSetup, *, loading: IntervalEnd = "seconds") -> float:
+def step_seconds(setup: DataParallelSetup, *, loading: IntervalEnd = "seconds", links: float = 1.0) -> float:
     """The same step, not taken apart [s].
 
     Args:
         setup: as of `data_parallel_step`
         loading: where the costs of data are taken
+        links: how many times as fast calls and copies are
 
     Raises:
         InputError: as `data_parallel_step`
     """
     _check(setup)
     gradients = _ready(setup)
-    ready_s = _parts(setup, gradients, setup.run(gradients)).ready_s
+    ready_s = _parts(setup, gradients, setup.run(gradients, links=links)).ready_s
     fed = _fed(setup, ready_s, loading)
     return ready_s if fed is None else fed.seconds
 
@@ -419,12 +420,16 @@ def _overhead_s(setup: DataParallelSetup, gradients: Sequence[Ready], *, compute
 def _interval(setup: DataParallelSetup, step_s: float, fed: FedStep | None) -> Cost:
     """The step with all costs, and all that nobody has measured, at their low and at their high ends.
 
-    It is fed by as many workers: the interval is of one way to train.
+    It is fed by as many workers: the interval is of one way to train. Collectives have an interval each; copies to
+    owners, and those to servers, have `EXCHANGE_UNSURE`.
     """
+    copies = setup.is_star or (setup.sync == "byteps" and setup.nodes > 1)
+    links = {"low": 1.0 / (1.0 - EXCHANGE_UNSURE), "high": 1.0 / (1.0 + EXCHANGE_UNSURE)}
     if setup.feed is not None and fed is not None:
         setup = replace(setup, feed=replace(setup.feed, workers=fed.workers))
     low_s, high_s = (
-        step_seconds(at_ends(setup, compute=end, exchange=unknowns), loading=end) for unknowns, end in BOTH_ENDS
+        step_seconds(at_ends(setup, compute=end, exchange=unknowns), loading=end, links=links[end] if copies else 1.0)
+        for unknowns, end in BOTH_ENDS
     )
     source = f"{setup.estimate.source}; exchange simulated"
     return Cost(step_s, min(low_s, step_s), max(high_s, step_s), source)

@@ -206,7 +206,7 @@ def test_each_row_of_a_plan_is_what_price_says_of_it(name: str, tmp_path: Path) 
     for row in rows:
         priced = document("price", *asked, "--strategy", row["strategy"])
         assert priced["strategy"] == row["strategy"]
-        for figure in ("devices", "step_time_s", "interval_s", "need_bytes", "mfu", "parts_s"):
+        for figure in ("devices", "degrees", "step_time_s", "interval_s", "need_bytes", "mfu", "parts_s"):
             assert priced[figure] == row[figure], (row["strategy"], figure)
 
 
