@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import parse_precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.analytical.candidates import AnalyticalModel
@@ -271,10 +270,9 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
         )
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
-    precision = request.precision or (parse_precision(premises.precision) if premises.precision else None)
     asked = as_planned_there(plan, request)
     # Degrees have no program, so nothing is run eagerly or compiled.
-    return replace(asked, execution=request.execution, precision=precision, options={**length, **asked.options})
+    return replace(asked, execution=request.execution, options={**length, **asked.options})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

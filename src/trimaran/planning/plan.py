@@ -34,7 +34,7 @@ from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.long_runs import check_tokens, runs_of
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
-from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.target import (
     Compared,
@@ -93,6 +93,10 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
         found += (f"--lengths {request.documents.source}",)
     if request.expert_imbalance != 1.0:
         found += (f"--expert-imbalance {request.expert_imbalance:g}",)
+    if request.gap:
+        found += (f"--gap {request.gap:g}",)
+    if request.time_limit_s is not None:
+        found += (f"--time-limit {request.time_limit_s:g}",)
     return found if request.execution == "any" else (*found, f"--execution {request.execution}")
 
 
@@ -163,7 +167,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     """
     if request.is_here:
         _check_order(source, request)
-        _check_not_analytical(request)
+        check_not_analytical(request)
         return Measured(source, _for_programs(source, request), progress)
     progress("reading the job and the machine", 0, 0)
     shape = decoder_shape(source.reference, request)
@@ -172,7 +176,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         why = reason_to_trace(source.reference, request)
         shape = None if why else shape
     if shape is None:
-        _check_not_analytical(request)
+        check_not_analytical(request)
     if shape is not None and request.loading.is_given:
         raise InputError(
             f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
@@ -213,23 +217,6 @@ def _check_order(source: JobSource, request: PlanRequest) -> None:
             f"{MOST_RANKS} devices is planned by the analytical model, which takes it",
             code="rank-order.not-of-programs",
             job=source.reference,
-        )
-
-
-def _check_not_analytical(request: PlanRequest) -> None:
-    """Refuse what only the analytical model knows: types of gradients and of the optimizer's state, and a reserve.
-
-    Raises:
-        InputError: with the option
-    """
-    given = [f"--{option} {value}" for option, value in request.pins.types.items()]
-    given += ["--reserve"] if request.reserve is not None else []
-    if given:
-        raise InputError(
-            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and "
-            "gradients are counted, as they are; leave it out",
-            code="plan.option-analytical",
-            option=given[0],
         )
 
 

@@ -855,6 +855,26 @@ def _execution_of(asked: Executions, pins: Pins) -> Executions:
     return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
 
 
+def check_not_analytical(request: PlanRequest) -> None:
+    """Refuse what only the analytical model knows: types of gradients and of the optimizer's state, and a reserve.
+
+    Args:
+        request: for a plan with a program
+
+    Raises:
+        InputError: with the option
+    """
+    given = [f"--{option} {value}" for option, value in request.pins.types.items()]
+    given += ["--reserve"] if request.reserve is not None else []
+    if given:
+        raise InputError(
+            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and "
+            "gradients are counted, as they are; leave it out",
+            code="plan.option-analytical",
+            option=given[0],
+        )
+
+
 def _check_elsewhere(*, link: str | None, calibration: Path | None, oversubscribe: bool | None) -> None:
     """Refuse options of this machine in a request for a machine of the catalog."""
     for option, value in (("link", link), ("calibration", calibration), ("oversubscribe", oversubscribe)):

@@ -121,6 +121,7 @@ def test_the_plan_of_a_file_has_the_costs_that_it_was_made_by(asked: tuple[str, 
     planned = document("plan", *asked, "--output", path)
     why = document("explain", path)
     assert [why[name] for name in ("software", "precision")] == [planned[name] for name in ("software", "precision")]
+    assert why["precision_source"] == "as the plan says"
     for figure in ("strategy", "step_time_s", "peak_bytes"):
         assert why["plan"][figure] == planned["chosen"][figure]
     assert why["rejected_counts"] == planned["rejected_counts"]
@@ -324,3 +325,12 @@ def test_a_price_is_refused_where_nothing_says_how_long_devices_are_needed() -> 
         refused = CliRunner().invoke(app, [*asked, *price, "--json"])
         assert refused.exit_code == InputError.exit_code
         assert json.loads(refused.stdout)["error"]["code"] == "price.length-unknown"
+
+
+@pytest.mark.parametrize("option", [("--gap", "0.1"), ("--time-limit", "5"), ("--reserve", "5%"), ("--dp", "2")])
+def test_options_of_a_search_are_refused_where_a_plan_is_made_already(option: tuple[str, str], tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    said("plan", *_ASKED, "--output", path)
+    refused = CliRunner().invoke(app, ["simulate", path, *option])
+    assert refused.exit_code == InputError.exit_code
+    assert option[0] in refused.stderr
