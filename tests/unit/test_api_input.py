@@ -78,6 +78,8 @@ def test_kinds_of_a_program_have_the_names_of_the_command_line() -> None:
     """Other names of kinds are read, so that none is taken for nothing; a number of bytes is a size."""
     named = plan(pins=Pins(forbid=("fsdp",)), memory=2**30)
     assert named.request.pins == Pins(forbid=("zero",))
+    degrees = trimaran.plan("gpt2:124m", cluster="dgx-a100", batch=64, pins=Pins(forbid=("cp", "uneven")))
+    assert degrees.request.pins == Pins(forbid=("cp", "uneven"))
     assert named.request.memory_bytes == 2**30
     assert scale(devices=2).rows == scale(devices=(2,)).rows
 

@@ -705,6 +705,9 @@ def parse_pins(
 
 
 _REPEATED = ("keep", "forbid", "allow")
+_PROGRAMS_ALONE = frozenset({"cp", "ep", "uneven"})
+"""Kinds of degrees that a program may forbid or allow, and the command line has no word for."""
+
 _TEXTS = ("strategy", "schedule", "recompute", "compression", "rank_order", "gradients", "optimizer_state")
 _NUMBERS = ("dp", "pp", "tp", "cp", "ep", "etp", "vp", "zero", "microbatches", "micro_batch", "nodes", "workers")
 
@@ -721,8 +724,11 @@ def read_pins(options: Iterable[str]) -> Pins:
     Example:
         >>> read_pins(("--keep layer4=1", "--forbid pp", "--tp 2")).names
         ('--keep layer4=1', '--forbid pp', '--tp 2')
+        >>> read_pins(Pins(forbid=("cp", "pp"), allow=("dp",)).options) == Pins(forbid=("cp", "pp"), allow=("dp",))
+        True
     """
     given: dict[str, Any] = {name: [] for name in _REPEATED}
+    own: dict[str, set[str]] = {"forbid": set(), "allow": set()}
     for words in options:
         option, _, text = words.partition(" ")
         name = option.removeprefix("--").replace("-", "_")
@@ -733,11 +739,17 @@ def read_pins(options: Iterable[str]) -> Pins:
             value = parse_large(text, what="a factor on samples")
         if value is None:
             raise InputError(f'"{words}" decides nothing about a strategy: plan again', code="pin.unread", value=words)
-        if name in _REPEATED:
+        if name in own:
+            kinds = value.split(",")
+            own[name] |= _PROGRAMS_ALONE.intersection(kinds)
+            given[name] += [kind for kind in kinds if kind not in _PROGRAMS_ALONE]
+        elif name in _REPEATED:
             given[name].append(value)
         else:
             given[name] = value
-    return parse_pins(**given)
+    pins = parse_pins(**given)
+    kept = {name: tuple(sorted({*getattr(pins, name), *kinds})) for name, kinds in own.items() if kinds}
+    return replace(pins, **kept)  # type: ignore[arg-type]  # two fields of kinds
 
 
 def checked_pins(pins: Pins) -> Pins:
