@@ -12,7 +12,7 @@ from trimaran.base.units import parse_large
 from trimaran.features.check import Checked, check_job
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
-from trimaran.planner.pins import NO_PINS, Pins, pins_of_strategy
+from trimaran.planner.pins import NO_PINS, Pins, checked_pins, parse_pins
 from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import (
@@ -21,6 +21,7 @@ from trimaran.planning.requests import (
     Executions,
     Loading,
     TargetRequest,
+    counts_given,
     parse_request,
 )
 from trimaran.planning.results import Planned
@@ -51,7 +52,7 @@ def plan(
     devices: int | Sequence[int] | None = None,
     batch: int | None = None,
     tokens: str | float | None = None,
-    memory: str | None = None,
+    memory: str | int | None = None,
     objective: Objective | None = None,
     precision: str | None = None,
     software: str | None = None,
@@ -77,7 +78,7 @@ def plan(
         devices: most devices that may take part, or several numbers of them to compare; None: all of the machine
         batch: samples of one update over all devices; None: the job's
         tokens: to train a decoder on, such as "15T"; the answer then has days, cost and goodput with failures
-        memory: that each device may use, such as "12GiB"; None: what it has
+        memory: that each device may use, such as "12GiB", or [bytes]; None: what it has
         objective: what is made best; None: the throughput
         precision: of compute on a catalog machine: "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
             networks by name "bf16" for decoders and "fp32" for others; the answer says which
@@ -105,7 +106,7 @@ def plan(
         raise InputError(
             f'strategy="{strategy}" says the whole strategy: leave pins out', code="plan.strategy-and-pins"
         )
-    counts = (devices,) if isinstance(devices, int) else tuple(sorted(devices or ()))
+    counts = () if devices is None else tuple(sorted(counts_given(devices, what="devices")))
     if tokens is not None:
         target = replace(target, tokens=parse_large(tokens, what="tokens"))
     request = parse_request(
@@ -119,7 +120,7 @@ def plan(
         execution=execution,
         precision=precision,
         software=software,
-        pins=pins if strategy is None else pins_of_strategy(strategy),
+        pins=checked_pins(pins) if strategy is None else parse_pins(strategy=strategy),
         time_limit_s=time_limit_s,
         gap=gap,
         target=replace(target, counts=counts) if len(counts) > 1 else target,

@@ -48,7 +48,9 @@ def test_on_a_machine_the_plan_of_the_file_is_explained(tmp_path: Path) -> None:
     assert (explained["devices"], explained["global_batch_size"]) == (2, 4096)
     assert explained["plan"]["strategy"] == planned["strategy"]
     assert explained["plan"]["step_time_s"] == pytest.approx(planned["step_time_s"])
-    assert any("planned again now, dp2" in note for note in explained["notes"])
+    # What was decided then holds, and has its price.
+    assert [(paid["pin"], paid["without"]) for paid in explained["pins"]][-1] == ("all pins", "dp2")
+    assert not any("planned again now" in note for note in explained["notes"])
 
 
 def test_a_transformer_on_many_devices_is_explained(tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ def scale(
             "Machines without devices that sum gradients of several nodes (server, kvstore, byteps); 0: the hosts do."
         ),
     ] = 0,
-    price: Annotated[str | None, option('Of the machine: "24.48 USD/node-hour".')] = None,
+    price: Annotated[
+        str | None, option('Of the machine: "24.48 USD/node-hour".', usual="that of the cluster file")
+    ] = None,
     server_price: Annotated[str | None, option('Of a server machine: "2 USD/node-hour".')] = None,
     workers: Workers = None,
     plot: Plot = None,

@@ -7,7 +7,6 @@ the price by which `plan` compares the same strategy with others.
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from pathlib import Path
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -17,14 +16,13 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
 from trimaran.planner.analytical.given import complete_strategy
-from trimaran.planner.analytical.search import program_of
+from trimaran.planner.analytical.search import assumed_software
 from trimaran.planning.analytical import Analytical, decoder_shape
 from trimaran.planning.long_runs import training_of_tokens
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Outlook
-from trimaran.planning.target import Cell
+from trimaran.planning.target import Cell, check_price
 from trimaran.pricing.analytical.fit import Fit, judge_fit
-from trimaran.pricing.analytical.step_time import Program
 from trimaran.program.strategy import Strategy
 
 
@@ -119,11 +117,7 @@ class Pricing:
                 "strategies are priced for a target cluster: say --cluster, such as dgx-h100:16",
                 code="price.no-cluster",
             )
-        if request.target.price is not None and request.target.tokens is None:
-            raise InputError(
-                "--price: what a training of a given length costs; give --tokens, such as --tokens 15T",
-                code="price.length-unknown",
-            )
+        check_price(request.target, says_length=request.target.tokens is not None)
         shape = decoder_shape(source.reference, request)
         if shape is None:
             raise InputError(
@@ -135,22 +129,16 @@ class Pricing:
         self.backend = Analytical(source, request, shape)
         self._models: dict[Cell, AnalyticalModel] = {}
 
-    @cached_property
-    def program(self) -> Program:
-        """The training program that is assumed."""
-        request = self.backend.request
-        return program_of(find_machine(request.cluster).node.device, request.precision or "bf16", request.software)
-
     @property
     def software(self) -> str:
-        """The framework whose kernels are assumed, with its year."""
-        return f"megatron:{self.program.year:g}"
+        """The framework whose kernels are assumed, with its year, as in `Planned.software`."""
+        request = self.backend.request
+        return (request.software or assumed_software(find_machine(request.cluster).node.device)).text
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What is assumed for all strategies."""
-        request = self.backend.request
-        return () if request.software is not None else (f"software assumed: Megatron of {self.program.year:g}",)
+        return () if self.backend.request.software is not None else (f"software assumed: {self.software}",)
 
     def price(self, setting: Setting) -> PricedStrategy:
         """A strategy with its price.

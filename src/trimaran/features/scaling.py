@@ -35,6 +35,8 @@ from trimaran.planning.requests import (
     Loading,
     check_loading,
     check_spread,
+    check_traced,
+    counts_given,
     default_software,
     parse_figures,
     parse_software,
@@ -291,7 +293,7 @@ def predict_scaling(
     job: str,
     *,
     cluster: str,
-    devices: Sequence[int],
+    devices: int | Sequence[int],
     local_batch: int | Sequence[int] | None = None,
     batch: int | Sequence[int] | None = None,
     sync: str | Sequence[Sync] = "nccl",
@@ -314,7 +316,7 @@ def predict_scaling(
     Args:
         job: as for `trimaran.check`
         cluster: machine of the catalog, such as "dgx1-v100" or "dgx-a100:8@ethernet-25g"
-        devices: sizes of the group, such as (1, 2, 4, 8)
+        devices: sizes of the group, such as (1, 2, 4, 8), or one
         local_batch: samples of each device, which stay as devices are added (weak scaling)
         batch: samples of all devices together, which are shared among them (strong scaling)
         sync: how gradients are exchanged, one method or several, such as "kvstore,nccl"
@@ -327,7 +329,7 @@ def predict_scaling(
         length_spread: of batches: standard deviation of their work by its mean
         servers: machines without devices that sum gradients of several nodes ("server", "kvstore", "byteps"),
             each with the network of a node; 0: the nodes' hosts do
-        price: of the machine, such as "24.48 USD/node-hour"
+        price: of the machine, such as "24.48 USD/node-hour"; None: that of the cluster file
         server_price: of a server machine, such as "2 USD/node-hour"
         workers: of each device that load; 0: its own process does; None: the fewest that keep up
         loading: input pipeline of each node, such as `Loading(loader="135 images/s per worker")`; nothing: data are
@@ -341,15 +343,17 @@ def predict_scaling(
     if (batch is None) == (local_batch is None):
         raise InputError("give one of batch, of all devices, and local_batch, of each device", code="scaling.one-batch")
     asked = local_batch if batch is None else batch
-    batches = (asked,) if isinstance(asked, int) else tuple(asked or ())
+    batches = counts_given(() if asked is None else asked, what="samples of a batch")
+    devices = counts_given(devices, what="devices")
     methods = sync if isinstance(sync, str) else ",".join(sync)
     syncs = parse_syncs(methods)
-    _check_servers(syncs, servers, price, server_price)
-    cluster = grown_cluster(cluster, max(devices, default=1))
+    _check_servers(syncs, servers)
+    cluster = grown_cluster(cluster, max(devices))
     machine = find_machine(cluster)
     # Before the job is traced: it says which cluster has that many.
-    machine.allocate(max(devices, default=1))
-    framework = default_software(syncs) if software is None else parse_software(software)
+    machine.allocate(max(devices))
+    prices = _prices(price, server_price, servers, of_machine=machine.node.price)
+    framework = default_software(syncs) if software is None else check_traced(parse_software(software))
     chosen = choose_precision(job, precision, machine.node.device)
     estimates = Estimates(machine.node.device, framework, measured=measured, kineto=kineto, largest_batch=max(batches))
     links = None if nccl_log is None else corrected_by(read_logs(nccl_log), machine=machine, year=framework.year)
@@ -373,8 +377,9 @@ def predict_scaling(
         estimator=lambda work: estimates.of(work, steps.workload),
         pipeline=pipeline,
     )
-    prices = _prices(price, server_price, servers)
     notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
+    if servers and price is None and prices is None and machine.node.price is not None:
+        notes.append(f"cost is left out: {cluster} has a price, its server machines have none (--server-price)")
     if software is None and is_planned_by_shape(job, cluster, options or {}):
         notes.append(
             f"each step is that of {framework.framework}; plan takes this decoder's from its shape, with Megatron's "
@@ -403,7 +408,7 @@ def predict_scaling(
         device=machine.node.device.title,
         precision=chosen.name,
         precision_source=chosen.source,
-        software=f"{framework.framework} of {framework.year:.0f}",
+        software=framework.text,
         mode="weak" if batch is None else "strong",
         unit="samples",
         rows=tuple(rows),
@@ -509,8 +514,8 @@ def _changed(
     return data_parallel_step(replace(setup, workload=work, estimate=estimate, options=options)).step
 
 
-def _check_servers(syncs: Sequence[Sync], servers: int, price: str | None, server_price: str | None) -> None:
-    """Refuse server machines that no method uses, and a price that nothing is counted with."""
+def _check_servers(syncs: Sequence[Sync], servers: int) -> None:
+    """Refuse server machines that no method uses."""
     if servers < 0:
         raise InputError(f"server machines: 0 or more, got {servers}", code="scaling.bad-servers", servers=servers)
     if servers and set(syncs) == {"nccl"}:
@@ -520,17 +525,20 @@ def _check_servers(syncs: Sequence[Sync], servers: int, price: str | None, serve
             code="scaling.servers-unused",
             servers=servers,
         )
-    if server_price is not None and not (servers and price):
+
+
+def _prices(
+    price: str | None, server_price: str | None, servers: int, *, of_machine: Price | None
+) -> tuple[Price, Price | None] | None:
+    """Prices of the machine, as asked for or as its file says, and of a server machine; None: one is not known."""
+    paid = of_machine if price is None else parse_price(price)
+    if server_price is not None and not (servers and paid):
         raise InputError(
             f'--server-price "{server_price}" is a part of the cost with --servers and --price together: say both, or '
             "leave it out",
             code="scaling.server-price-unused",
         )
-
-
-def _prices(price: str | None, server_price: str | None, servers: int) -> tuple[Price, Price | None] | None:
-    """Prices of the machine and of a server machine; None: none is given."""
-    if price is None:
+    if paid is None or (servers and price is None and server_price is None):
         return None
     if servers and server_price is None:
         raise InputError(
@@ -539,12 +547,12 @@ def _prices(price: str | None, server_price: str | None, servers: int) -> tuple[
             code="scaling.no-server-price",
             servers=servers,
         )
-    found = parse_price(price), None if server_price is None else parse_price(server_price)
-    if found[1] is not None and found[1].currency != found[0].currency:
+    of_server = None if server_price is None else parse_price(server_price)
+    if of_server is not None and of_server.currency != paid.currency:
         raise InputError(
-            f"prices in one currency, got {found[0].currency} and {found[1].currency}", code="scaling.two-currencies"
+            f"prices in one currency, got {paid.currency} and {of_server.currency}", code="scaling.two-currencies"
         )
-    return found
+    return paid, of_server
 
 
 def _machine_notes(syncs: Sequence[Sync], rows: Sequence[ScalingRow]) -> Iterator[str]:
@@ -725,8 +733,8 @@ def _row(
         step=step,
         nodes=job.nodes(step.devices),
         samples_per_s=samples_per_s,
-        low=samples / max(step.step.high, high_s),
-        high=samples / min(step.step.low, low_s),
+        low=samples / step.step.high,
+        high=samples / step.step.low,
         speedup=speedup,
         efficiency=speedup / step.devices,
         peak_bytes=memory.peak_bytes,

@@ -363,9 +363,10 @@ def _sequence(config: Any, window: int | None, reference: str) -> int:
         # A power of two: some models keep a few of their positions for themselves.
         return min(LONGEST, 1 << (positions.bit_length() - 1))
     if window > positions:
+        key = config.get_text_config().attribute_map.get("max_position_embeddings", "max_position_embeddings")
         raise InputError(
             f'"{reference}": the model has positions for {positions} tokens, not for {window}: take fewer, or raise '
-            "max_position_embeddings in the file",
+            f"{key} in the file",
             code="configuration.window-too-long",
             sequence=window,
             positions=positions,

@@ -163,6 +163,13 @@ class JobSource:
     target: float | None = None
     recipe: "Recipe | None" = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.reference, str):
+            raise InputError(
+                f'a job is named by a text, such as "vgg16" or "file.py:factory", got {self.reference!r}',
+                code="job.not-a-name",
+            )
+
     def make(self) -> Job:
         """The job, with what was overridden.
 

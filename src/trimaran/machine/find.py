@@ -107,6 +107,12 @@ def find_machine(text: str) -> Machine:
         '16 nodes a leaf, 2:1 above it'
     """
     name, joined = (part.strip() for part in text.rsplit("@", 1)) if "@" in text else (text.strip(), "")
+    if "@" in text and not joined:
+        raise InputError(
+            f'{text}: nothing follows "@": say what joins the nodes, such as "{name}@ethernet-25g", or leave it out',
+            code="machine.no-fabric-named",
+            machine=text,
+        )
     fabric_text, said = _joined(joined, text)
     name, nodes = _nodes_of(name)
     if name.endswith(".toml"):

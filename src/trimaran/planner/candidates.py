@@ -1,7 +1,9 @@
 """A strategy, priced and simulated.
 
 The interval of a figure is that with every cost at the low end of its interval, and at the high end: costs measured on
-one machine err together.
+one machine err together. On a machine of the catalog what nobody has measured of a framework's exchange is at its ends
+too; candidates are compared without it, as it is the same for those with the same exchange, and `exchange_doubt.py`
+says where another exchange may be faster.
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ from trimaran.machine.types import Allocation
 from trimaran.planner.epoch import EpochData, extra_parts
 from trimaran.planner.explanation.critical_path import Bottleneck, bottleneck, critical_path
 from trimaran.planner.memory_plans import Squeezes, squeezed
+from trimaran.pricing.exchange.unknowns import BOTH_ENDS, End
 from trimaran.pricing.program import can_fold, price
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import IntervalEnd, ProgramCosts
@@ -70,7 +73,8 @@ class Candidate:
         timeline: the simulation of it
         step_time_s: simulated [s]
         peak_bytes: largest live bytes of each rank [bytes]
-        ends: the interval of the step, and of the epoch where that is the objective [s]
+        ends: the step, and the epoch where that is the objective, with all costs at both ends of their intervals [s]
+        step_ends: the interval of the step, where it is not these ends; None: it is [s]
         binds: its bottleneck
         epoch_s: simulated time of an epoch with its evaluation, where that is the objective [s]
         samples_factor: factor on the samples that training needs until its target, for the loss by compression
@@ -85,11 +89,12 @@ class Candidate:
     binds: Callable[[], Bottleneck] = dataclasses.field(compare=False, repr=False)
     epoch_s: float | None = None
     samples_factor: float = 1.0
+    step_ends: Callable[[], Ends] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def interval_s(self) -> Ends:
         """90 % interval of the step [s]."""
-        return self.ends()[0]
+        return self.ends()[0] if self.step_ends is None else self.step_ends()
 
     @property
     def epoch_interval_s(self) -> Ends | None:
@@ -139,7 +144,8 @@ class Candidate:
     @property
     def cases(self) -> Cases:
         """The objective with all costs low, at their median, and high [s]."""
-        low, high = self.interval_s if self.epoch_interval_s is None else self.epoch_interval_s
+        step, epoch = self.ends()
+        low, high = step if self.epoch_s is None or epoch is None else epoch
         return self.samples_factor * low, self.objective_s, self.samples_factor * high
 
 
@@ -213,8 +219,8 @@ def score(
         LacksMemory: it needs more; its time is not looked at
     """
 
-    def costs_of(program: Program, strategy: Strategy, batch: int) -> ProgramCosts:
-        costs = price(program, job.graph, strategy, job.table, job.cluster, batch=batch)
+    def costs_of(program: Program, strategy: Strategy, batch: int, end: End = "typical") -> ProgramCosts:
+        costs = price(program, job.graph, strategy, job.table, job.cluster, batch=batch, end=end)
         return costs if effect is None else squeezed(costs, program, effect)
 
     costs = costs_of(program, strategy, job.batch)
@@ -244,6 +250,11 @@ def score(
         return step, (sum(count * low for count, (low, _) in found), sum(count * high for count, (_, high) in found))
 
     @functools.cache
+    def step_ends() -> Ends:
+        both = [at_end(costs_of(program, strategy, job.batch, unknowns), end) for unknowns, end in BOTH_ENDS]
+        return _simulated_ends(program, both, step_s)
+
+    @functools.cache
     def binds() -> Bottleneck:
         # The wait is in the loads then, which costs with a period do not have.
         waits = costs.period is not None and ready.compute != costs.compute
@@ -258,11 +269,15 @@ def score(
         ends=ends,
         binds=binds,
         epoch_s=epoch_s,
+        step_ends=None if job.table.software is None else step_ends,
     )
 
 
 def _ends(program: Program, costs: ProgramCosts, median_s: float) -> Ends:
-    both = (at_end(costs, "low"), at_end(costs, "high"))
+    return _simulated_ends(program, (at_end(costs, "low"), at_end(costs, "high")), median_s)
+
+
+def _simulated_ends(program: Program, both: Sequence[ProgramCosts], median_s: float) -> Ends:
     low_s, high_s = (simulate(program, with_waits(program, end)).makespan_s for end in both)
     return min(low_s, median_s), max(high_s, median_s)
 

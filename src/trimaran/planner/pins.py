@@ -22,10 +22,10 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import get_args
+from typing import Any, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import whole_number
+from trimaran.base.units import parse_large, whole_number
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 from trimaran.program.strategy import (
@@ -281,7 +281,7 @@ class Pins:
             ('--keep layer4=1', '--forbid pp', '--tp 2')
         """
         if self.strategy:
-            return (f"--strategy {self.strategy}",)
+            return (f"--strategy {self.strategy}", *self._besides_strategy().names)
         found = [f"--keep {module}={row}" for module, row in self.keep]
         found += [f"--forbid {kind}" for kind in self.forbid]
         found += [f"--{option} {value}" for option, value in self.types.items()]
@@ -296,6 +296,27 @@ class Pins:
         found += [f"--allow {kind}" for kind in self.special]
         given = ((name, getattr(self, name)) for name in DEGREES)
         return (*found, *(f"--{_OPTIONS.get(name, name)} {value}" for name, value in given if value is not None))
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The same with the figures among them, as `read_pins` reads them.
+
+        Example:
+            >>> Pins(compress=True, powersgd_samples=1.5).options
+            ('--allow compress', '--powersgd-samples 1.5')
+        """
+        if self.powersgd_samples is None:
+            return self.names
+        return (*self.names, f"--powersgd-samples {self.powersgd_samples:g}")
+
+    def _besides_strategy(self) -> "Pins":
+        """What was decided in addition to a whole strategy: types and workers that its words do not say."""
+        said = pins_of_strategy(self.strategy)
+        return Pins(
+            gradients=self.gradients if self.gradients != said.gradients else None,
+            optimizer_state=self.optimizer_state if self.optimizer_state != said.optimizer_state else None,
+            workers=self.workers if self.workers != said.workers else None,
+        )
 
     @property
     def types(self) -> dict[str, str]:
@@ -339,7 +360,7 @@ class Pins:
         if option == "allow" and value in self.special:
             return replace(self, special=tuple(kind for kind in self.special if kind != value))
         if option == "strategy":
-            return NO_PINS
+            return self._besides_strategy()
         if option in self.types:
             return replace(self, **{option.replace("-", "_"): None})  # type: ignore[arg-type]  # one of two fields
         if option == "rank-order":
@@ -611,6 +632,8 @@ def parse_pins(
         (('--allow compress',), ('--compression powersgd:2',))
     """
     if strategy is not None:
+        if not strategy.strip():
+            raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
         degrees = (dp, pp, tp, cp, ep, etp, vp, micro_batch, microbatches)
         others = (*degrees, recompute, zero, schedule, nodes, compression, powersgd_samples, rank_order)
         if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
@@ -687,6 +710,74 @@ def parse_pins(
             value=powersgd_samples,
         )
     return _with_types(pins, gradients, optimizer_state)
+
+
+_REPEATED = ("keep", "forbid", "allow")
+_PROGRAMS_ALONE = frozenset({"cp", "ep", "uneven"})
+"""Kinds of degrees that a program may forbid or allow, and the command line has no word for."""
+
+_TEXTS = ("strategy", "schedule", "recompute", "compression", "rank_order", "gradients", "optimizer_state")
+_NUMBERS = ("dp", "pp", "tp", "cp", "ep", "etp", "vp", "zero", "microbatches", "micro_batch", "nodes", "workers")
+
+
+def read_pins(options: Iterable[str]) -> Pins:
+    """Pins as `Pins.options` has them.
+
+    Args:
+        options: each with its value, such as "--forbid pp"
+
+    Raises:
+        InputError: an option that pins nothing, or whose value means nothing
+
+    Example:
+        >>> read_pins(("--keep layer4=1", "--forbid pp", "--tp 2")).names
+        ('--keep layer4=1', '--forbid pp', '--tp 2')
+        >>> read_pins(Pins(forbid=("cp", "pp"), allow=("dp",)).options) == Pins(forbid=("cp", "pp"), allow=("dp",))
+        True
+    """
+    given: dict[str, Any] = {name: [] for name in _REPEATED}
+    own: dict[str, set[str]] = {"forbid": set(), "allow": set()}
+    for words in options:
+        option, _, text = words.partition(" ")
+        name = option.removeprefix("--").replace("-", "_")
+        value: Any = text if name in (*_REPEATED, *_TEXTS) else None
+        if name in _NUMBERS:
+            value = whole_number(text)
+        elif name == "powersgd_samples":
+            value = parse_large(text, what="a factor on samples")
+        if value is None:
+            raise InputError(f'"{words}" decides nothing about a strategy: plan again', code="pin.unread", value=words)
+        if name in own:
+            kinds = value.split(",")
+            own[name] |= _PROGRAMS_ALONE.intersection(kinds)
+            given[name] += [kind for kind in kinds if kind not in _PROGRAMS_ALONE]
+        elif name in _REPEATED:
+            given[name].append(value)
+        else:
+            given[name] = value
+    pins = parse_pins(**given)
+    kept = {name: tuple(sorted({*getattr(pins, name), *kinds})) for name, kinds in own.items() if kinds}
+    return replace(pins, **kept)  # type: ignore[arg-type]  # two fields of kinds
+
+
+def checked_pins(pins: Pins) -> Pins:
+    """Pins of a program, with kinds and values read as those of the command line are.
+
+    Args:
+        pins: as they were made
+
+    Raises:
+        InputError: a kind that does not exist, a value that means nothing, or two that contradict each other
+
+    Example:
+        >>> checked_pins(Pins(forbid=("fsdp",), allow=("compress",))).names
+        ('--forbid zero', '--allow compress')
+    """
+    if pins.strategy:
+        return pins
+    said = read_pins(pins.options)
+    kinds = ("keep", "forbid", "allow", "compress", "stale", "special")
+    return replace(pins, **{name: getattr(said, name) for name in kinds})
 
 
 def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) -> Pins:

@@ -67,6 +67,7 @@ from trimaran.planner.problem import Problem, assess_split, execution_key, lack_
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import (
     EVERY_NUMBER,
+    MOST_MICROBATCHES,
     Rejection,
     bucket_ladder,
     enumerate_strategies,
@@ -480,7 +481,7 @@ def _in_smaller_parts(problem: Problem, named: Rejection) -> str:
     if named.cause != "memory" or not named.peak_bytes or strategy.pp * strategy.tp > 1 or pins.microbatches:
         return ""
     share = problem.batch // strategy.dp
-    for count in range(strategy.microbatches + 1, share + 1):
+    for count in range(strategy.microbatches + 1, min(share, MOST_MICROBATCHES) + 1):
         if share % count == 0:
             smaller = dataclasses.replace(strategy, microbatches=count)
             if not lack_of_memory(least(smaller, problem).peak_bytes, problem):

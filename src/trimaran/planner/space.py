@@ -47,6 +47,8 @@ SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble"
 MICROBATCHES_PER_STAGE = (1, 2, 4)
 # With one stage, microbatches cost time and save memory: each keeps its activations alone.
 MICROBATCHES_OF_A_REPLICA = (1, 2, 4)
+# Gradients of no more microbatches are added up.
+MOST_MICROBATCHES = 4096
 # Segments of a stage with the interleaved order: each halving of the bubble doubles the messages.
 CHUNKS = (2,)
 # More of them only for those who ask for that order, where each still has a layer, up to this number.

@@ -21,7 +21,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
 from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt
-from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planner.space import MOST_MICROBATCHES, Rejection, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.work import Work, work_within
@@ -104,9 +104,6 @@ def contender_of(option: Option, batch: int) -> Contender:
 # ---------------------------------------------------------------------------------------------------------------------
 # Which batches and device counts are looked at, where the user does not say
 
-
-MOST_MICROBATCHES = 4096
-"""Gradients of no more microbatches are added up."""
 
 MOST_BATCHES = 12
 """The number of batches that are looked at by default."""

@@ -13,14 +13,21 @@ from typing import get_args
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_span, whole_number
 from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.networks.names import parse_network
-from trimaran.networks.sizes import FAMILIES
+from trimaran.networks.sizes import FAMILIES, find_size
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.analytical.search import NearbyBatch, fastest, nearby_batches, search_degrees, transformer_problem
+from trimaran.planner.analytical.search import (
+    NearbyBatch,
+    assumed_software,
+    fastest,
+    nearby_batches,
+    search_degrees,
+    transformer_problem,
+)
 from trimaran.planner.pins import Pins
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
@@ -180,13 +187,17 @@ def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
         InputError: a configuration that no shape is known for
     """
     network = parse_network(reference)
-    asked = int(request.options["sequence"]) if "sequence" in request.options else None
+    asked = _sequence_of(request)
     if network is not None:
         if network.name not in DECODERS:
             return None
         sequence = asked or network.number("sequence", FAMILIES[network.name].sequence)
         shape = decoder_of(f"{network.name}:{network.size}", sequence)
-        return None if shape is None else Configured(shape=shape)
+        published = find_size(network.name, network.size).positions
+        if shape is None or shape.positions <= published:
+            return None if shape is None else Configured(shape=shape)
+        grown = f"{shape.positions:,} learned positions are planned, {network.name}:{network.size} has {published:,}"
+        return Configured(shape=shape, assumed=(grown,))
     if is_configuration(reference):
         read = read_configuration(reference)
         return shape_of_configuration(read.values, sequence=asked or read.sequence, source=read.source)
@@ -196,6 +207,21 @@ def decoder_of_job(reference: str, request: PlanRequest) -> Configured | None:
     if values is None or not is_known(values.get("model_type")):
         return None
     return shape_of_configuration(values, sequence=asked, source=reference)
+
+
+def _sequence_of(request: PlanRequest) -> int | None:
+    """Tokens of a sequence that a request asks for; None: it does not say.
+
+    Raises:
+        InputError: no such number
+    """
+    text = request.options.get("sequence")
+    found = None if text is None else whole_number(text, least=1)
+    if text is not None and found is None:
+        raise InputError(
+            f'sequence: expected tokens, a whole number of 1 or more, got "{text}"', code="request.bad-sequence"
+        )
+    return found
 
 
 def with_imbalance(shape: TransformerShape, imbalance: float, reference: str) -> TransformerShape:
@@ -369,8 +395,8 @@ class Analytical(CatalogBackend):
             notes.append("compressing gradients was not tried: the analytical model sends them whole")
         if self.request.software is None:
             notes.append(
-                f"software assumed: Megatron of {problem.program.year:g} with its fused kernels (--software names "
-                "another framework)"
+                f"software assumed: {assumed_software(problem.machine.node.device).text}, with its fused kernels "
+                "(--software names another framework)"
             )
         notes += [*idle_notes(problem, found), *nearby_notes(problem, nearby)]
         if self.request.batch is None and not self.request.asks_for_outlook:

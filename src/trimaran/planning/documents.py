@@ -165,13 +165,14 @@ def _collapsed(paths: Mapping[str, tuple[str, ...]], row: Mapping[str, int], dep
 def _reference(role: str, option: Option | None, reason: str, base_s: float | None) -> dict[str, Any]:
     found = {"role": role, "reason": reason}
     if option is None:
-        return found | {"strategy": None, "step_time_s": None, "speedup": None}
+        return found | {"strategy": None, "devices": None, "step_time_s": None, "speedup": None}
     return found | _brief(option, base_s)
 
 
 def _brief(option: Option, base_s: float | None) -> dict[str, Any]:
     return {
         "strategy": option.name,
+        "devices": option.strategy.devices,
         "step_time_s": option.step_time_s,
         "speedup": None if base_s is None else base_s / option.step_time_s,
         "peak_bytes": max(option.peak_bytes, default=0),
@@ -453,7 +454,7 @@ def plan_document(planned: Planned) -> dict[str, Any]:
                 }
                 for near in evidence.nearby
             ],
-            "front": [entry(one) | {"devices": one.devices} for one in evidence.search.pareto],
+            "front": [entry(one) for one in evidence.search.pareto],
         }
     else:
         strategy = evidence.chosen.strategy
@@ -554,6 +555,7 @@ def option_document(option: Option) -> dict[str, Any]:
     """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch."""
     figures = {
         "strategy": option.name,
+        "devices": option.strategy.devices,
         "degrees": degrees(option),
         "step_time_s": option.step_time_s,
         "interval_s": list(option.interval_s),

@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.base.precision import Precision, parse_precision
+from trimaran.base.precision import parse_precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.live_bytes import WEIGHTS
@@ -48,7 +48,7 @@ from trimaran.planning.estimated_problem import machine_problem, machine_problem
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
 from trimaran.planning.plan_files import costs_digest, is_device_here, plan_of, predict
 from trimaran.planning.precision import choose_precision, settle_precision
-from trimaran.planning.requests import PlanRequest, cost_options, with_cost_options
+from trimaran.planning.requests import PlanRequest, check_not_analytical, cost_options, with_cost_options
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
@@ -412,11 +412,7 @@ def on_its_machine(plan: Plan, request: PlanRequest) -> PlanRequest:
     cluster = plan.premises.cluster
     if not request.is_here or not cluster or (plan.has_program and is_device_here(plan)):
         return request
-    return replace(request, cluster=cluster, precision=request.precision or _precision_of(plan))
-
-
-def _precision_of(plan: Plan) -> Precision | None:
-    return parse_precision(plan.premises.precision) if plan.premises.precision else None
+    return replace(request, cluster=cluster)
 
 
 def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ignore_progress) -> Planned:
@@ -441,10 +437,11 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
             code="lengths.not-of-programs",
             path=str(path),
         )
+    check_not_analytical(request)
     memory = _memory_of(plan, request)
     request = as_planned_there(plan, request)
     device = find_machine(request.cluster).node.device
-    request = settle_precision(request, choose_precision(plan.job, request.precision or _precision_of(plan), device))
+    request = settle_precision(request, choose_precision(plan.job, request.precision, device))
     progress("reading the job and the machine", 0, 0)
     problem = machine_problem(plan.job, request)
     progress("simulating", 0, 0)
@@ -472,7 +469,7 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
 
 
 def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
-    """The batch, devices, their memory, execution and costs that a plan was made for, where the user says nothing else.
+    """The batch, devices, memory, execution, precision and costs of a plan, where the user says nothing else.
 
     Args:
         plan: says them
@@ -487,6 +484,9 @@ def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
             code="explain.curve-and-plan",
         )
     premises = plan.premises
+    if request.precision is None and premises.precision:
+        precision = parse_precision(premises.precision)
+        request = replace(request, precision=precision, precision_source="as the plan says")
     return replace(
         with_cost_options(request, premises.options),
         devices=request.devices or len(premises.devices),

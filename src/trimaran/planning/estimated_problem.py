@@ -17,7 +17,7 @@ from trimaran.planner.target_search import accumulations, device_counts
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
-from trimaran.planning.requests import PlanRequest
+from trimaran.planning.requests import PlanRequest, check_traced
 from trimaran.planning.workloads import graph_of, make_request, memory_of_step, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.software import RUNTIME, Software
@@ -78,7 +78,7 @@ def machine_problems(
         works,
         device=machine.node.device,
         batches=sizes or _all_sizes(graph, devices, batches),
-        softwares=softwares_of(request.software or RUNTIME, executions),
+        softwares=softwares_of(check_traced(request.software or RUNTIME), executions),
         memory_at=memories,
     )
     problems = {

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import parse_precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.analytical.candidates import AnalyticalModel
@@ -25,7 +24,7 @@ from trimaran.planner.explanation.explain import (
 )
 from trimaran.planner.explanation.remedies import is_same
 from trimaran.planner.explanation.what_if import parse_change
-from trimaran.planner.pins import NO_PINS
+from trimaran.planner.pins import NO_PINS, read_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices
@@ -107,10 +106,12 @@ def explain_plan(
             what such a machine runs
         InfeasibleError: nothing fits, or the plan does not
     """
-    source = JobSource(reference=job) if isinstance(job, str) else job
+    source = job if isinstance(job, JobSource) else JobSource(reference=job)
     plan = None if path is None else read_plan(path)
     if plan is not None:
         request = on_its_machine(plan, request)
+        if request.pins == NO_PINS:
+            request = replace(request, pins=read_pins(plan.premises.decided))
     asked = _Asked(
         source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
@@ -269,10 +270,9 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
         )
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
-    precision = request.precision or (parse_precision(premises.precision) if premises.precision else None)
     asked = as_planned_there(plan, request)
     # Degrees have no program, so nothing is run eagerly or compiled.
-    return replace(asked, execution=request.execution, precision=precision, options={**length, **asked.options})
+    return replace(asked, execution=request.execution, options={**length, **asked.options})
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -34,13 +34,14 @@ from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.long_runs import check_tokens, runs_of
 from trimaran.planning.measured import Measured
 from trimaran.planning.plan_files import load_plan
-from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.target import (
     Compared,
     Known,
     batches_to_try,
     batches_within,
+    check_price,
     conclude,
     goal_of,
     known_by_tokens,
@@ -87,13 +88,15 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     """The options that a plan from a file has no use for; its feeding may be decided anew (`feeding.fed_as_asked`)."""
     pins = request.pins
     forbid = tuple(kind for kind in pins.forbid if kind != "cache")
-    found = replace(pins, workers=None, forbid=forbid).names
-    if pins.powersgd_samples is not None:
-        found += (f"--powersgd-samples {pins.powersgd_samples:g}",)
+    found = replace(pins, workers=None, forbid=forbid).options
     if request.documents is not None:
         found += (f"--lengths {request.documents.source}",)
     if request.expert_imbalance != 1.0:
         found += (f"--expert-imbalance {request.expert_imbalance:g}",)
+    if request.gap:
+        found += (f"--gap {request.gap:g}",)
+    if request.time_limit_s is not None:
+        found += (f"--time-limit {request.time_limit_s:g}",)
     return found if request.execution == "any" else (*found, f"--execution {request.execution}")
 
 
@@ -164,7 +167,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
     """
     if request.is_here:
         _check_order(source, request)
-        _check_not_analytical(request)
+        check_not_analytical(request)
         return Measured(source, _for_programs(source, request), progress)
     progress("reading the job and the machine", 0, 0)
     shape = decoder_shape(source.reference, request)
@@ -173,7 +176,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         why = reason_to_trace(source.reference, request)
         shape = None if why else shape
     if shape is None:
-        _check_not_analytical(request)
+        check_not_analytical(request)
     if shape is not None and request.loading.is_given:
         raise InputError(
             f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
@@ -217,23 +220,6 @@ def _check_order(source: JobSource, request: PlanRequest) -> None:
         )
 
 
-def _check_not_analytical(request: PlanRequest) -> None:
-    """Refuse what only the analytical model knows: types of gradients and of the optimizer's state, and a reserve.
-
-    Raises:
-        InputError: with the option
-    """
-    given = [f"--{option} {value}" for option, value in request.pins.types.items()]
-    given += ["--reserve"] if request.reserve is not None else []
-    if given:
-        raise InputError(
-            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and "
-            "gradients are counted, as they are; leave it out",
-            code="plan.option-analytical",
-            option=given[0],
-        )
-
-
 def make_plan(
     job: JobSource | str,
     request: PlanRequest = EVERYTHING,
@@ -252,12 +238,20 @@ def make_plan(
         progress: called with the current work
 
     Raises:
-        InputError: no such job, machine or curve, a curve of another task, or more devices than there are
+        InputError: no such job, machine or curve, a curve of another task, more devices than there are, or a seed that
+            nothing would depend on
         InfeasibleError: nothing fits
     """
-    source = JobSource(reference=job) if isinstance(job, str) else job
+    source = job if isinstance(job, JobSource) else JobSource(reference=job)
     batch = request.batch or source.global_batch_size
     source, request = replace(source, global_batch_size=batch), replace(request, batch=batch)
+    if source.seed is not None and not request.is_here:
+        raise InputError(
+            f"--seed {source.seed}: of weights, order and dropout, on which no plan for a target cluster depends; "
+            "leave it out, and give it to `trimaran train`",
+            code="plan.seed-elsewhere",
+            seed=source.seed,
+        )
     if request.loading.is_given and request.asks_for_outlook:
         raise InputError(
             "batches are compared with their data ready: leave --loader and its like out, or --objective time, --curve "
@@ -278,6 +272,7 @@ def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Plan
         known = known_by_tokens(request.target, sample_tokens=sample_tokens, job_batch=backend.batch)
     else:
         known = backend.curve()
+    check_price(request.target, says_length=known.says_length)
     alone = known.tokens is not None and not request.target.compares and not request.target.batches
     if (known.curve is None and not request.target.is_asked) or (alone and request.objective != "cost"):
         return _as_planned(backend, goal, known)

@@ -6,8 +6,9 @@ A share is for experiments: it is known only once a step was recorded. A size co
 device: parameters, gradients, optimizer state, activations.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -243,6 +244,53 @@ def check_spread(spread: float) -> float:
     return spread
 
 
+def check_traced(software: Software) -> Software:
+    """Software whose kernels are priced one by one, as those of traced networks are; others are refused.
+
+    Args:
+        software: as asked for
+
+    Raises:
+        InputError: its figures are of decoders by their shape
+    """
+    if software.framework not in FRAMEWORKS:
+        raise InputError(
+            f"--software {software.text}: it has figures of decoders by their shape, which `trimaran plan` and "
+            f"`trimaran price` take; kernels of a traced network are known of {', '.join(FRAMEWORKS)}, or trimaran",
+            code="software.not-of-kernels",
+            software=software.text,
+        )
+    return software
+
+
+MOST_COUNTED = 10**12
+"""Devices and samples are fewer."""
+
+
+def counts_given(given: int | Sequence[int], *, what: str) -> tuple[int, ...]:
+    """One or several whole numbers from 1 on, in the given order.
+
+    Args:
+        given: by a program
+        what: they count, for the message
+
+    Raises:
+        InputError: something else, or nothing
+
+    Example:
+        >>> counts_given(8, what="devices"), counts_given((1, 2), what="devices")
+        ((8,), (1, 2))
+    """
+    found = tuple(given) if isinstance(given, Sequence) else (given,)
+    if not found or any(type(count) is not int or not 1 <= count < MOST_COUNTED for count in found):
+        raise InputError(
+            f"{what}: expected a whole number from 1 to 12 digits, or several, got {given!r}",
+            code="request.bad-count",
+            what=what,
+        )
+    return found
+
+
 def default_software(syncs: tuple[Sync, ...]) -> Software:
     """Software for some methods of exchange: copies between devices are MXNet's, so the rest is compared within it.
 
@@ -307,6 +355,11 @@ def check_loading(loading: Loading, *, workers: int | None) -> None:
     Raises:
         InputError: naming them
     """
+    for option, count, least in (("host-cores", loading.host_cores, 1), ("copies-ahead", loading.copies_ahead, 0)):
+        if count is not None and count < least:
+            raise InputError(
+                f"--{option}: expected {least} or more, got {count}", code="loading.bad-count", option=option
+            )
     loads = any(one is not None for one in (loading.loader, loading.decode, loading.disk))
     for option, value in (("--workers", workers), ("--host-cores", loading.host_cores)):
         if value is not None and not loads:
@@ -369,6 +422,14 @@ class TargetRequest:
     budget_currency: str = ""
     counts: tuple[int, ...] = ()
     reliability: Reliability = ASSUMED
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.least_saved < 1.0:
+            raise InputError(
+                f"--least-saved is a share of the time, from 0 to below 1, got {self.least_saved:g}",
+                code="accuracy.bad-least-saved",
+                share=self.least_saved,
+            )
 
     @property
     def compares(self) -> bool:
@@ -439,12 +500,6 @@ def parse_target(
         raise InputError(
             f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them",
             code="accuracy.batch-and-batches",
-        )
-    if not 0.0 <= least_saved < 1.0:
-        raise InputError(
-            f"--least-saved is a share of the time, from 0 to below 1, got {least_saved:g}",
-            code="accuracy.bad-least-saved",
-            share=least_saved,
         )
     reliability = parse_reliability(
         mtbf=mtbf,
@@ -522,7 +577,7 @@ def _parse_budget(text: str | float) -> tuple[float, str]:
         if sign in plain:
             plain, named = plain.replace(sign, ""), currency
     found = re.fullmatch(r"(.*?)\s*([A-Za-z]{3})", plain)
-    if found and not named:
+    if found and found[1] and not named:
         plain, named = found[1], found[2].upper()
     return parse_large(plain, what="an amount"), named
 
@@ -603,7 +658,7 @@ def parse_request(
     cluster: str | None = None,
     devices: int | None = None,
     batch: int | None = None,
-    memory: str | None = None,
+    memory: str | int | None = None,
     reserve: str | None = None,
     oversubscribe: bool = False,
     link: str | None = None,
@@ -629,7 +684,7 @@ def parse_request(
         cluster: as in `PlanRequest`; None: this machine
         devices: as in `PlanRequest`
         batch: as in `PlanRequest`
-        memory: such as "12GiB"
+        memory: such as "12GiB", or a number [bytes]
         reserve: such as "3GiB" or "5%"
         oversubscribe: as in `PlanRequest`
         link: a rate such as "1Gb/s"
@@ -657,6 +712,17 @@ def parse_request(
         >>> request.memory_bytes, request.link.bytes_per_s
         (1024, 125000000.0)
     """
+    for what, count in (("devices", devices), ("batch", batch)):
+        if count is not None:
+            counts_given(count, what=what)
+    if not 0.0 <= gap < math.inf:
+        raise InputError(f"--gap is a share, 0 or more, got {gap:g}", code="plan.bad-gap", gap=gap)
+    if time_limit_s is not None and not 0.0 <= time_limit_s < math.inf:
+        raise InputError(
+            f"--time-limit is a duration of 0 s or more, got {time_limit_s:g}",
+            code="plan.bad-time-limit",
+            time_limit_s=time_limit_s,
+        )
     if cluster is not None:
         if devices is not None:
             cluster = grown_cluster(cluster, devices)
@@ -694,7 +760,7 @@ def parse_request(
         cluster=cluster or "",
         devices=devices,
         batch=batch,
-        memory_bytes=None if memory is None else parse_bytes(memory),
+        memory_bytes=None if memory is None else parse_bytes(f"{memory}B" if type(memory) is int else str(memory)),
         reserve=None if reserve is None else parse_reserve(reserve),
         oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
@@ -787,6 +853,26 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
 def _execution_of(asked: Executions, pins: Pins) -> Executions:
     """How segments may run, where a pinned strategy says it."""
     return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
+
+
+def check_not_analytical(request: PlanRequest) -> None:
+    """Refuse what only the analytical model knows: types of gradients and of the optimizer's state, and a reserve.
+
+    Args:
+        request: for a plan with a program
+
+    Raises:
+        InputError: with the option
+    """
+    given = [f"--{option} {value}" for option, value in request.pins.types.items()]
+    given += ["--reserve"] if request.reserve is not None else []
+    if given:
+        raise InputError(
+            f"{given[0]} is for transformers that the analytical model plans: here the job's own optimizer and "
+            "gradients are counted, as they are; leave it out",
+            code="plan.option-analytical",
+            option=given[0],
+        )
 
 
 def _check_elsewhere(*, link: str | None, calibration: Path | None, oversubscribe: bool | None) -> None:

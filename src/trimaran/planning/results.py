@@ -11,7 +11,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Allocation, Link, Machine, Price
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.analytical.search import NearbyBatch
+from trimaran.planner.analytical.search import NearbyBatch, assumed_software
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem
@@ -236,13 +236,13 @@ class Planned:
 
     @property
     def software(self) -> str:
-        """By which it computes: here torch, on a machine of the catalog what was asked for or assumed."""
+        """By which it computes: here torch, for a target cluster what `--software` says, or would say."""
         evidence = self.evidence
         if isinstance(evidence, Modelled):
-            program = evidence.problem.program
-            return f"{program.framework or 'megatron'} {program.year:g}"
-        known = evidence.table.fingerprint.torch
-        return f"pytorch {known.partition('+')[0]}" if self.request.is_here else known
+            return (self.request.software or assumed_software(self.machine.node.device)).text
+        if evidence.table.software is not None:
+            return evidence.table.software.text
+        return f"pytorch {evidence.table.fingerprint.torch.partition('+')[0]}"
 
     @property
     def memory_bytes(self) -> float:

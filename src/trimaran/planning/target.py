@@ -357,6 +357,24 @@ def conclude(
     )
 
 
+def check_price(request: TargetRequest, *, says_length: bool) -> None:
+    """Refuse a price of devices where nothing says how long they are needed.
+
+    Args:
+        request: may have one
+        says_length: whether the length of the training is known
+
+    Raises:
+        InputError: there is a price and no length
+    """
+    if request.price is not None and not says_length:
+        raise InputError(
+            f"--price {request.price}: what a training of a given length costs; give --tokens, such as --tokens 15T, "
+            "or --curve, or leave it out",
+            code="price.length-unknown",
+        )
+
+
 def _check_budget(request: TargetRequest, price: Price | None) -> None:
     """Refuse an amount that no price says the use of, the one that was given or that of the cluster file.
 

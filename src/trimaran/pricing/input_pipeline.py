@@ -40,7 +40,7 @@ from typing import Literal
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Node
 from trimaran.pricing.tables import SampleCosts
-from trimaran.pricing.types import Cost, add
+from trimaran.pricing.types import Cost, IntervalEnd, add
 from trimaran.program.strategy import Feeding
 
 Resource = Literal["thread", "workers", "cores", "shared", "copies"]
@@ -332,7 +332,16 @@ class InputPipeline:
         """How a rank is fed by a number of workers."""
         return Feeding(workers=workers, copies_ahead=self.copies_ahead)
 
-    def fed(self, ready_s: float, *, batch: int, devices: int, microbatches: int = 1, busy_s: float = 0.0) -> FedStep:
+    def fed(
+        self,
+        ready_s: float,
+        *,
+        batch: int,
+        devices: int,
+        microbatches: int = 1,
+        busy_s: float = 0.0,
+        end: IntervalEnd = "seconds",
+    ) -> FedStep:
         """A step of equal replicas, each of which reads its samples.
 
         Args:
@@ -341,6 +350,7 @@ class InputPipeline:
             devices: of the node that take part
             microbatches: of a step
             busy_s: work of the cores for the steps of all devices, where these compute on them [s]
+            end: of the intervals of its costs
 
         Example:
             Eight devices with 5 workers each on 40 cores; decoding takes 8 ms of a core: 8 × 32 × 8 ms / 40.
@@ -358,12 +368,13 @@ class InputPipeline:
                 samples, ready_s, microbatch=microbatch, microbatches=microbatches, readers=devices
             )
         loaded = load(samples, self.feeding(workers), microbatch=microbatch, readers=devices, cores=self.cores)
-        thread_s = ready_s + microbatches * loaded.seconds
-        found = self._bounds(samples, workers, microbatch, microbatches, devices, busy_s)
-        limit: Resource = max(found, key=lambda name: found[name].seconds, default="thread")
-        if not found or found[limit].seconds <= thread_s:
+        thread_s = ready_s + microbatches * loaded.at(end).seconds
+        bounded = self._bounds(samples, workers, microbatch, microbatches, devices, busy_s)
+        found = {name: cost.at(end).seconds for name, cost in bounded.items()}
+        limit: Resource = max(found, key=lambda name: found[name], default="thread")
+        if not found or found[limit] <= thread_s:
             limit = "thread"
-        step_s = thread_s if limit == "thread" else found[limit].seconds
+        step_s = thread_s if limit == "thread" else found[limit]
         waits = step_s > ready_s
         return FedStep(seconds=step_s, wait_s=step_s - ready_s, limit=limit if waits else None, workers=workers)
 

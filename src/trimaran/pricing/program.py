@@ -279,7 +279,7 @@ def price(
             name: SecondRound(between=encoded.between[name], transfer=second, second_sum=encoded.second_sums.get(name))
             for name, second in seconds.items()
         },
-        interference=_interference(program, table),
+        interference=_interference(program, table, recipe),
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",
         resident_bytes=tuple(
@@ -485,10 +485,11 @@ def _add_calls(program: Program, compute: dict[str, Cost], handling: Mapping[str
                 compute[identifier] = Cost(cost.seconds + more_s, cost.low + more_s, cost.high + more_s, cost.source)
 
 
-def _interference(program: Program, table: CostTable) -> Interference:
+def _interference(program: Program, table: CostTable, recipe: Recipe | None) -> Interference:
     """The factors of the kind of transfer that moves most bytes; messages and collectives differ.
 
-    Where gradients go to owners, those of queues of reductions, if they were measured: many small ones share a thread.
+    On a machine of the catalog those of collectives are the framework's, at the end that is asked for. Where gradients
+    go to owners, those of queues of reductions, if they were measured: many small ones share a thread.
     """
     reduces = f"{Kind.REDUCE}{QUEUED}"
     if reduces in table.interference and any(item.kind == Kind.REDUCE and item.communicates for item in program):
@@ -499,6 +500,8 @@ def _interference(program: Program, table: CostTable) -> Interference:
             moved[str(Kind.ALL_REDUCE) if instruction.group else SEND] += instruction.nbytes
     kinds = sorted(moved, key=lambda kind: -moved[kind])
     found = [table.interference[kind] for kind in kinds if moved[kind] and kind in table.interference]
+    if found and recipe is not None and found[0] is table.interference.get(str(Kind.ALL_REDUCE)):
+        return replace(found[0], compute=recipe.interference)
     return found[0] if found else Interference()
 
 

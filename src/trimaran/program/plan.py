@@ -129,6 +129,7 @@ class Premises:
         gradients: their type, by which it fits; empty: as the framework keeps them
         optimizer_state: what the optimizer keeps, by which it fits; empty: likewise
         options: others that its costs depend on, as the command line has them, such as "--software megatron:2023"
+        decided: what the user decided about the strategy, likewise, such as "--forbid pp"
     """
 
     graph_digest: str
@@ -145,6 +146,7 @@ class Premises:
     gradients: GradientType | Literal[""] = ""
     optimizer_state: OptimizerState | Literal[""] = ""
     options: tuple[str, ...] = ()
+    decided: tuple[str, ...] = ()
 
     @property
     def rate_limit(self) -> Link | None:

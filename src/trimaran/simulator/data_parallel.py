@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
@@ -28,11 +29,11 @@ from trimaran.pricing.collectives.parameter_servers import owner_loads
 from trimaran.pricing.exchange.costs import ExchangeOptions, call_price, handling_s, straggling
 from trimaran.pricing.exchange.frameworks import Recipe, recipe_of
 from trimaran.pricing.exchange.step import ExposedGradient, Limiter, ScaledStep, Sync
-from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
+from trimaran.pricing.exchange.unknowns import BOTH_ENDS, EXCHANGE_UNSURE, End
 from trimaran.pricing.input_pipeline import FedStep, InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
-from trimaran.pricing.types import Cost
+from trimaran.pricing.types import Cost, IntervalEnd
 from trimaran.simulator.exchange_clock import Exchanged, Ready, exchange_calls
 from trimaran.simulator.parameter_server import exchange_star, star_of
 
@@ -284,8 +285,42 @@ def data_parallel_step(setup: DataParallelSetup) -> ScaledStep:
         InputError: more devices than the machine has, or several nodes without a network
     """
     _check(setup)
-    gradients = ready_gradients(setup.workload, setup.estimate, sent_share=setup.options.wire_share)
+    gradients = _ready(setup)
     return _assembled(setup, gradients, setup.run(gradients))
+
+
+def step_seconds(setup: DataParallelSetup, *, loading: IntervalEnd = "seconds", links: float = 1.0) -> float:
+    """The same step, not taken apart [s].
+
+    Args:
+        setup: as of `data_parallel_step`
+        loading: where the costs of data are taken
+        links: how many times as fast calls and copies are
+
+    Raises:
+        InputError: as `data_parallel_step`
+    """
+    _check(setup)
+    gradients = _ready(setup)
+    ready_s = _parts(setup, gradients, setup.run(gradients, links=links)).ready_s
+    fed = _fed(setup, ready_s, loading)
+    return ready_s if fed is None else fed.seconds
+
+
+def at_ends(setup: DataParallelSetup, *, compute: IntervalEnd, exchange: End) -> DataParallelSetup:
+    """A set-up with its costs at ends of what is known of them.
+
+    Args:
+        setup: with all of them at their values
+        compute: of one device alone
+        exchange: of collectives, and of all that nobody has measured of calls
+    """
+    options = replace(setup.options, end=exchange, explain=False)
+    return replace(setup, estimate=setup.estimate.at(compute), options=options)
+
+
+def _ready(setup: DataParallelSetup) -> list[Ready]:
+    return ready_gradients(setup.workload, setup.estimate, sent_share=setup.options.wire_share)
 
 
 def _check(setup: DataParallelSetup) -> None:
@@ -303,33 +338,57 @@ def _check(setup: DataParallelSetup) -> None:
         )
 
 
-def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> ScaledStep:
-    estimate, options, feed = setup.estimate, setup.options, setup.feed
-    forward_s = options.accumulation * estimate.forward.seconds
-    backward_s = (options.accumulation - 1) * estimate.backward.seconds + done.backward_s
-    exposed_s, update_s = _exposed_and_update(setup, done)
+class _Parts(NamedTuple):
+    """What a step is made of, where its data are ready [s]."""
+
+    forward_s: float
+    backward_s: float
+    exposed_s: float
+    update_s: float
+    overhead_s: float
+
+    @property
+    def ready_s(self) -> float:
+        """The step [s]."""
+        return sum(self)
+
+
+def _parts(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> _Parts:
+    estimate, repeats = setup.estimate, setup.options.accumulation
+    forward_s = repeats * estimate.forward.seconds
+    backward_s = (repeats - 1) * estimate.backward.seconds + done.backward_s
     overhead_s = _overhead_s(setup, gradients, compute_s=forward_s + backward_s)
-    step_s = forward_s + backward_s + exposed_s + update_s + overhead_s
-    batch = setup.workload.batch * options.accumulation
-    fed = None
-    if feed is not None:
-        fed = feed.fed(step_s, batch=batch, devices=setup.local_devices, microbatches=options.accumulation)
+    return _Parts(forward_s, backward_s, *_exposed_and_update(setup, done), overhead_s)
+
+
+def _fed(setup: DataParallelSetup, ready_s: float, loading: IntervalEnd = "seconds") -> FedStep | None:
+    """The step with its wait for data; None: they are there."""
+    if setup.feed is None:
+        return None
+    repeats = setup.options.accumulation
+    batch = setup.workload.batch * repeats
+    return setup.feed.fed(ready_s, batch=batch, devices=setup.local_devices, microbatches=repeats, end=loading)
+
+
+def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Exchanged) -> ScaledStep:
+    parts = _parts(setup, gradients, done)
+    fed = _fed(setup, parts.ready_s)
     feeding_s = 0.0 if fed is None else fed.wait_s
     return ScaledStep(
         devices=setup.devices,
-        local_batch=batch,
+        local_batch=setup.workload.batch * setup.options.accumulation,
         sync=setup.sync,
-        step=_interval(setup, step_s + feeding_s, unsure_s=exposed_s + overhead_s + feeding_s),
-        forward_s=forward_s,
-        backward_s=backward_s,
-        communication_s=max(done.communication_s, exposed_s),
-        exposed_communication_s=exposed_s,
-        update_s=update_s,
-        overhead_s=overhead_s,
+        step=_interval(setup, parts.ready_s + feeding_s, fed),
+        forward_s=parts.forward_s,
+        backward_s=parts.backward_s,
+        communication_s=max(done.communication_s, parts.exposed_s),
+        exposed_communication_s=parts.exposed_s,
+        update_s=parts.update_s,
+        overhead_s=parts.overhead_s,
         feeding_s=feeding_s,
         fed=fed,
-        limiter=_limiter(setup, gradients, update_s=update_s, fed=fed),
-        exposed=exposed_gradients(setup, gradients, done) if options.explain else (),
+        limiter=_limiter(setup, gradients, update_s=parts.update_s, fed=fed),
+        exposed=exposed_gradients(setup, gradients, done) if setup.options.explain else (),
     )
 
 
@@ -358,12 +417,22 @@ def _overhead_s(setup: DataParallelSetup, gradients: Sequence[Ready], *, compute
     return handling + waits * compute_s
 
 
-def _interval(setup: DataParallelSetup, step_s: float, *, unsure_s: float) -> Cost:
-    estimate, repeats = setup.estimate, setup.options.accumulation
-    parts = (estimate.forward.scaled(repeats), estimate.backward.scaled(repeats), estimate.update)
-    less = sum(part.seconds - part.low for part in parts) + EXCHANGE_UNSURE * unsure_s
-    more = sum(part.high - part.seconds for part in parts) + EXCHANGE_UNSURE * unsure_s
-    return Cost(step_s, max(0.0, step_s - less), step_s + more, f"{estimate.source}; exchange simulated")
+def _interval(setup: DataParallelSetup, step_s: float, fed: FedStep | None) -> Cost:
+    """The step with all costs, and all that nobody has measured, at their low and at their high ends.
+
+    It is fed by as many workers: the interval is of one way to train. Collectives have an interval each; copies to
+    owners, and those to servers, have `EXCHANGE_UNSURE`.
+    """
+    copies = setup.is_star or (setup.sync == "byteps" and setup.nodes > 1)
+    links = {"low": 1.0 / (1.0 - EXCHANGE_UNSURE), "high": 1.0 / (1.0 + EXCHANGE_UNSURE)}
+    if setup.feed is not None and fed is not None:
+        setup = replace(setup, feed=replace(setup.feed, workers=fed.workers))
+    low_s, high_s = (
+        step_seconds(at_ends(setup, compute=end, exchange=unknowns), loading=end, links=links[end] if copies else 1.0)
+        for unknowns, end in BOTH_ENDS
+    )
+    source = f"{setup.estimate.source}; exchange simulated"
+    return Cost(step_s, min(low_s, step_s), max(high_s, step_s), source)
 
 
 def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float, fed: FedStep | None) -> Limiter:

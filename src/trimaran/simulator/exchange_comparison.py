@@ -6,12 +6,14 @@ Compute is the same for both, at its value and at both ends of its interval. The
 apart from each other: one may be at its fast ends while the other is at its slow ones.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import get_args
 
-from trimaran.pricing.exchange.unknowns import ENDS, End
-from trimaran.pricing.kernels.estimate import StepEstimate
-from trimaran.pricing.types import Cost
-from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
+from trimaran.pricing.types import IntervalEnd
+from trimaran.simulator.data_parallel import DataParallelSetup, at_ends, step_seconds
+
+COMPUTE_ENDS: tuple[IntervalEnd, ...] = get_args(IntervalEnd)
+"""Fast, usual and slow compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class StepEnds:
     @property
     def interval(self) -> tuple[float, float]:
         """The step with usual compute, at both ends of the exchange [s, s]."""
-        return self.pairs[ENDS.index("typical")]
+        return self.pairs[COMPUTE_ENDS.index("seconds")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +67,11 @@ def step_ends(setup: DataParallelSetup) -> StepEnds:
     Raises:
         InputError: as `data_parallel_step`
     """
-    options = replace(setup.options, explain=False)
     pairs = []
-    for compute in ENDS:
-        of_compute = replace(setup, estimate=_at(setup.estimate, compute), options=options)
-        low_s, high_s = (
-            data_parallel_step(replace(of_compute, options=replace(options, end=end))).step.seconds
-            for end in ("fast", "slow")
-        )
+    for compute in COMPUTE_ENDS:
+        low_s, high_s = (step_seconds(at_ends(setup, compute=compute, exchange=end)) for end in ("fast", "slow"))
         pairs.append((min(low_s, high_s), max(low_s, high_s)))
-    return StepEnds(seconds=data_parallel_step(replace(setup, options=options)).step.seconds, pairs=tuple(pairs))
+    return StepEnds(seconds=step_seconds(setup), pairs=tuple(pairs))
 
 
 def speed_ratio(one: StepEnds, other: StepEnds) -> Ratio:
@@ -93,13 +90,3 @@ def speed_ratio(one: StepEnds, other: StepEnds) -> Ratio:
     lows = [theirs[0] / ours[1] for ours, theirs in zip(one.pairs, other.pairs, strict=True)]
     highs = [theirs[1] / ours[0] for ours, theirs in zip(one.pairs, other.pairs, strict=True)]
     return Ratio(value=value, low=min(value, *lows), high=max(value, *highs))
-
-
-def _at(estimate: StepEstimate, end: End) -> StepEstimate:
-    """A step of one device whose compute is at an end of its interval."""
-
-    def at(cost: Cost) -> Cost:
-        seconds = {"fast": cost.low, "typical": cost.seconds, "slow": cost.high}[end]
-        return replace(cost, seconds=seconds, low=min(cost.low, seconds), high=max(cost.high, seconds))
-
-    return replace(estimate, forward=at(estimate.forward), backward=at(estimate.backward), update=at(estimate.update))

@@ -268,9 +268,7 @@ def reproduce_dgx1(
         published = PUBLISHED_RATIOS.get(name)
         predicted = None if published is None else predicted_ratio(name, software)
         found.append(StudiedNetwork(network=name, rows=result.rows, published=published, predicted=predicted))
-    return ReproducedExchange(
-        cluster=_CLUSTER, software=f"{software.framework} of {software.year:.0f}", networks=tuple(found)
-    )
+    return ReproducedExchange(cluster=_CLUSTER, software=software.text, networks=tuple(found))
 
 
 def predicted_ratio(network: str, software: Software) -> Ratio:

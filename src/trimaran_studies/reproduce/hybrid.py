@@ -337,7 +337,7 @@ def reproduce_hybrid(
             rows += [paper, own]
     return ReproducedHybrid(
         cluster=CLUSTER,
-        software=f"{software.framework} of {software.year:.0f}",
+        software=software.text,
         rows=tuple(rows),
         same_method=same,
     )

@@ -255,7 +255,7 @@ def reproduce_feeding(
         raise InputError("; ".join(notes) or "no network or batch is given", networks=networks)
     return ReproducedFeeding(
         devices=DEVICES,
-        software=f"{SOFTWARE.framework} of {SOFTWARE.year:.0f}",
+        software=SOFTWARE.text,
         rows=tuple(rows),
         titles=titles,
         notes=(*dict.fromkeys(notes), *_decoding_notes(rows)),

@@ -169,6 +169,9 @@ def cells_read(row: Row) -> Iterator[None]:
 REDUCED = frozenset({"amp", "fp16", "bf16", "mixed", "float16", "bfloat16", "half", "fp8"})
 """Words for computing in 16 bits."""
 
+FULL = frozenset({"fp32", "tf32", "float32", "single"})
+"""Words for computing in 32 bits."""
+
 _PAIR = re.compile(r"(\d+)\s*(?:@|\()\s*([A-Za-z0-9]+)")
 
 _LARGEST = re.compile(r"max bsz=(\d+)")
@@ -189,12 +192,29 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", text.lower()))
 
 
+_MOST_COUNTED = 10**12
+"""Devices and samples are fewer."""
+
+
 def whole(row: Row, name: str) -> int | None:
     """A column as a whole number; of several, the one of the row's precision; None where there is none.
 
     "128 (TF) / 256 (AMP)" and "64@AMP, 32@FP32" name the precision; "24, 40" is full precision, then reduced.
+
+    Raises:
+        InputError: a number that counts nothing: below 0, not finite, or of more than 12 digits
     """
     cell = row.fields.get(name, "")
+    try:
+        counts = 0.0 <= float(cell) < _MOST_COUNTED
+    except ValueError:
+        counts = True
+    if not counts:
+        raise InputError(
+            f'row {row.row_id}: column {name}: expected a whole number of at most 12 digits, got "{cell}"',
+            code="row.no-count",
+            row=row.row_id,
+        )
     if name == "batch_per_gpu" and (largest := _LARGEST.search(row.fields.get("metric", ""))):
         # A comparison at each framework's largest batch: the column has the batch of the other framework.
         return int(largest.group(1))
@@ -288,8 +308,19 @@ def step_of(row: Row, setup: Setup, figure: float, *, devices: int) -> float:
 
 
 def _work(row: Row, setup: Setup) -> float:
-    """Amount of work of a step of all devices, in the row's unit."""
+    """Amount of work of a step of all devices, in the row's unit.
+
+    Raises:
+        InputError: that is no rate
+    """
     unit = row.unit.lower()
+    if "/" not in unit and "throughput" not in unit:
+        raise InputError(
+            f'row {row.row_id}: column unit: expected a time such as "ms" or a rate such as "images/s", got '
+            f'"{row.unit}"',
+            code="row.no-unit",
+            row=row.row_id,
+        )
     per_device = 1.0
     if not re.search(r"\bsteps?\s*/", unit):
         per_device = float(setup.local_batch * setup.accumulation * setup.items_per_sample)

@@ -17,7 +17,7 @@ from trimaran_studies.facts.machine_labels import MatchedMachine, match_machine
 from trimaran_studies.facts.script_forms import trained_network
 from trimaran_studies.facts.sizes import SIZED, sized_name
 from trimaran_studies.published.rows import figure
-from trimaran_studies.validation.measurement import REDUCED, Row, Setup, accumulation, count, whole, words
+from trimaran_studies.validation.measurement import FULL, REDUCED, Row, Setup, accumulation, count, whole, words
 from trimaran_studies.validation.recipes import (
     Recipe,
     cnn_benchmarks,
@@ -170,7 +170,8 @@ def _machine(row: Row, recipe: Recipe) -> tuple[int, MatchedMachine]:
 def _counts(row: Row) -> tuple[int, int | None]:
     """Number of devices, and of nodes where the row has it."""
     given = said(row, "# of GPUs") or row.fields.get("n_gpus", "1")
-    devices = int(float(given)) if re.fullmatch(r"\d+(\.0)?", given) else count(row, "n_gpus", 1)
+    counted = whole(row, "n_gpus")
+    devices = int(float(given)) if re.fullmatch(r"\d+(\.0)?", given) else counted or count(row, "n_gpus", 1)
     devices = max(1, devices)  # a CPU counts no GPU
     if "unconsolidated" in lowered(row, "config"):
         return devices, devices
@@ -223,5 +224,12 @@ def _precision(row: Row, recipe: Recipe, machine: Machine) -> Precision:
         return "bf16"
     if kinds & REDUCED:
         return "fp16"
+    said_of = row.fields.get("precision", "")
+    if said_of and not kinds & FULL:
+        raise InputError(
+            f'row {row.row_id}: column precision: expected FP32, TF32, AMP, FP16, BF16 or FP8, got "{said_of}"',
+            code="row.no-precision",
+            row=row.row_id,
+        )
     able = "tf32" in machine.node.device.compute
     return "tf32" if able and ("tf32" in kinds or recipe.tf32) else "fp32"

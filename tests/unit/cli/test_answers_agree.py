@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trimaran.base.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.cli import app
 from trimaran.machine.find import find_machine
 from trimaran.program.plan import plan_path
+
+AGREEMENT = 0.001
+"""How far the simulated step of a plan may be from the one of `scale`, as a share."""
 
 _ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
 
@@ -102,6 +105,13 @@ COSTS = {
         *("--lengths", "512:0.5,900:0.5", "--packing", "causal"),
     ),
     "experts": ("mixtral:8x7b", "--cluster", "dgx-h100:2", "--batch", "64", "--expert-imbalance", "2"),
+    "decisions about a program": (*_ASKED, "--dp", "1", "--forbid", "sharded", "--keep", "classifier=0"),
+    "decisions about degrees": (
+        *("gpt2:124m", "--cluster", "dgx-a100", "--batch", "64", "--tp", "2", "--optimizer-state", "bf16-moments"),
+    ),
+    "a strategy, and a type besides": (
+        *("gpt2:124m", "--cluster", "dgx-a100", "--batch", "64", "--strategy", "dp8 zero1", "--gradients", "bf16"),
+    ),
 }
 
 
@@ -111,9 +121,11 @@ def test_the_plan_of_a_file_has_the_costs_that_it_was_made_by(asked: tuple[str, 
     planned = document("plan", *asked, "--output", path)
     why = document("explain", path)
     assert [why[name] for name in ("software", "precision")] == [planned[name] for name in ("software", "precision")]
+    assert why["precision_source"] == "as the plan says"
     for figure in ("strategy", "step_time_s", "peak_bytes"):
         assert why["plan"][figure] == planned["chosen"][figure]
     assert why["rejected_counts"] == planned["rejected_counts"]
+    assert why["pins"] == document("explain", *asked)["pins"]
 
 
 @pytest.mark.parametrize("words", ["dp2 b48KiB", "dp16 b64KiB", "dp16 b128KiB"])
@@ -169,3 +181,156 @@ def test_memory_and_plan_say_alike_whether_a_step_fits_a_device() -> None:
         plan = ("plan", *asked, "--cluster", "titan-x", "--devices", "1", "--memory", f"{room}B")
         for command in (memory, (*plan, "--strategy", "one device")):
             assert CliRunner().invoke(app, list(command)).exit_code == code
+
+
+KEPT = {
+    "gpt-j-6b": ("dgx-a100-40gb:8@ethernet-10g", "--software", "nemo", "--optimizer-state", "bf16-moments"),
+    "olmoe-1b-7b": ("p5.48xlarge", "--optimizer-state", "adam-8bit"),
+}
+
+
+def configuration(name: str, folder: Path) -> str:
+    """A `config.json` as its model was published."""
+    kept = Path(__file__).parents[1] / "pricing" / "analytical" / "published_configurations.json"
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(kept.read_text())[name]))
+    return str(file)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_each_row_of_a_plan_is_what_price_says_of_it(name: str, tmp_path: Path) -> None:
+    """Baselines too have the types of gradients and of the optimizer's state that were asked for."""
+    cluster, *options = KEPT[name]
+    asked = (configuration(name, tmp_path), "--cluster", cluster, "--batch", "128", *options)
+    rows = document("plan", *asked)["candidates"]
+    assert len(rows) > 4
+    for row in rows:
+        priced = document("price", *asked, "--strategy", row["strategy"])
+        assert priced["strategy"] == row["strategy"]
+        for figure in ("devices", "degrees", "step_time_s", "interval_s", "need_bytes", "mfu", "parts_s"):
+            assert priced[figure] == row[figure], (row["strategy"], figure)
+
+
+@pytest.mark.parametrize("command", ["plan", "explain"])
+def test_a_plan_by_the_analytical_model_names_its_bottleneck(command: str) -> None:
+    asked = ("llama2:7b", "--cluster", "dgx-a100:2@ethernet-10g", "--batch", "64")
+    told, page = document(command, *asked), said(command, *asked)
+    chosen = told["chosen"] if command == "plan" else told["plan"]
+    rows = told["candidates"] if command == "plan" else told["alternatives"]
+    assert chosen["limiter"].split(",")[0] in limit(page)
+    assert all(row["limiter"] for row in rows)
+
+
+SOFTWARE = ("pytorch:2020", "trimaran:2024", "megatron:2023.5", "torchtitan:2025", "nemo:2024")
+
+
+@pytest.mark.parametrize("software", SOFTWARE)
+def test_software_is_spelled_as_its_option_has_it(software: str, tmp_path: Path) -> None:
+    degrees = software.partition(":")[0] not in ("pytorch", "trimaran")
+    decoder = ("gpt2:124m", "--cluster", "dgx-a100", "--software", software)
+    network = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--software", software)
+    asked: list[tuple[str, ...]] = [("plan", *decoder, "--batch", "64")]
+    if degrees:
+        asked += [("price", *decoder, "--strategy", "dp8 zero1", "--batch", "64")]
+    else:
+        asked += [("plan", *network), ("scale", *network), ("explain", *network)]
+    for command in asked:
+        assert document(*command)["software"] == software
+    assert document(*asked[0][:-4], "--batch", "64")["software"] == "megatron:2025"
+
+
+def test_a_seed_is_refused_where_no_plan_depends_on_it() -> None:
+    for asked in (_ASKED, ("gpt2:124m", "--cluster", "dgx-a100", "--batch", "64")):
+        refused = CliRunner().invoke(app, ["plan", *asked, "--seed", "3", "--json"])
+        assert refused.exit_code == InputError.exit_code
+        assert json.loads(refused.stdout)["error"]["code"] == "plan.seed-elsewhere"
+
+
+def test_the_price_of_a_cluster_file_counts_as_if_it_was_given(tmp_path: Path) -> None:
+    file, price = tmp_path / "rack.toml", "16 USD/node-hour"
+    file.write_text(f'[[nodes]]\nname = "ours"\nlike = "dgx1-v100"\nsource = "ours"\nprice = "{price}"\n')
+    asked = ("lenet", "--devices", "2,8", "--cluster")
+    of_file = document("scale", *asked, str(file))
+    given = document("scale", *asked, "dgx1-v100", "--price", price)
+    costs = [[row["cost_of_million_samples"] for row in told["rows"]] for told in (of_file, given)]
+    assert costs[0] == costs[1]
+    assert of_file["currency"] == "USD"
+    servers = ("--sync", "server", "--servers", "2")
+    alone = document("scale", *asked, str(file), *servers)
+    assert alone["currency"] is None
+    assert any("--server-price" in note for note in alone["notes"])
+    assert document("scale", *asked, str(file), *servers, "--server-price", "1 USD/node-hour")["currency"] == "USD"
+
+
+def test_learned_positions_of_a_name_grow_with_a_note_and_those_of_a_file_are_as_they_are(tmp_path: Path) -> None:
+    asked = ("--cluster", "dgx-a100", "--batch", "64", "--sequence")
+    file = configuration("gpt2-xl", tmp_path)
+    for sequence in ("512", "1024"):
+        by_name, by_file = (document("plan", job, *asked, sequence) for job in ("gpt2:1.5b", file))
+        assert by_name["chosen"] == by_file["chosen"]
+    assert any("4,096 learned positions" in note for note in document("plan", "gpt2:1.5b", *asked, "4096")["notes"])
+    for cluster in ("dgx-a100", "dgx-a100:16"):
+        refused = CliRunner().invoke(app, ["plan", file, "--cluster", cluster, "--batch", "128", "--sequence", "4096"])
+        assert refused.exit_code == InputError.exit_code
+        assert "raise n_positions in the file" in " ".join(refused.stderr.split())
+
+
+def test_rows_on_fewer_devices_say_on_how_many() -> None:
+    asked = ("llama3:8b", "--cluster", "gb200-nvl72:3", "--batch", "72")
+    told = document("plan", *asked)
+    rows = told["candidates"]
+    assert {row["devices"] for row in rows} == {144, 216}
+    for row in rows:
+        degrees = row["degrees"]
+        assert row["devices"] == degrees["dp"] * degrees["tp"] * degrees["pp"] * degrees["cp"]
+    assert told["idle_devices"] == told["devices"] - told["chosen"]["devices"]
+    assert re.search(r"strategy.* devices ", said("plan", *asked, "--verbose"))
+
+
+def test_a_level_of_zero_is_refused_where_one_replica_would_have_it() -> None:
+    network = ("lenet", "--cluster", "dgx1-v100", "--devices", "2")
+    decoder = ("llama3:8b", "--cluster", "dgx-h100", "--batch", "64", "--dp", "1", "--tp", "8")
+    for asked in ((*network, "--dp", "1"), (*network, "--pp", "2", "--dp", "1"), decoder):
+        refused = CliRunner().invoke(app, ["plan", *asked, "--zero", "1"])
+        assert refused.exit_code == InfeasibleError.exit_code
+        assert "--zero 1 is for two replicas or more" in " ".join(refused.stderr.split())
+
+
+STEPS = {
+    "launches": ("wide", "dgx-a100", 4, 64, ("--software", "pytorch:2020")),
+    "within a node": ("lenet", "dgx1-v100", 8, 256, ()),
+    "over nodes": ("lenet", "dgx1-v100:2@ethernet-10g", 16, 64, ("--software", "trimaran")),
+    "waits for data": ("lenet", "dgx1-v100", 8, 256, ("--loader", "20000 images/s per worker")),
+}
+
+
+@pytest.mark.parametrize(("job", "cluster", "devices", "local", "options"), STEPS.values(), ids=STEPS)
+def test_scale_and_plan_give_a_step_with_one_interval(
+    job: str, cluster: str, devices: int, local: int, options: tuple[str, ...]
+) -> None:
+    asked = (job, "--cluster", cluster, "--devices", str(devices), *options)
+    row = document("scale", *asked, "--local-batch", str(local))["rows"][0]
+    plan = document("plan", *asked, "--batch", str(devices * local), "--strategy", f"dp{devices}")["chosen"]
+    low, high = (devices * local / rate for rate in reversed(row["interval"]))
+    assert plan["step_time_s"] == pytest.approx(row["step_s"], rel=AGREEMENT)
+    assert plan["interval_s"] == pytest.approx([low, high], rel=2 * AGREEMENT)
+    assert low < plan["step_time_s"] < high
+
+
+def test_a_price_is_refused_where_nothing_says_how_long_devices_are_needed() -> None:
+    """It would make a plan compare batches, and say no cost."""
+    price = ("--price", "3 USD/node-hour")
+    decoder = ("gpt2:124m", "--cluster", "dgx-a100", "--batch", "64")
+    for asked in (("plan", *_ASKED), ("plan", *decoder), ("price", *decoder, "--strategy", "dp8")):
+        refused = CliRunner().invoke(app, [*asked, *price, "--json"])
+        assert refused.exit_code == InputError.exit_code
+        assert json.loads(refused.stdout)["error"]["code"] == "price.length-unknown"
+
+
+@pytest.mark.parametrize("option", [("--gap", "0.1"), ("--time-limit", "5"), ("--reserve", "5%"), ("--dp", "2")])
+def test_options_of_a_search_are_refused_where_a_plan_is_made_already(option: tuple[str, str], tmp_path: Path) -> None:
+    path = str(tmp_path / "plan.json")
+    said("plan", *_ASKED, "--output", path)
+    refused = CliRunner().invoke(app, ["simulate", path, *option])
+    assert refused.exit_code == InputError.exit_code
+    assert option[0] in refused.stderr

@@ -56,7 +56,7 @@ def test_a_simulated_plan_has_speedups_and_limiters(simulated: Planned) -> None:
 def test_a_plan_of_the_analytical_model_has_shares_of_the_peak(modelled: Planned) -> None:
     lines = page(modelled, terminal=False)
     title = next(line for line in lines if line.split()[:2] == ["strategy", "step"])
-    assert title.split() == ["strategy", "step", "interval", "peak", "mfu"]
+    assert title.split() == ["strategy", "step", "interval", "peak", "mfu", "limiter"]
     document = plan_document(modelled)
     assert f"{document['chosen']['mfu']:.2f}" in next(line for line in lines if line.startswith("*"))
     tokens = f"{document['chosen']['tokens_per_s']:,.0f} tokens/s"

@@ -9,7 +9,7 @@ from tests.builders import network, problem, proportional, table_for
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.planner.pins import NO_PINS, Pins, kinds_of, parse_pins, read_kinds, spreading
+from trimaran.planner.pins import NO_PINS, Pins, kinds_of, parse_pins, read_kinds, read_pins, spreading
 from trimaran.planner.pipeline_stages import split_stages
 from trimaran.planner.search import ALL_PINS, prices, search
 from trimaran.planner.trials import Trials
@@ -164,3 +164,31 @@ def test_pins_that_contradict_each_other_are_named(pins: Pins, devices: int, wor
     found = pins.conflict(devices)
     assert words in found
     assert bool(found) == bool(words)
+
+
+DECIDED = (
+    parse_pins(keep=["layer4=1", "head=0"], forbid=["pp", "fsdp"], tp=2, zero=0),
+    parse_pins(dp=2, micro_batch=4, recompute="layers:3", schedule="1f1b", pp=4, workers=0),
+    parse_pins(allow=["compress", "stale", "dualpipe"], powersgd_samples=1.5, nodes=2),
+    parse_pins(strategy="dp8 zero1 m2", optimizer_state="adam-8bit"),
+    parse_pins(strategy="dp8 zero1 adam-8bit", gradients="bf16", workers=2),
+    Pins(forbid=("cp", "pp", "uneven")),
+)
+
+
+@pytest.mark.parametrize("pins", DECIDED, ids=lambda pins: " ".join(pins.options))
+def test_what_was_decided_is_read_as_it_was_written(pins: Pins) -> None:
+    """A plan file has it so."""
+    assert read_pins(pins.options) == pins
+
+
+@pytest.mark.parametrize("words", ["--dp", "--dp x", "--colour blue", "dp 2 3"])
+def test_what_decides_nothing_is_refused(words: str) -> None:
+    with raises("pin.unread"):
+        read_pins([words])
+
+
+def test_a_strategy_and_a_type_besides_are_two_decisions() -> None:
+    pins = parse_pins(strategy="dp8 zero1", optimizer_state="adam-8bit")
+    assert pins.names == ("--strategy dp8 zero1", "--optimizer-state adam-8bit")
+    assert pins.without("--strategy dp8 zero1").names == ("--optimizer-state adam-8bit",)

@@ -39,11 +39,18 @@ def path(stages: Planned, tmp_path: Path) -> Path:
     return tmp_path / "plan.json"
 
 
+def by_hand(path: Path) -> None:
+    """Make a plan one that nobody decided anything about."""
+    plan = read_plan(path)
+    write_plan(path, dataclasses.replace(plan, premises=dataclasses.replace(plan.premises, decided=())))
+
+
 def of_file(path: Path, request: PlanRequest) -> Explained:
     return explain_plan("lenet", request, path=path, why_not=["dp2"], what_if=["link=x2"])
 
 
 def test_the_plan_of_the_file_is_explained_and_not_a_new_one(stages: Planned, path: Path) -> None:
+    by_hand(path)
     found = of_file(path, HERE)
     chosen = found.explanation.chosen.candidate
     assert chosen.strategy == stages.chosen.strategy == found.planned.simulated.plan.strategy
@@ -128,6 +135,10 @@ def test_a_plan_of_degrees_is_explained_where_it_was_planned(tmp_path: Path) -> 
 def test_other_degrees_than_a_search_would_choose_are_explained_too(tmp_path: Path) -> None:
     asked = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=builders.pins(pp=8))
     write_planned(tmp_path / "plan.json", make_plan("llama2:7b", asked))
+    kept = explain_plan("llama2:7b", path=tmp_path / "plan.json")
+    assert kept.explanation.is_fresh
+    assert [paid.pin for paid in kept.explanation.prices] == ["--pp 8"]
+    by_hand(tmp_path / "plan.json")
     explained = explain_plan("llama2:7b", path=tmp_path / "plan.json")
     assert explained.explanation.chosen.candidate.strategy.pp == 8
     assert not explained.explanation.is_fresh

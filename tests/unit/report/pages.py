@@ -201,7 +201,7 @@ def plan_answer(name: str = "llama2:70b") -> dict[str, Any]:
         "link": None,
         "global_batch_size": 8,
         "precision": "bf16",
-        "software": "megatron 2025",
+        "software": "megatron:2025",
         "objective": "throughput",
         "notes": [name],
         "sequence": 4096,

@@ -51,7 +51,7 @@ def test_what_is_published_stands_beside_all_three_against_replicate_and_scatter
 
 def test_the_document_has_a_summary_over_all_batches_and_of_each() -> None:
     rows = tuple(row("net", "ddp", "all", saved, batch=batch) for batch, saved in ((16, 0.2), (32, 0.4)))
-    found = ReproducedFeeding(devices=4, software="pytorch of 2021", rows=rows, titles={"box": "a box"})
+    found = ReproducedFeeding(devices=4, software="pytorch:2021", rows=rows, titles={"box": "a box"})
     document = feeding_document(found)
     assert [(one["local_batch_size"], one["mean_saved"]) for one in document["summary"]] == [
         (None, pytest.approx(0.3)), (16, 0.2), (32, 0.4),

@@ -19,7 +19,7 @@ from trimaran.cli.views.plans import (
 )
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
-from trimaran.planner.explanation.contrast import Anatomy, Contrast, binding, groups
+from trimaran.planner.explanation.contrast import Anatomy, Contrast, binding
 from trimaran.planner.explanation.critical_path import Part
 from trimaran.planner.explanation.explain import Alternative, alternative
 from trimaran.planner.explanation.remedies import Outcome
@@ -337,7 +337,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
 def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
     return option_document(anatomy.candidate) | {
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
-        "groups_s": groups(anatomy.candidate),
+        "groups_s": dict(anatomy.candidate.groups_s),
         "idle": anatomy.idle,
     }
 

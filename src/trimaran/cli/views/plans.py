@@ -19,7 +19,6 @@ from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.measure.others import busy_note
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel
-from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, shown, simplicity
 from trimaran.planner.explanation.contrast import binding
 from trimaran.planner.explanation.critical_path import INPUT_PIPELINE
@@ -345,8 +344,8 @@ def simulation_document(planned: Planned) -> dict[str, Any]:
     chosen = planned.simulated.chosen
     spent = utilization(chosen.program, chosen.timeline)
     return {
-        **head_document(planned),
         **option_document(chosen),
+        **head_document(planned),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.exposed_s for device in spent],
@@ -439,8 +438,8 @@ def candidate_table(
         alone_s: time of a step on one device, where speedups are shown [s]
 
     Returns:
-        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` one of the front. The columns of epochs,
-        speedups, shares of the devices' peak ("mfu") and limiters are shown where they say something.
+        One row a candidate; `*` marks the chosen one, `=` a baseline, `^` one of the front. The columns of devices,
+        epochs, speedups, shares of the devices' peak ("mfu") and limiters are shown where they say something.
     """
     rows = list(candidates)
     marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
@@ -452,6 +451,8 @@ def candidate_table(
     table.add_column("strategy", min_width=12, overflow="fold")
     add_figures(table, "step", "interval", "peak")
     more: list[tuple[str, Callable[[Option], str]]] = []
+    if len({row.devices for row in rows if isinstance(row, AnalyticalCandidate)}) > 1:
+        more.append(("devices", lambda row: str(row.strategy.devices)))
     if any(row.epoch_s is not None for row in rows):
         more.append(("epoch", lambda row: "–" if row.epoch_s is None else format_seconds(row.epoch_s)))
     if alone_s is not None:
@@ -483,8 +484,8 @@ def candidate_table(
 
 def _limiter_words(row: Option) -> str:
     """The bottleneck with its share of the step."""
-    groups_s = row.groups_s if isinstance(row, Candidate) else {}
-    if not groups_s or not isinstance(row, Candidate) or not row.step_time_s:
+    groups_s = row.groups_s
+    if not groups_s or not row.step_time_s:
         return row.limiter
     seconds = groups_s["loading"] if row.subject == INPUT_PIPELINE else max(groups_s.values())
     return f"{row.subject} {seconds / row.step_time_s:.0%}"

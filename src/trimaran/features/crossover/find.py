@@ -20,7 +20,7 @@ from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_si
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.precision import choose_precision
-from trimaran.planning.requests import PlanRequest, parse_software
+from trimaran.planning.requests import PlanRequest, check_traced, counts_given, parse_software
 from trimaran.pricing.kernels.software import Software
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 
@@ -286,7 +286,7 @@ def find_crossover(
     job: str,
     *,
     cluster: str,
-    devices: Sequence[int],
+    devices: int | Sequence[int],
     widths: Sequence[int] = (2, 4, 8),
     curve: str | None = None,
     local_batch: int | None = None,
@@ -302,7 +302,7 @@ def find_crossover(
     Args:
         job: as for `trimaran.check`
         cluster: machine of the catalog, such as "dgx1-v100", with the number of nodes that is needed, or "dgx-a100:64"
-        devices: numbers of devices
+        devices: numbers of devices, or one
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
         local_batch: samples of a worker; None: the job's batch
@@ -314,14 +314,14 @@ def find_crossover(
     Raises:
         InputError: an unknown job, machine or curve, a curve of another task, or too few devices
     """
-    counts = tuple(sorted(set(devices)))
+    counts = tuple(sorted(set(counts_given(devices, what="devices"))))
     check_request(counts, tuple(widths), local_batch)
     found_cluster, machine = machine_for(cluster, max(counts))
     made = resolve(job)
     name = curve or getattr(made, "curve", None)
     known = None if name is None else _curve(name, job)
     base = local_batch or made.global_batch_size
-    framework = Software() if software is None else parse_software(software)
+    framework = Software() if software is None else check_traced(parse_software(software))
     chosen = choose_precision(job, precision, machine.node.device)
     asked = PlanRequest(cluster=found_cluster, precision=chosen.name, software=framework, options=options or {})
     check_size(job, asked, max(widths))
@@ -347,7 +347,7 @@ def find_crossover(
         device=machine.node.device.title,
         precision=chosen.name,
         precision_source=chosen.source,
-        software=f"{framework.framework} of {framework.year:.0f}",
+        software=framework.text,
         local_batch=base,
         counts=case.asked,
         curve=used,

@@ -14,15 +14,16 @@ recompute, weights, the paper's policies. The planned one runs in parts: the pla
 bound. Slowdowns are all against the whole one with unlimited memory.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimaran.base.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
@@ -292,6 +293,10 @@ def bottleneck(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The plans that stand side by side for one job: the paper's policies for its whole step, and ours
+
+
+Policy = Literal["ours", "none", "all", "conv", "dyn"]
+"""Whose plan is shown."""
 
 
 def papers_policies(whole: PricedStep, budget_bytes: int) -> Mapping[str, Simulated]:
@@ -578,7 +583,7 @@ def estimate_memory(
     batch: int | None = None,
     budget: str | None = None,
     precision: str | None = None,
-    policy: Literal["ours", "none", "all", "conv", "dyn"] = "ours",
+    policy: Policy = "ours",
     slowdown_limit: float = 0.1,
     largest_batch: bool = True,
     split: str = "auto",
@@ -612,6 +617,14 @@ def estimate_memory(
         InputError: the job, the device, the budget, the host's room or the precision is wrong
         InfeasibleError: the budget is below the minimum memory, or the host has too little room
     """
+    if policy not in (known := get_args(Policy)):
+        raise InputError(f"policy is one of {', '.join(known)}, got {policy!r}", code="memory.unknown-policy")
+    if not 0.0 <= slowdown_limit < math.inf:
+        raise InputError(
+            f"the most that a plan may cost is a share of the step, 0 or more, got {slowdown_limit:g}",
+            code="memory.bad-slowdown",
+            share=slowdown_limit,
+        )
     alone, coding = find_device(device), None if codec is None else parse_codec(codec)
     within = None if budget is None else parse_budget(budget)
     host_bytes, host_source = _host_room(alone, sharing, host)

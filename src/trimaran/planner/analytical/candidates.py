@@ -44,6 +44,7 @@ from trimaran.planner.analytical.given import (
     schedule_obstacles,
     tensor_obstacle,
 )
+from trimaran.planner.explanation.critical_path import limiter_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
@@ -185,7 +186,6 @@ class AnalyticalCandidate:
     epoch_s: None = field(default=None, init=False)
     epoch_interval_s: None = field(default=None, init=False)
     samples_factor: float = field(default=1.0, init=False)
-    limiter: str = field(default="", init=False)
 
     @property
     def name(self) -> str:
@@ -235,6 +235,22 @@ class AnalyticalCandidate:
         if not self.step.unequal_s:
             del parts[PARTS["unequal_s"]]
         return parts
+
+    @property
+    def groups_s(self) -> Mapping[str, float]:
+        """The same: what a step is made of, of which the bottleneck is the largest [s]."""
+        return self.parts
+
+    @property
+    def subject(self) -> str:
+        """Its bottleneck without its share."""
+        parts = self.parts
+        return max(parts, key=lambda part: parts[part])
+
+    @property
+    def limiter(self) -> str:
+        """Its bottleneck, with its time and share."""
+        return limiter_of(self.subject, self.parts[self.subject], self.step.seconds)
 
     @property
     def simplicity(self) -> tuple[int, ...]:

@@ -89,6 +89,7 @@ def complete_strategy(
         schedule=said.get("schedule") or ("1f1b" if words.chunks == 1 else "interleaved"),
         sequence_parallel=said.get("sequence_parallel", words.tp > 1),
         zero=words.zero if replicas * words.cp > 1 else 0,
+        expert_tp=words.expert_tp if shape.experts is None else words.expert_ranks,
     )
     whole, notes = _with_batch(name, spread, said, batch, usual_batch)
     reason = obstacle(shape, whole)

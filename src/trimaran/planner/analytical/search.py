@@ -143,8 +143,7 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
     Raises:
         InputError: a framework without figures of sharded transformers
     """
-    if software is None:
-        software = Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+    software = assumed_software(device) if software is None else software
     if software.framework not in FRAMEWORK_NAMES:
         raise not_priced(software.framework)
     # A year without its part is meant from its begin to its end, which counts where kernels are still learnt.
@@ -157,6 +156,15 @@ def program_of(device: Device, precision: Precision, software: Software | None, 
         compiled=software.compiled,
         node_devices=node_devices,
     )
+
+
+def assumed_software(device: Device) -> Software:
+    """The software of a transformer's training where none is said: Megatron.
+
+    Args:
+        device: on which it trains; old ones have the software of their years
+    """
+    return Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
 
 
 def check_types(pins: Pins, precision: Precision) -> None:
@@ -367,7 +375,9 @@ class _Hunt:
             # So long nothing fitted: what takes longest needs least, and is better than no answer.
             found = [self.settled(node) or node for node in found]
             found = [*self._some_fitting(found), *found]
-        if hopeless and not found:
+        if not zero_levels(model.problem, group):
+            self.rejected[f"--zero {self.problem.pins.zero} is for two replicas or more"] += 1
+        elif hopeless and not found:
             self.rejected["does not fit the memory of a device"] += 1
         return found
 
@@ -799,7 +809,11 @@ def _glance(problem: AnalyticalProblem) -> str:
 
 
 def baselines(problem: AnalyticalProblem) -> tuple[Baseline[AnalyticalCandidate], ...]:
-    """Each baseline with its costs, or the reason why it cannot be run; pins of the problem do not bind them."""
+    """Each baseline with its costs, or the reason why it cannot be run.
+
+    Of what a user decided, types of gradients and of the optimizer's state bind them too: they say what the training
+    keeps, not how it is spread.
+    """
     replicas = _baseline(problem, "ddp", _fitting(problem, Pins(zero=0, forbid=_NO_MODEL)))
     if problem.devices == 1:
         return (replicas,)
@@ -821,6 +835,7 @@ class _Priced:
 
 def _fitting(problem: AnalyticalProblem, pins: Pins, order: Order = lambda _: ()) -> _Priced:
     """Strategies that keep pins and fit; of those that recompute layers, and of the others, the first in an order."""
+    pins = replace(pins, gradients=problem.pins.gradients, optimizer_state=problem.pins.optimizer_state)
     free, rejected = replace(problem, pins=pins), Counter[str]()
     model, fitting = AnalyticalModel(problem=free), list[AnalyticalCandidate]()
     least, reached = float("inf"), dict[bool, tuple[int, ...]]()

@@ -15,7 +15,6 @@ from statistics import fmean
 
 from trimaran.base.timeline import COMMUNICATION
 from trimaran.base.units import format_bytes, format_seconds
-from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option, compared, may_be_as_fast, why_chosen
 from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Leg, Part, covered, critical_path, parts_of
@@ -177,15 +176,6 @@ def _list(texts: Iterable[str]) -> str:
 _WORTH_NAMING = 0.02
 
 
-def groups(option: Option) -> Mapping[str, float]:
-    """Time of each group of classes of a step [s]; they sum to it. Those of the analytical model are groups themselves.
-
-    Args:
-        option: of a plan
-    """
-    return dict(option.parts) if isinstance(option, AnalyticalCandidate) else dict(getattr(option, "groups_s", {}))
-
-
 def binding(option: Option) -> str:
     """The bottleneck of a step, in one sentence: the same one wherever a plan is shown; empty where it is not known.
 
@@ -193,11 +183,11 @@ def binding(option: Option) -> str:
         option: the plan
     """
     step_s = option.step_time_s
-    spent = sorted(groups(option).items(), key=lambda entry: -entry[1])
+    spent = sorted(option.groups_s.items(), key=lambda entry: -entry[1])
     if not spent or not step_s:
         return f"limited by {option.limiter}." if option.limiter else ""
-    name, seconds = spent[0]
-    if isinstance(option, Candidate) and option.subject == INPUT_PIPELINE:
+    seconds = spent[0][1]
+    if option.subject == INPUT_PIPELINE:
         waits_s = option.groups_s["loading"]
         return (
             f"limited by the {INPUT_PIPELINE}: the step waits {format_seconds(waits_s)} for its data, "
@@ -206,6 +196,5 @@ def binding(option: Option) -> str:
     others = [
         f"{other} {100 * part_s / step_s:.0f} %" for other, part_s in spent[1:] if part_s > _WORTH_NAMING * step_s
     ]
-    subject = option.subject if isinstance(option, Candidate) else name
-    sentence = f"limited by {subject}: {format_seconds(seconds)}, {100 * seconds / step_s:.0f} % of the step"
+    sentence = f"limited by {option.subject}: {format_seconds(seconds)}, {100 * seconds / step_s:.0f} % of the step"
     return f"{sentence}; also {', '.join(others)}." if others else f"{sentence}."

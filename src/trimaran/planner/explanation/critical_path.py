@@ -336,9 +336,23 @@ def bottleneck(
     elif name == "compute" and strategy.pp > 1:
         rows = sorted({strategy.rows[segment] for segment in binding_segments(program, legs)})
         subject = f"compute of {'row' if strategy.parts else 'stage'} {', '.join(map(str, rows))}"
+    return Bottleneck(subject=subject, groups=groups, limiter=limiter_of(subject, seconds, step_s))
+
+
+def limiter_of(subject: str, seconds: float, step_s: float) -> str:
+    """A bottleneck in a phrase, with its time and share where it is not compute.
+
+    Args:
+        subject: its name
+        seconds: its time [s]
+        step_s: of the step [s]
+
+    Example:
+        >>> limiter_of("idle stages", 0.5, 2.0), limiter_of("compute of stage 1", 1.5, 2.0)
+        ('idle stages, 500 ms (25%)', 'compute of stage 1')
+    """
     share = seconds / step_s if step_s else 0.0
-    limiter = subject if subject.startswith("compute") else f"{subject}, {format_seconds(seconds)} ({share:.0%})"
-    return Bottleneck(subject=subject, groups=groups, limiter=limiter)
+    return subject if subject.startswith("compute") else f"{subject}, {format_seconds(seconds)} ({share:.0%})"
 
 
 def covered(spans: Iterable[Span]) -> float:

@@ -15,8 +15,7 @@ from trimaran.base.units import format_seconds, format_span
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, fastest
 from trimaran.planner.problem import Problem, costs_of
-from trimaran.pricing.exchange.unknowns import End
-from trimaran.pricing.types import IntervalEnd
+from trimaran.pricing.exchange.unknowns import BOTH_ENDS
 from trimaran.simulator.engine import simulate
 
 
@@ -56,14 +55,11 @@ def exchange_interval(candidate: Candidate, problem: Problem) -> tuple[float, fl
         problem: its job and machine
     """
     step_s = []
-    for unknowns, end in _BOTH:
+    for unknowns, end in BOTH_ENDS:
         costs = costs_of(candidate, problem, end=unknowns)
         transfers = {name: transfer.at(end) for name, transfer in costs.transfers.items()}
         step_s.append(simulate(candidate.program, replace(costs, transfers=transfers)).makespan_s)
     return min(step_s), max(step_s)
-
-
-_BOTH: tuple[tuple[End, IntervalEnd], ...] = (("fast", "low"), ("slow", "high"))
 
 
 def _interval(ends: tuple[float, float]) -> str:

@@ -767,9 +767,10 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
     positions = _count(found, "max_position_embeddings", most=10**10)
     sequence = min(USUAL_SEQUENCE, positions) if asked is None else asked
     if sequence > positions and family.positions is not None:
+        key = next(iter(family.names.get("max_position_embeddings", ())), "max_position_embeddings")
         raise InputError(
             f"the model has {positions:,} learned positions, not {sequence:,}: take a shorter --sequence, or raise "
-            "max_position_embeddings in the file",
+            f"{key} in the file",
             code="shape.sequence-too-long",
             sequence=sequence,
             positions=positions,

@@ -446,6 +446,9 @@ _LLAMA_LIKE = frozenset({"llama", "llama1", "llama2", "llama3"})
 def decoder_of(text: str, sequence: int) -> TransformerShape | None:
     """The shape of a published decoder of `networks/sizes.py`.
 
+    Its learned positions are those that it was published with, or one for each token of a longer sequence, as in the
+    job of that name.
+
     Args:
         text: its name, such as "gpt3:175b" or "LLAMA3_70B"
         sequence: tokens of a sequence
@@ -477,7 +480,7 @@ def decoder_of(text: str, sequence: int) -> TransformerShape | None:
         gated=llama,
         biases=NO_BIASES if llama or mosaic else LAYER_BIASES,
         tied=figures.tied,
-        positions=0 if llama or mosaic else sequence,
+        positions=0 if llama or mosaic else max(sequence, figures.positions),
         rotary=llama,
         centred_norm=not llama,
         hidden_dropout=family in ("gpt", "gpt2"),

@@ -13,6 +13,7 @@ is interpolated, one of a known kind is predicted well, and an unusual one gets 
 has priority over all of them (`corrections`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -84,7 +85,8 @@ def collective_cost(
         Time with its 90 % interval [s].
 
     Raises:
-        InputError: an unknown operation or timing method, a size below zero, or a group that the machine has not
+        InputError: an unknown operation or timing method, a size below zero or without end, no year, or a group that
+            the machine has not
     """
     check_group(op, devices)
     crossing = first_devices(machine, devices, nodes, op=op)
@@ -121,7 +123,7 @@ def crossing_cost(
         InputError: an unknown operation or timing method, or a size below zero
     """
     devices = crossing.devices
-    _check_bytes(op, nbytes, devices)
+    _check_bytes(op, nbytes, devices, year)
     if library not in TIMINGS:
         raise InputError(
             f'{op}: the library is one of {", ".join(map(repr, TIMINGS))}, got "{library}"',
@@ -136,15 +138,19 @@ def crossing_cost(
 
 def crossing_seconds(op: str, nbytes: float, *, machine: Machine, crossing: Crossing, year: float = 2024.0) -> float:
     """The same of calls queued ahead, without its interval, which takes most of the work [s]."""
-    _check_bytes(op, nbytes, crossing.devices)
+    _check_bytes(op, nbytes, crossing.devices, year)
     if crossing.devices == 1:
         return 0.0
     return group_seconds(op, nbytes, as_measured(group_across(machine, crossing)), timing=TIMINGS[""], year=year)
 
 
-def _check_bytes(op: str, nbytes: float, devices: int) -> None:
+def _check_bytes(op: str, nbytes: float, devices: int, year: float) -> None:
     check_group(op, devices)
-    if not nbytes >= 0:
+    if not 1990.0 <= year < 2100.0:
+        raise InputError(
+            f"{op}: the library is of a year such as 2024, got {year:g}", code="collective.bad-year", year=year
+        )
+    if not 0 <= nbytes < math.inf:
         raise InputError(
             f"{op}: a buffer has at least 0 bytes, got {nbytes}", code="collective.negative-bytes", nbytes=nbytes
         )

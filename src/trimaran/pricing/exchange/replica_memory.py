@@ -152,11 +152,11 @@ def holds_words(software: Software) -> str:
 
     Example:
         >>> holds_words(Software())
-        'memory is of pytorch 2024: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy'
+        'memory is of pytorch:2024: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy'
     """
     if software.gradient_views:
         return "memory is of Trimaran's runtime: gradients once; --software pytorch: of its DDP, with a copy in buckets"
-    name = f"{software.framework} {software.year:g}"
+    name = software.text
     return f"memory is of {name}: gradients, and a copy in buckets; --software trimaran: of its runtime, without copy"
 
 

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.machine import topology
+from trimaran.pricing.types import IntervalEnd
 
 End = Literal["fast", "typical", "slow"]
 """All unknowns of a method at their fast ends, at their values, or at their slow ends."""
 
 ENDS: tuple[End, ...] = ("fast", "typical", "slow")
+
+BOTH_ENDS: tuple[tuple[End, IntervalEnd], ...] = (("fast", "low"), ("slow", "high"))
+"""The ends of an interval of a step: of what nobody has measured, and of the costs."""
 
 
 @dataclass(frozen=True, slots=True)

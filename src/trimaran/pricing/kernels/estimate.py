@@ -58,7 +58,7 @@ from trimaran.pricing.kernels.columns import ELEMENT_BYTES, MATRIX_KINDS, Column
 from trimaran.pricing.kernels.corrections import Correction, MeasuredStep, step_seconds
 from trimaran.pricing.kernels.durations import Constants, constants, durations, setting
 from trimaran.pricing.kernels.software import Software
-from trimaran.pricing.types import Cost
+from trimaran.pricing.types import Cost, IntervalEnd
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a framework adds to a step
@@ -198,6 +198,10 @@ class StepEstimate:
     def seconds(self) -> float:
         """The whole step [s]."""
         return self.forward.seconds + self.backward.seconds + self.update.seconds
+
+    def at(self, end: IntervalEnd) -> "StepEstimate":
+        """The same with its phases at an end of their intervals."""
+        return replace(self, forward=self.forward.at(end), backward=self.backward.at(end), update=self.update.at(end))
 
     @property
     def launch_bound(self) -> bool:

@@ -7,7 +7,7 @@ from tests.unit.planner.analytical.test_search import LLAMA, WIDE
 
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
-from trimaran.planner.explanation.contrast import binding, groups
+from trimaran.planner.explanation.contrast import binding
 from trimaran.planner.explanation.explain import AnalyticalCase, Explanation, explain, pins_of_kind
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.shapes import TransformerShape
@@ -74,8 +74,9 @@ def test_a_strategy_is_asked_about_as_plans_print_it(name: str) -> None:
 def test_what_binds_is_the_largest_part() -> None:
     anatomy = explained().chosen
     assert sum(anatomy.parts.values()) == pytest.approx(anatomy.candidate.step_time_s)
-    largest = max(groups(anatomy.candidate).items(), key=lambda entry: entry[1])[0]
+    largest = max(anatomy.candidate.parts.items(), key=lambda entry: entry[1])[0]
     assert binding(anatomy.candidate).startswith(f"limited by {largest}: ")
+    assert anatomy.candidate.limiter.startswith(largest)
 
 
 def test_the_fastest_needs_no_rule_and_a_pinned_one_says_that_it_is_pinned() -> None:

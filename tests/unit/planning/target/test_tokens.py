@@ -25,7 +25,7 @@ from trimaran.pricing.failures import DAY_S
 from trimaran.report.plans import load_lines, run_lines
 from trimaran.report.tables import make_console
 
-PINS = Pins(tp=1, pp=1, cp=1, zero=3, recompute=False)
+PINS = Pins(tp=1, pp=1, cp=1, zero=3, recompute="none")
 TOKENS = 2e11
 
 

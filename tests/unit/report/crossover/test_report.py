@@ -73,7 +73,7 @@ def crossed() -> Crossover:
         cluster="dgx1-v100:2",
         device="NVIDIA Tesla V100 SXM2 16 GB",
         precision="fp32",
-        software="pytorch of 2026",
+        software="pytorch:2026",
         local_batch=64,
         counts=(8, 16),
         curve=UsedCurve(

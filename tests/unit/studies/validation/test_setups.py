@@ -4,7 +4,7 @@ import pytest
 from tests.raising import raises
 from tests.unit.studies.validation.rows import published
 
-from trimaran_studies.validation.measurement import accumulation, whole
+from trimaran_studies.validation.measurement import accumulation, figure_of, whole
 from trimaran_studies.validation.setups import recipe_of, understand
 
 NVIDIA = {"source_repo": "NVIDIA/DeepLearningExamples", "framework": "PyTorch", "machine": "DGX-1", "gpu": "V100"}
@@ -150,3 +150,21 @@ def test_transformers_tokens_are_those_of_its_scripts(machine: str, precision: s
     )
     assert understand(row).local_batch == round(tokens / 27)
     assert recipe_of(row).unequal_lengths
+
+
+@pytest.mark.parametrize(
+    ("cells", "code"),
+    [
+        ({"n_gpus": "-1"}, "row.no-count"),
+        ({"n_gpus": "99999999999999999999"}, "row.no-count"),
+        ({"batch_per_gpu": "nan"}, "row.no-count"),
+        ({"global_batch": "inf", "batch_per_gpu": ""}, "row.no-count"),
+        ({"precision": "FP7"}, "row.no-precision"),
+        ({"unit": "bananas"}, "row.no-unit"),
+    ],
+)
+def test_a_cell_that_says_nothing_is_not_taken_for_the_usual(cells: dict[str, str], code: str) -> None:
+    given = {**NVIDIA, "model": "resnet50", "precision": "FP32", "n_gpus": "8", "batch_per_gpu": "64", **cells}
+    row = published(**given)
+    with raises(code, row="r1"):
+        figure_of(row, understand(row), 1.0)

@@ -1,0 +1,90 @@
+"""What a program asks for is refused as on the command line: one clear error, never a foreign one or another answer."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import trimaran
+from trimaran import Loading, Pins, TargetRequest
+
+
+def plan(**asked: Any) -> Any:
+    return trimaran.plan("lenet", **{"cluster": "dgx1-v100", "devices": 2, **asked})
+
+
+def scale(**asked: Any) -> Any:
+    return trimaran.predict_scaling("lenet", **{"cluster": "dgx1-v100", "devices": (1, 2), "local_batch": 64, **asked})
+
+
+def memory(**asked: Any) -> Any:
+    return trimaran.estimate_memory("lenet", **{"device": "titan-x", "largest_batch": False, **asked})
+
+
+def crossover(**asked: Any) -> Any:
+    return trimaran.find_crossover("lenet", **{"cluster": "dgx1-v100", "devices": (8,), **asked})
+
+
+def collective(**asked: Any) -> Any:
+    given: dict[str, Any] = {"op": "all_reduce", "nbytes": 1e6, "cluster": "dgx1-v100", "devices": 8, **asked}
+    trimaran.collective_algorithms(given.pop("op"), given.pop("nbytes"), **given)
+
+
+WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    *((plan, {"devices": devices}) for devices in (0, -1, (1, 0), (), "2", 2.5, True)),
+    *((plan, {"batch": batch}) for batch in (0, -3, "x", 1.5, 10**20)),
+    *((plan, {"memory": memory}) for memory in ("x", -5, 0)),
+    *((plan, {"gap": gap}) for gap in (math.nan, math.inf, -1.0)),
+    *((plan, {"time_limit_s": limit}) for limit in (math.nan, -1.0)),
+    *((plan, {"strategy": words}) for words in ("", "dp2 xx")),
+    *((plan, {"pins": pins}) for pins in (Pins(forbid=("xx",)), Pins(zero=7), Pins(allow=("dp",), forbid=("dp",)))),  # type: ignore[arg-type]
+    (plan, {"loading": Loading(host_cores=0, decode="1ms")}),
+    (plan, {"loading": Loading(copies_ahead=-1, decode="1ms")}),
+    (plan, {"software": "megatron"}),
+    (plan, {"cluster": "dgx1-v100:2@"}),
+    *((scale, {"devices": devices}) for devices in ((), (0,), "8")),
+    *((scale, {"local_batch": batch}) for batch in ((), 0, -4, 1.5)),
+    (scale, {"options": {"sequence": "x"}}),
+    (scale, {"software": "megatron"}),
+    *((memory, {"slowdown_limit": limit}) for limit in (math.nan, -1.0)),
+    (memory, {"policy": "ourselves"}),
+    *((crossover, {"devices": devices}) for devices in ((), (0,), (-8,))),
+    (crossover, {"software": "megatron"}),
+    *((collective, {"nbytes": nbytes}) for nbytes in (-1.0, math.nan, math.inf)),
+    *((collective, {"year": year}) for year in (math.nan, -5.0)),
+]
+
+
+@pytest.mark.parametrize(("verb", "asked"), WRONG, ids=[f"{verb.__name__} {asked}" for verb, asked in WRONG])
+def test_what_means_nothing_is_refused(verb: Callable[..., Any], asked: dict[str, Any]) -> None:
+    with pytest.raises(trimaran.InputError) as refused:
+        verb(**asked)
+    assert str(refused.value)
+
+
+@pytest.mark.parametrize("job", [5, None])
+def test_a_job_is_named_by_a_text(job: Any) -> None:
+    with pytest.raises(trimaran.InputError, match="named by a text"):
+        trimaran.plan(job, cluster="dgx1-v100")
+
+
+def test_a_share_that_is_none_is_no_target() -> None:
+    with pytest.raises(trimaran.InputError, match="share of the time"):
+        TargetRequest(least_saved=math.nan)
+
+
+def test_kinds_of_a_program_have_the_names_of_the_command_line() -> None:
+    """Other names of kinds are read, so that none is taken for nothing; a number of bytes is a size."""
+    named = plan(pins=Pins(forbid=("fsdp",)), memory=2**30)
+    assert named.request.pins == Pins(forbid=("zero",))
+    degrees = trimaran.plan("gpt2:124m", cluster="dgx-a100", batch=64, pins=Pins(forbid=("cp", "uneven")))
+    assert degrees.request.pins == Pins(forbid=("cp", "uneven"))
+    assert named.request.memory_bytes == 2**30
+    assert scale(devices=2).rows == scale(devices=(2,)).rows
+
+
+def test_a_batch_that_fits_in_no_parts_is_refused_at_once() -> None:
+    """No more microbatches are looked for than a plan may have, however many samples there are."""
+    with pytest.raises(trimaran.InfeasibleError, match="no strategy fits"):
+        plan(batch=99_999_999_999)
