@@ -294,6 +294,11 @@ class Behaviour:
     seconds: float = 0.0
 
     @property
+    def leaves_out(self) -> bool:
+        """`Job.collate` may leave out samples."""
+        return bool(self.left_out) or (self.weight is not None and self.weight.measure == "samples")
+
+    @property
     def splits(self) -> bool:
         """Microbatches give the gradients and buffers of the whole batch."""
         return self.microbatches is None or self.microbatches <= self.tolerance

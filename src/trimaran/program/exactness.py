@@ -353,8 +353,7 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             "and here a rank has a part of these, which it finds by their names: rename entries where the file is "
             "read, or use one device, or replicas with zero=0 or 1"
         )
-    left_out = seen.weight is not None and seen.weight.measure == "samples"
-    if left_out and strategy.pp > 1:
+    if seen.leaves_out and strategy.pp > 1:
         return (
             "Job.collate may leave out samples, and stages send each other tensors of as many samples as a part was "
             "asked for: leave them out of the data set (torch.utils.data.Subset), or use replicas"
