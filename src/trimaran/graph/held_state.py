@@ -323,20 +323,31 @@ def set_on_session(callback: Any) -> str:
 
 
 def asks_for_state(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions that it refers to, has `model.state_dict` or `load_state_dict`.
+    """Whether the code of a callback, or of functions that it refers to, calls `state_dict` or `load_state_dict` of a
+    model, or of a part of it.
 
     Args:
         callback: of a job
 
     Example:
-        >>> asks_for_state(lambda session, step, metrics: session.model.state_dict())
+        >>> asks_for_state(lambda session, step, metrics: session.model[0].state_dict())
         True
         >>> asks_for_state(lambda session, step, metrics: session.optimizer.state_dict())
         False
     """
-    loaded = ([one.argval for one in dis.get_instructions(code)] for code in _codes_of(callback))
-    state = ("state_dict", "load_state_dict")
-    return any(one == "model" and then in state for names in loaded for one, then in itertools.pairwise(names))
+    return any(_calls_state_of_model(code) for code in _codes_of(callback))
+
+
+def _calls_state_of_model(code: types.CodeType) -> bool:
+    inside = False
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            if inside and one.argval in ("state_dict", "load_state_dict"):
+                return True
+            inside = inside or one.argval == "model"
+        elif one.opname not in ("BINARY_SUBSCR", "EXTENDED_ARG", "LOAD_CONST"):
+            inside = one.opname.startswith("LOAD_") and one.argval == "model"
+    return False
 
 
 ADDS_GROUPS = frozenset(("add_param_group",))
