@@ -362,5 +362,8 @@ def kept_outside(behaviour: Behaviour | None) -> tuple[str, ...]:
     return (*behaviour.carried, *generator, *data, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
 
 
+TOO_LARGE = "the model is too large to run here"
+"""Why a job was not looked at, where that is no fault of it."""
+
 OF_LOSS = "loss."
 """How the names of buffers begin that are of the loss, not of the model."""

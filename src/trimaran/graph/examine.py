@@ -65,7 +65,7 @@ from trimaran.graph.batches import (
     slice_dims,
     split_batch,
 )
-from trimaran.graph.behaviour import OF_LOSS, Behaviour, Metric, Reduction, Weight
+from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
@@ -221,7 +221,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         if follows_ranks(job, model, found.optimizer):
             found = replace(found, follows_ranks="Job.optimizer or Job.lr_schedule")
     if too_large:
-        return replace(found, not_looked="the model is too large to run here")
+        return replace(found, not_looked=TOO_LARGE)
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
     found = replace(
         _from_batches(found, samples),
@@ -1564,6 +1564,8 @@ class _Examination:
     def _planted(self, split: _Split, weight: Weight) -> Any:
         """The batch with values by which this weight is told apart from others; None: there are none to plant."""
         tensors = name_tensors(split.whole)
+        if not tensors[weight.tensor].dim():
+            return None
         tensor = tensors[weight.tensor].clone(memory_format=torch.contiguous_format)
         first = tensor[0].reshape(-1) if tensor.dim() > 1 else tensor[:1]
         half = first[len(first) // 2 :]

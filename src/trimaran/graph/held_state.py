@@ -323,8 +323,9 @@ def set_on_session(callback: Any) -> str:
 
 
 def asks_for_state(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions that it refers to, calls `state_dict` or `load_state_dict` of a
-    model, or of a part of it.
+    """Whether the code of a callback, or of functions that it refers to, calls `state_dict` of a model or a part of it.
+
+    So does `load_state_dict`.
 
     Args:
         callback: of a job

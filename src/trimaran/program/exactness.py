@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_some
-from trimaran.graph.behaviour import OF_LOSS, Behaviour, OptimizerTraits
+from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
 
 
@@ -279,6 +279,11 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     yield from _python_objections(seen, strategy)
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
+    if seen.not_looked not in ("", TOO_LARGE) and (replicas or microbatches):
+        yield (
+            "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: "
+            f"{seen.not_looked}; let it run on a few samples, or use one device without microbatches"
+        )
     if seen.metric == "parts" and (replicas or microbatches):
         yield (
             "Job.metric is no mean over samples, so that its mean over parts of a batch is another figure, and outputs "

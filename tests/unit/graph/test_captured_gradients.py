@@ -68,6 +68,19 @@ def test_attributes_that_a_graph_has_as_constants() -> None:
     assert constants.changed() == ["factor of session.model"]
 
 
+def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> None:
+    """The graph has the buffer: a temperature that a callback set changed nothing in it."""
+    model = Network(Leaf())
+    model.register_buffer("scale", torch.tensor(2.0))
+    buffer, constants = model.scale, Constants(model, {"first", "second", "between"})
+    model.scale = 0.5 * buffer
+    assert constants.changed() == []
+    assert model.scale is buffer
+    assert float(buffer) == 1.0
+    model.scale = torch.ones(2)
+    assert constants.changed() == ["session.model.scale"]
+
+
 class Settings:
     alpha = 1.0
 

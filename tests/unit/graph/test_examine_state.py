@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, ge
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
 from trimaran.graph.capture.capture import capture_and_look
 from trimaran.graph.examine import _Examination, chooses, examine
 from trimaran.graph.held_state import HeldState, changed, generator_state
@@ -1457,3 +1457,35 @@ def test_a_buffer_that_the_forward_changes_is_refused_where_it_is_compiled() -> 
     assert "--execution eager" in (objection(seen, Strategy(execution="compiled")) or "")
     assert objection(seen, Strategy()) is None
     assert objection(plain, Strategy(execution="compiled")) is None
+
+
+def with_count(samples: Any) -> dict[str, Any]:
+    x, y = default_collate(samples)
+    y[y == 0] = -100
+    return {"x": x, "y": y, "count": (y != -100).sum()}
+
+
+def test_a_batch_with_its_count_is_looked_at() -> None:
+    """A tensor without a dim ended the look, and what nobody had looked at was exact."""
+    job = make_job(
+        model=lambda: OfKey(layers()), collate=with_count,
+        loss=lambda o, b: functional.cross_entropy(o, b["y"], reduction="sum") / b["count"],
+    )  # fmt: skip
+    seen = look(job)
+    assert (seen.not_looked, seen.reduction) == ("", "weight")
+
+
+class OfKey(nn.Module):
+    def __init__(self, net: Any) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, batch: Any) -> Any:
+        return self.net(batch["x"])
+
+
+def test_parts_of_a_batch_are_refused_where_a_look_fails() -> None:
+    failed = Behaviour(not_looked="it failed on a few samples: ValueError: too few")
+    assert {kind for kind, strategy in KINDS.items() if objection(failed, strategy)} == REPLICAS | MICROBATCHES
+    assert not any(objection(Behaviour(not_looked=TOO_LARGE), strategy) for strategy in KINDS.values())
+    assert objection(replace(failed, accepted=True), Strategy(dp=2)) is None

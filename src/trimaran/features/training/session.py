@@ -196,8 +196,8 @@ class Session:
         The epoch is not ended then.
 
         Yields:
-            A batch as the job's collate makes it; an empty tuple on a rank that reads no data. Where the microbatches of
-            a share do not fit together as one batch, as those of graphs or strings, what `shares` gives.
+            A batch as the job's collate makes it; an empty tuple on a rank that reads no data. Where microbatches make
+            no batch together, as those of graphs or strings, what `shares` gives.
         """
         while self._feed.epoch < self.job.epochs and not self.stopped:
             number = self._feed.epoch

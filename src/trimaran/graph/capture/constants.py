@@ -32,6 +32,8 @@ class Constants:
         # They are no constants, under whatever other name they are held.
         self._own = {id(one) for one in (*model.parameters(), *model.buffers())}
         self._before = self._values()
+        self._buffers = [(f"{place}.{name}", module, name, one) for place, module in inside.items()
+                         for name, one in module._buffers.items()]  # fmt: skip
 
     def settable(self, names: Collection[str]) -> tuple[str, ...]:
         """Those that are numbers, texts or functions, and have one of some names."""
@@ -39,8 +41,22 @@ class Constants:
         return tuple(one.path for one in self._held.settable(lambda path, name: name in names, kinds))
 
     def changed(self) -> list[str]:
-        """Those that are others now."""
-        return changed(self._before, self._values())
+        """Those that are others now.
+
+        What somebody has put into the place of a buffer, as in `model.scale = 0.9 * model.scale`, is written to the
+        buffer, which the graph has.
+        """
+        others = []
+        for path, module, name, one in self._buffers:
+            now = module._buffers.get(name)
+            if now is one:
+                continue
+            if one is None or now is None or now.shape != one.shape or now.dtype != one.dtype:
+                others.append(path)
+                continue
+            one.copy_(now.detach())
+            module._buffers[name] = one
+        return [*changed(self._before, self._values()), *others]
 
     def _values(self) -> Values:
         values = self._held.versions()
