@@ -199,8 +199,8 @@ class Behaviour:
         carried_by_model: those of them that the model has, or hooks on it
         results: what the forward leaves in Python for a loss or a callback that reads it, or with a gradient
         feeds_back: what callbacks set, and read of what the forward or the loss leaves by the samples that it sees
-        updates_by: what the optimizer, the schedule or the sampler can read of what a forward, the loss or a backward
-            leaves by them
+        updates_by: what the optimizer, the schedule, the sampler or the data can read of what a forward, the loss or a
+            backward leaves by them
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
         later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing

@@ -886,7 +886,10 @@ class _Examination:
         return values[0] != values[1] and not any(map(math.isnan, values))
 
     def _left_for_update(self, splits: Sequence[_Split]) -> str:
-        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty."""
+        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty.
+
+        Or what the data set or `Job.collate` can read of what it leaves at all: others are read while it is under way.
+        """
         if not self._marked and not self._differs(splits[0].held, splits[0].run.held):
             return ""
         job, model, size = self._job, self._model, sum(splits[0].sizes)
@@ -895,12 +898,16 @@ class _Examination:
             parts = {**parts_of_update(job, model), "Job.sampler": job.sampler}
             of_parameters = {name: vars(one) for name, one in model.named_parameters() if name in self._marked}
             held = HeldState({**parts, **of_parameters})
+            data = HeldState({"Job.dataset": self._samples.dataset, "Job.collate": job.collate}, undoable=False)
             for first in (0, self._samples.count - size):
                 seed_generators(job.seed)
                 batch = self._samples.batch(range(first, first + size))
+                read = data.versions()
                 with precision_context(job, device_of(model)):
                     value = loss_value(job, call_model(job, model, batch), batch)
                 (value[0] if isinstance(value, tuple) else value).backward()
+                if left := changed(read, data.versions()):
+                    return left[0]
                 seen.append(held.values())
                 held.put_back()
         except Exception:  # noqa: BLE001 the user's, in the precision of the job; the training tells

@@ -1489,3 +1489,30 @@ def test_parts_of_a_batch_are_refused_where_a_look_fails() -> None:
     assert {kind for kind, strategy in KINDS.items() if objection(failed, strategy)} == REPLICAS | MICROBATCHES
     assert not any(objection(Behaviour(not_looked=TOO_LARGE), strategy) for strategy in KINDS.values())
     assert objection(replace(failed, accepted=True), Strategy(dp=2)) is None
+
+
+class ByDifficulty(Dataset[Any]):
+    """Samples are scaled by what the loss sets."""
+
+    scale = 1.0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = make_data()[number]
+        return x * ByDifficulty.scale, y
+
+
+def sets_difficulty(output: Tensor, target: Tensor) -> Tensor:
+    loss = functional.cross_entropy(output, target)
+    ByDifficulty.scale = min(2.0, 1.0 + float(loss.detach()))
+    return loss
+
+
+def test_data_that_read_what_the_loss_leaves_are_read_in_parts_of_a_batch() -> None:
+    """A microbatch was scaled by the loss of the one before it."""
+    found = refused(make_job(dataset=ByDifficulty, loss=sets_difficulty))
+    assert set(found) >= REPLICAS | MICROBATCHES
+    assert "can read ByDifficulty.scale of Job.dataset" in found["accumulation"]
+    assert objection(look(make_job(dataset=ByDifficulty)), Strategy(microbatches=2)) is None
