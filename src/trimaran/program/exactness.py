@@ -433,8 +433,8 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield (
             f"the optimizer, the schedule, the sampler or the data can read {seen.updates_by}, which the forward, the "
             "loss or the backward leaves of the samples that it saw last, and here that is a part of the batch, whose "
-            "ranks exchange gradients alone: let them go by gradients, by their own state, or by metrics in a callback, "
-            "or use one device without microbatches"
+            "ranks exchange gradients alone: let them go by gradients, by their own state, or by metrics in a "
+            "callback, or use one device without microbatches"
         )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (
