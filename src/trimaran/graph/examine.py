@@ -75,6 +75,7 @@ from trimaran.graph.examine_modes import (
     LossCall,
     Losses,
     Promoting,
+    Watched,
     WithoutBatchEffects,
     has_storage,
     span_of,
@@ -759,6 +760,7 @@ class _Examination:
         options = {f"[{key!r}]" for key in ("lr", "weight_decay", "momentum", "betas", "eps")} & written
         sets = (one.path for one in held.settable(lambda path, name: name in written and path not in by_part))
         place = next(sets, f"{min(options)} of the optimizer" if options else "")
+        place = place or ("the end of the training" if "stop" in read else "")
         return tuple(left), f"sets {place} and reads {by_part[0]}" if place else ""
 
     def _difference_with(
@@ -1321,7 +1323,30 @@ class _Examination:
         kept = [path for path in kept if _holder(path) not in logs]
         other = {path for path in other if _holder(path) not in logs}
         holders -= logs
+        if other and self._is_never_read(split, {*kept, *other}, first, drawn):
+            return
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _is_never_read(self, split: _Split, paths: set[str], first: _Pass, drawn: Draws) -> bool:
+        """Whether what is kept is computed from what was kept, and nothing else goes by it, as that of a meter."""
+        held, read = HeldState(_holders(self._job, self._work), undoable=False), list[str]()
+        kept = list(held.settable(lambda path, name: path in paths, (bool, int, float, Tensor)))
+        # In another phase, which a callback begins, it may be read: nothing may go by what callbacks set, either.
+        phases = [one for one in self._settable() if one.path not in paths]
+        numbers = all(isinstance(one.value, bool | int | float) and " buffer " not in one.path for one in phases)
+        if not numbers or paths != {one.path for one in kept}:
+            return False
+        samples = sum(split.sizes)
+        try:
+            for one in (*kept, *phases):
+                one.put(Watched(one.value, read))
+            found = self._pass(copied_batch(split.whole), drawn, (0, samples, samples))
+        except Exception:  # noqa: BLE001 it was used as no meter is
+            return False
+        finally:
+            self._put_back()
+        again = replace(split, run=first, parts=[split.whole], sizes=[samples], apart=[found], in_turn=[found])
+        return not read and self._difference(again, [found], "mean", None) <= self.tolerance
 
     def _is_log(self, holder: str) -> bool:
         """Whether what holds values is a list that is appended to, and never read."""

@@ -1516,3 +1516,43 @@ def test_data_that_read_what_the_loss_leaves_are_read_in_parts_of_a_batch() -> N
     assert set(found) >= REPLICAS | MICROBATCHES
     assert "can read ByDifficulty.scale of Job.dataset" in found["accumulation"]
     assert objection(look(make_job(dataset=ByDifficulty)), Strategy(microbatches=2)) is None
+
+
+class Meter:
+    """As scripts for ImageNet have it."""
+
+    def __init__(self) -> None:
+        self.total, self.count, self.mean = 0.0, 0, 0.0
+
+    def update(self, value: float, count: int) -> None:
+        self.total += value * count
+        self.count += count
+        self.mean = self.total / self.count
+
+
+def metered(use: Callable[[Meter, Tensor], Tensor]) -> Job:
+    meter, shown = Meter(), list[str]()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        found = use(meter, functional.cross_entropy(output, target))
+        meter.update(float(found.detach()), len(target))
+        return found
+
+    return make_job(loss=loss, on_step=lambda *_: shown.append(f"{meter.mean:.3f}"))
+
+
+@pytest.mark.parametrize(
+    ("use", "is_meter"),
+    [
+        (lambda meter, loss: loss, True),
+        (lambda meter, loss: loss * (1.0 + meter.mean), False),
+        (lambda meter, loss: loss.detach() * loss if meter.count > 1000 else loss, False),
+    ],
+)
+def test_a_meter_of_the_loss_is_no_state_of_the_training(
+    use: Callable[[Meter, Tensor], Tensor], is_meter: bool
+) -> None:
+    """It was taken for what a step takes over from the one before it, and parts of a batch were refused."""
+    found = refused(metered(use))
+    assert (not REPLICAS & set(found)) == is_meter
+    assert set(found) >= GRAPHS
