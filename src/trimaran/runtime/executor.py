@@ -328,7 +328,7 @@ class Executor:
             The batch; the share, where its microbatches do not fit together.
         """
         start = self._recorder.stamp()
-        batch = share.joined() if self._by_part else share.whole()
+        batch = share.joined(counts=self._sliceable) if self._by_part else share.whole()
         self._recorder.add(f"{Kind.LOAD}0", HOST, start, self._recorder.stamp())
         return batch
 

@@ -53,9 +53,20 @@ def without_zeros(samples: list[Any]) -> dict[str, Any]:
     return stack([one for one in samples if float(one[0][0]) > -1.0])
 
 
+def time_first(samples: list[Any]) -> dict[str, Any]:
+    batch = stack(samples)
+    return {**batch, "x": batch["x"].mT + torch.rand(())}
+
+
 class OfKey(nn.Linear):
+    turns = False
+
     def forward(self, batch: Any) -> torch.Tensor:
-        return super().forward(batch["x"])
+        return super().forward(batch["x"].mT if self.turns else batch["x"])
+
+
+class Turned(OfKey):
+    turns = True
 
 
 def mean_loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
@@ -63,11 +74,16 @@ def mean_loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
     return total / batch.get("count", len(batch["y"]))
 
 
-@pytest.mark.parametrize("collate", [noisy, named, counted, without_zeros])
+@pytest.mark.parametrize("collate", [noisy, named, counted, without_zeros, time_first])
 def test_batches_train_as_shares_do(collate: Any) -> None:
     """Drawn for the whole share, divided by its count, or refused in the middle."""
     job = dataclasses.replace(
-        JOB, model=lambda: OfKey(4, 3), loss=mean_loss, dataset=lambda: POINTS, collate=collate, precision="fp64"
+        JOB,
+        model=lambda: (Turned if collate is time_first else OfKey)(4, 3),
+        loss=mean_loss,
+        dataset=lambda: POINTS,
+        collate=collate,
+        precision="fp64",
     )
     captured, strategy = capture_and_look(job), builders.strategy(microbatches=2)
     program = lower(captured.graph, strategy, batch=8)

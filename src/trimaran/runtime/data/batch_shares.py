@@ -220,10 +220,13 @@ class Share:
         self._is_whole, self._loadings[0] = True, taken.loading
         return taken.batch
 
-    def joined(self) -> Any:
+    def joined(self, *, counts: bool = True) -> Any:
         """All samples of the share as one batch whose slices are its microbatches; the share, where there is none.
 
         There is none of lists, strings or graphs, nor where a value that is no tensor differs between microbatches.
+
+        Args:
+            counts: False: the first dims of the job's batches do not count samples, even if they are as long by chance
 
         Raises:
             InputError: a microbatch of it was taken before
@@ -231,6 +234,8 @@ class Share:
         used = [size for size in self.sizes if size]
         if self._take is None or len(used) == 1:
             return self.whole()
+        if not counts:
+            return self
         parts = [self.microbatch(number) for number in range(len(used))]
         batch = join_batches(parts, used)
         if batch is None:
