@@ -1491,6 +1491,14 @@ def test_parts_of_a_batch_are_refused_where_a_look_fails() -> None:
     assert objection(replace(failed, accepted=True), Strategy(dp=2)) is None
 
 
+def test_a_permutation_of_a_batch_that_parts_cannot_have_refuses_nothing() -> None:
+    def mixed(output: Tensor, target: Tensor) -> Tensor:
+        other = target[torch.randperm(len(target))]
+        return 0.7 * functional.cross_entropy(output, target) + 0.3 * functional.cross_entropy(output, other)
+
+    assert objection(look(make_job(loss=mixed)), Strategy(dp=2, microbatches=2)) is None
+
+
 class ByDifficulty(Dataset[Any]):
     """Samples are scaled by what the loss sets."""
 
