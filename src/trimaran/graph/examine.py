@@ -86,6 +86,7 @@ from trimaran.graph.held_state import (
     AVERAGES,
     CHANGES_LISTS,
     ENTROPY,
+    SEEDS_GENERATORS,
     HeldState,
     HostGenerator,
     Names,
@@ -214,6 +215,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
               for name in _callbacks_that(job, asks_for_state)),
         ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
+        reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=tuple((f"Job.{name}", held[0]) for name in _READERS
                       if (held := parts_in_loss(getattr(job, name), model))),
@@ -603,6 +605,8 @@ class _Examination:
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         if self._is_moved(splits[0]):
             found = replace(found, moved="the forward or the loss")
+        if found.reseeded and not self._draws_in_training(splits[0].whole):
+            found = replace(found, reseeded=())
         self._find_carried(splits)
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
@@ -669,6 +673,19 @@ class _Examination:
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
+
+    def _draws_in_training(self, batch: Any) -> bool:
+        """Whether a step draws from the global generators, dropout included."""
+        before = host_states()
+        try:
+            with torch.no_grad(), self._promoting():
+                given = copied_batch(batch)
+                loss_value(self._job, call_model(self._job, self._work, given), given)
+        except Exception:  # noqa: BLE001 - as where gradients are computed inside
+            return True
+        finally:
+            self._put_back()
+        return bool(find_moved(before))
 
     def _later(
         self,

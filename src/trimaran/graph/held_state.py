@@ -358,6 +358,7 @@ ENTROPY = frozenset(
 )
 """By which code may draw what no seed repeats."""
 CHANGES_LISTS = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
+SEEDS_GENERATORS = frozenset(("manual_seed", "seed_everything", "set_seed"))
 HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 

@@ -264,6 +264,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "Job.optimizer gave its place at the start: make all groups in Job.optimizer, and change their options in "
             'the callback, or use one device, or replicas with sync="all-reduce"'
         )
+    if seen.reseeded and strategy.dp > 1:
+        yield (
+            f"{seen.reseeded[0]} seeds what the forward or the loss draws from, and every replica would draw the same "
+            "for other samples from then on: leave seeds to Job.seed, or draw in the callback from a generator of its "
+            "own, or use one device"
+        )
     if seen.taking_whole and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
         callback, how = seen.taking_whole[0]
         yield (

@@ -1564,3 +1564,14 @@ def test_a_meter_of_the_loss_is_no_state_of_the_training(
     found = refused(metered(use))
     assert (not REPLICAS & set(found)) == is_meter
     assert set(found) >= GRAPHS
+
+
+def test_a_callback_that_seeds_what_replicas_draw_is_seen() -> None:
+    def dropping() -> Any:
+        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def seed(session: Any, number: int, metrics: dict[str, float]) -> None:
+        torch.manual_seed(number)
+
+    assert set(refused(make_job(model=dropping, on_epoch=seed))) >= REPLICAS
+    assert not REPLICAS & set(refused(make_job(on_epoch=seed)))
