@@ -180,6 +180,8 @@ class Behaviour:
         thawed: callbacks of the job whose code changes requires_grad
         taking_whole: those whose code takes the whole model, each with how
         regrouped: those whose code adds groups of parameters to the optimizer
+        hooking: those whose code registers hooks on modules
+        hooking_gradients: those whose code registers hooks on gradients
         reseeded: those whose code seeds generators, where the forward or the loss draws from them
         set_by_callbacks: what of the model they may set, numbers and forwards, and a graph has as it was at capture
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
@@ -256,6 +258,8 @@ class Behaviour:
     thawed: tuple[str, ...] = ()
     taking_whole: tuple[tuple[str, str], ...] = ()
     regrouped: tuple[str, ...] = ()
+    hooking: tuple[str, ...] = ()
+    hooking_gradients: tuple[str, ...] = ()
     reseeded: tuple[str, ...] = ()
     set_by_callbacks: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()

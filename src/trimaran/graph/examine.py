@@ -86,6 +86,8 @@ from trimaran.graph.held_state import (
     AVERAGES,
     CHANGES_LISTS,
     ENTROPY,
+    HOOKS_GRADIENTS,
+    HOOKS_MODULES,
     SEEDS_GENERATORS,
     HeldState,
     HostGenerator,
@@ -215,6 +217,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
               for name in _callbacks_that(job, asks_for_state)),
         ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
+        hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
+        hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=tuple((f"Job.{name}", held[0]) for name in _READERS
@@ -375,7 +379,8 @@ def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
     """What of the model callbacks may set that its graph would not follow; no tensors."""
     written = _names_in_callbacks(job, model).written
     found = Constants(model, leaf_paths(model)).settable(written) if written else ()
-    return (*(("the forward of a module",) if "forward" in written else ()), *found)
+    modules = (f"session.model.{path}" for path, _ in model.named_modules() if path.rpartition(".")[2] in written)
+    return (*(("the forward of a module",) if "forward" in written else ()), *found, *modules)
 
 
 _READERS = ("lr_schedule", "metric", "sampler", "collate")

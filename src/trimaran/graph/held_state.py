@@ -359,6 +359,10 @@ ENTROPY = frozenset(
 """By which code may draw what no seed repeats."""
 CHANGES_LISTS = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
 SEEDS_GENERATORS = frozenset(("manual_seed", "seed_everything", "set_seed"))
+HOOKS_GRADIENTS = frozenset(("register_hook", "register_post_accumulate_grad_hook"))
+HOOKS_MODULES = frozenset(
+    ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_parametrization")
+)
 HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 

@@ -408,6 +408,12 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the hook on the gradient of {seen.gradient_hooks[0]} would not see it, as a rank has a part of the "
             "parameter: use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step"
         )
+    if (seen.hooking and partitioned) or (seen.hooking_gradients and parts_of_tensors):
+        yield (
+            f"{(*seen.hooking, *seen.hooking_gradients)[0]} registers hooks, and here a rank runs the graph of its "
+            "part of the network, or has parts of the parameters: register them in Job.model, where it is seen what "
+            "they do, or use one device, or replicas with zero=0 or 1"
+        )
     if seen.uneven_hooks and (splits or (partitioned and seen.tied)):
         yield (
             f"the hook on the gradient of {seen.uneven_hooks[0]} would see gradients of parts of the batch, and what "

@@ -1575,3 +1575,32 @@ def test_a_callback_that_seeds_what_replicas_draw_is_seen() -> None:
 
     assert set(refused(make_job(model=dropping, on_epoch=seed))) >= REPLICAS
     assert not REPLICAS & set(refused(make_job(on_epoch=seed)))
+
+
+def test_hooks_and_modules_that_callbacks_put_into_a_model_are_refused_in_parts() -> None:
+    """Graphs ran without them, and shards had other gradients."""
+
+    def hook(session: Any, number: int, metrics: dict[str, float]) -> None:
+        session.model.register_forward_hook(lambda module, inputs, output: output / 2)
+
+    def hook_gradient(session: Any, number: int, metrics: dict[str, float]) -> None:
+        session.model.net[0].weight.register_hook(lambda gradient: gradient / 2)
+
+    def swap(session: Any, number: int, metrics: dict[str, float]) -> None:
+        session.model.net = nn.Identity()
+
+    def model() -> Any:
+        return Stepping()
+
+    assert set(refused(make_job(model=model, on_step=hook))) == GRAPHS
+    assert set(refused(make_job(model=model, on_step=hook_gradient))) == PARTS
+    assert set(refused(make_job(model=model, on_step=swap))) == GRAPHS
+
+
+class Stepping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = layers()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.net(x)

@@ -151,7 +151,7 @@ class Session:
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
-            self._constants = Constants(self.executor.model, called)
+            self._constants = Constants(self.executor.model, called, hooked=strategy.tp == 1 and not strategy.shards)
         self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(planned_memory(strategy, local_ranks=world.local_size))
