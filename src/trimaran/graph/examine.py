@@ -95,6 +95,7 @@ from trimaran.graph.held_state import (
     Settable,
     Values,
     asks_for_state,
+    attributes_set,
     changed,
     changes_requires_grad,
     generator_state,
@@ -379,7 +380,8 @@ def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
     """What of the model callbacks may set that its graph would not follow; no tensors."""
     written = _names_in_callbacks(job, model).written
     found = Constants(model, leaf_paths(model)).settable(written) if written else ()
-    modules = (f"session.model.{path}" for path, _ in model.named_modules() if path.rpartition(".")[2] in written)
+    assigned = attributes_set(job.on_step) | attributes_set(job.on_epoch)
+    modules = (f"session.model.{path}" for path, _ in model.named_modules() if path.rpartition(".")[2] in assigned)
     return (*(("the forward of a module",) if "forward" in written else ()), *found, *modules)
 
 

@@ -297,6 +297,20 @@ def refers_to(callback: Any, names: frozenset[str]) -> bool:
     return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
 
 
+def attributes_set(callback: Any) -> frozenset[str]:
+    """Names of attributes that the code of a callback, or of functions that it refers to, assigns.
+
+    Args:
+        callback: of a job; None: there is none
+
+    Example:
+        >>> attributes_set(lambda session, step, metrics: metrics)
+        frozenset()
+    """
+    codes = () if callback is None else _codes_of(callback)
+    return frozenset(one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
+
+
 def set_on_session(callback: Any) -> str:
     """What the code of a callback, or of functions that it refers to, puts in the place of what a session has.
 

@@ -1595,6 +1595,8 @@ def test_hooks_and_modules_that_callbacks_put_into_a_model_are_refused_in_parts(
     assert set(refused(make_job(model=model, on_step=hook))) == GRAPHS
     assert set(refused(make_job(model=model, on_step=hook_gradient))) == PARTS
     assert set(refused(make_job(model=model, on_step=swap))) == GRAPHS
+    logged: dict[str, float] = {}
+    assert not refused(make_job(model=model, on_step=lambda session, number, metrics: logged.update(net=1.0)))
 
 
 class Stepping(nn.Module):
