@@ -283,14 +283,30 @@ def read_in_loop(world: World) -> list[str]:
         except TrimaranError as error:
             told.append(error.code)
     model = session.model
+    model.register_forward_hook(lambda *_: None)
+    told.append(refusal_of_step(session))
     session.close()
     model.state_dict()
+    with open_session(world, make_job(), ZERO3) as session:
+        next(session.model.parameters()).register_hook(lambda gradient: gradient / 2)
+        told.append(refusal_of_step(session))
     return told
+
+
+def refusal_of_step(session: Session) -> str:
+    try:
+        session.step(next(session.batches()))
+    except TrimaranError as error:
+        return error.code
+    return ""
 
 
 @pytest.mark.timeout(120)
 def test_a_loop_of_ones_own_gets_no_part_of_a_model_for_the_whole(tmp_path: Path) -> None:
-    refused = ["model.called-in-parts", "model.copied-in-parts", "model.state-in-parts"]
+    refused = [
+        "model.called-in-parts", "model.copied-in-parts", "model.state-in-parts",
+        "session.attribute-changed", "session.hook-on-share",
+    ]  # fmt: skip
     assert launch(read_in_loop, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 

@@ -328,3 +328,68 @@ class Halved(nn.Module):
 @beside("a layer in bf16", by_microbatch=True, tolerance=0.03)
 def layer_in_16_bits() -> Job:
     return job(Halved, precision="fp32")
+
+
+class Ghost(nn.Module):
+    """Normalizes groups of four samples, of which there are as many as Python counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.norm(part) for part in x.chunk(max(1, len(x) // 4))]) if self.training else self.norm(x)
+
+
+@beside("a ghost batch norm", by_microbatch=True)
+def ghost_norm() -> Job:
+    return job(lambda: mlp(Ghost(), nn.Tanh()), drop_last=True)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mlp()
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) / self.scale  # type: ignore[no-any-return]
+
+
+@beside("a callback puts another tensor in the place of a buffer")
+def buffer_replaced() -> Job:
+    def step(session: Any, step: int, found: dict[str, float]) -> None:
+        session.model.scale = 0.9 * session.model.scale
+
+    return job(Scaled, on_step=step)
+
+
+class ByLevel(TensorDataset):
+    level = 1.0
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = super().__getitem__(number)
+        return x * ByLevel.level, y
+
+
+@beside("samples are scaled by what the loss sets")
+def data_by_loss() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        found = functional.cross_entropy(output, target)
+        ByLevel.level = min(2.0, 1.0 + float(found.detach()))
+        return found
+
+    return job(mlp, loss, dataset=lambda: ByLevel(*points().tensors))
+
+
+@beside("a meter in the closure of the loss, which a callback prints")
+def meter_in_closure() -> Job:
+    sums, shown = {"loss": 0.0, "count": 0}, list[str]()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        found = functional.cross_entropy(output, target)
+        sums["loss"] += float(found.detach()) * len(target)
+        sums["count"] += len(target)
+        return found
+
+    return job(mlp, loss, on_step=lambda *_: shown.append(f"{sums['loss']:.3f}"))

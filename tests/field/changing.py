@@ -210,8 +210,8 @@ class Wrapper(torch.optim.Optimizer):
         self.wrapped, self.count = wrapped, 0
         self.param_groups, self.state, self.defaults = wrapped.param_groups, wrapped.state, wrapped.defaults
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.wrapped.zero_grad(set_to_none)
+    def zero_grad(self) -> None:  # type: ignore[override] # as wrappers of old have it
+        self.wrapped.zero_grad()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]

@@ -169,6 +169,14 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "layer_in_16_bits": ("zero3m2", "equal"),
     # At first it moves nowhere.
     "moving_teacher": ("m2", "refused"),
+    # A graph had as many groups as the few samples of the capture.
+    "ghost_norm": ("tp2", "refused"),
+    # A graph had the buffer that was there at first.
+    "buffer_replaced": ("pp2", "equal"),
+    # A microbatch was read after the loss of the one before it.
+    "data_by_loss": ("m2", "refused"),
+    # It was refused, as if something went by it.
+    "meter_in_closure": ("dp3", "equal"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

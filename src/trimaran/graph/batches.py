@@ -16,7 +16,7 @@ fewer samples.
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -235,6 +235,32 @@ class WholeBatches:
 def slice_batch(batch: Any, start: int, stop: int) -> Any:
     """The samples `start` to `stop - 1` of a batch, as a batch."""
     return map_tensors(batch, lambda tensor: tensor[start:stop])
+
+
+def join_batches(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """The batch that has some batches as its slices; None: there is none.
+
+    Args:
+        parts: batches
+        sizes: samples of each
+
+    Example:
+        >>> parts = [{"x": torch.zeros(2), "count": 7}, {"x": torch.ones(1), "count": 7}]
+        >>> join_batches(parts, [2, 1])
+        {'x': tensor([0., 0., 1.]), 'count': 7}
+        >>> join_batches([parts[0], {**parts[1], "count": 8}], [2, 1]) is None
+        True
+    """
+    others: list[list[Any]] = [[] for _ in parts]
+    named = [name_tensors(part, plain) for part, plain in zip(parts, others, strict=True)]
+    shapes = [{name: (one.shape[1:], one.dtype) for name, one in tensors.items()} for tensors in named]
+    if (
+        not all(map(is_sliceable, parts, sizes))
+        or any(one != shapes[0] for one in shapes)
+        or others != others[:1] * len(parts)
+    ):
+        return None
+    return rebuild_batch(parts[0], {name: torch.cat([tensors[name] for tensors in named]) for name in named[0]})
 
 
 def sample_dims(batch: Any, fewer: Any, samples: int) -> list[int] | None:

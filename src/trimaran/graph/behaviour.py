@@ -180,6 +180,9 @@ class Behaviour:
         thawed: callbacks of the job whose code changes requires_grad
         taking_whole: those whose code takes the whole model, each with how
         regrouped: those whose code adds groups of parameters to the optimizer
+        hooking: those whose code registers hooks on modules
+        hooking_gradients: those whose code registers hooks on gradients
+        reseeded: those whose code seeds generators, where the forward or the loss draws from them
         set_by_callbacks: what of the model they may set, numbers and forwards, and a graph has as it was at capture
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
@@ -199,8 +202,8 @@ class Behaviour:
         carried_by_model: those of them that the model has, or hooks on it
         results: what the forward leaves in Python for a loss or a callback that reads it, or with a gradient
         feeds_back: what callbacks set, and read of what the forward or the loss leaves by the samples that it sees
-        updates_by: what the optimizer, the schedule or the sampler can read of what a forward, the loss or a backward
-            leaves by them
+        updates_by: what the optimizer, the schedule, the sampler or the data can read of what a forward, the loss or a
+            backward leaves by them
         in_loss: parts of the model that the loss holds
         bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
         later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing
@@ -255,6 +258,9 @@ class Behaviour:
     thawed: tuple[str, ...] = ()
     taking_whole: tuple[tuple[str, str], ...] = ()
     regrouped: tuple[str, ...] = ()
+    hooking: tuple[str, ...] = ()
+    hooking_gradients: tuple[str, ...] = ()
+    reseeded: tuple[str, ...] = ()
     set_by_callbacks: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
@@ -292,6 +298,11 @@ class Behaviour:
     precision: str = "fp32"
     accepted: bool = False
     seconds: float = 0.0
+
+    @property
+    def leaves_out(self) -> bool:
+        """`Job.collate` may leave out samples."""
+        return bool(self.left_out) or (self.weight is not None and self.weight.measure == "samples")
 
     @property
     def splits(self) -> bool:
@@ -356,6 +367,9 @@ def kept_outside(behaviour: Behaviour | None) -> tuple[str, ...]:
     data = ("what the data set or Job.collate keeps of each read",) if behaviour.data_carries else ()
     return (*behaviour.carried, *generator, *data, *(name for name in behaviour.buffers if name.startswith(OF_LOSS)))
 
+
+TOO_LARGE = "the model is too large to run here"
+"""Why a job was not looked at, where that is no fault of it."""
 
 OF_LOSS = "loss."
 """How the names of buffers begin that are of the loss, not of the model."""

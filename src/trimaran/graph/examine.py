@@ -65,7 +65,7 @@ from trimaran.graph.batches import (
     slice_dims,
     split_batch,
 )
-from trimaran.graph.behaviour import OF_LOSS, Behaviour, Metric, Reduction, Weight
+from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
@@ -75,6 +75,7 @@ from trimaran.graph.examine_modes import (
     LossCall,
     Losses,
     Promoting,
+    Watched,
     WithoutBatchEffects,
     has_storage,
     span_of,
@@ -85,12 +86,16 @@ from trimaran.graph.held_state import (
     AVERAGES,
     CHANGES_LISTS,
     ENTROPY,
+    HOOKS_GRADIENTS,
+    HOOKS_MODULES,
+    SEEDS_GENERATORS,
     HeldState,
     HostGenerator,
     Names,
     Settable,
     Values,
     asks_for_state,
+    attributes_set,
     changed,
     changes_requires_grad,
     generator_state,
@@ -213,6 +218,9 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
               for name in _callbacks_that(job, asks_for_state)),
         ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
+        hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
+        hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
+        reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=tuple((f"Job.{name}", held[0]) for name in _READERS
                       if (held := parts_in_loss(getattr(job, name), model))),
@@ -221,7 +229,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         if follows_ranks(job, model, found.optimizer):
             found = replace(found, follows_ranks="Job.optimizer or Job.lr_schedule")
     if too_large:
-        return replace(found, not_looked="the model is too large to run here")
+        return replace(found, not_looked=TOO_LARGE)
     samples = Samples(job, device_of(model), most=SCANNED, keep=True)
     found = replace(
         _from_batches(found, samples),
@@ -372,7 +380,9 @@ def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
     """What of the model callbacks may set that its graph would not follow; no tensors."""
     written = _names_in_callbacks(job, model).written
     found = Constants(model, leaf_paths(model)).settable(written) if written else ()
-    return (*(("the forward of a module",) if "forward" in written else ()), *found)
+    assigned = attributes_set(job.on_step) | attributes_set(job.on_epoch)
+    modules = (f"session.model.{path}" for path, _ in model.named_modules() if path.rpartition(".")[2] in assigned)
+    return (*(("the forward of a module",) if "forward" in written else ()), *found, *modules)
 
 
 _READERS = ("lr_schedule", "metric", "sampler", "collate")
@@ -602,6 +612,8 @@ class _Examination:
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         if self._is_moved(splits[0]):
             found = replace(found, moved="the forward or the loss")
+        if found.reseeded and not self._draws_in_training(splits[0].whole):
+            found = replace(found, reseeded=())
         self._find_carried(splits)
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
@@ -668,6 +680,19 @@ class _Examination:
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
+
+    def _draws_in_training(self, batch: Any) -> bool:
+        """Whether a step draws from the global generators, dropout included."""
+        before = host_states()
+        try:
+            with torch.no_grad(), self._promoting():
+                given = copied_batch(batch)
+                loss_value(self._job, call_model(self._job, self._work, given), given)
+        except Exception:  # noqa: BLE001 - as where gradients are computed inside
+            return True
+        finally:
+            self._put_back()
+        return bool(find_moved(before))
 
     def _later(
         self,
@@ -759,6 +784,7 @@ class _Examination:
         options = {f"[{key!r}]" for key in ("lr", "weight_decay", "momentum", "betas", "eps")} & written
         sets = (one.path for one in held.settable(lambda path, name: name in written and path not in by_part))
         place = next(sets, f"{min(options)} of the optimizer" if options else "")
+        place = place or ("the end of the training" if "stop" in read else "")
         return tuple(left), f"sets {place} and reads {by_part[0]}" if place else ""
 
     def _difference_with(
@@ -886,7 +912,10 @@ class _Examination:
         return values[0] != values[1] and not any(map(math.isnan, values))
 
     def _left_for_update(self, splits: Sequence[_Split]) -> str:
-        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty."""
+        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty.
+
+        Or what the data set or `Job.collate` can read of what it leaves at all: others are read while it is under way.
+        """
         if not self._marked and not self._differs(splits[0].held, splits[0].run.held):
             return ""
         job, model, size = self._job, self._model, sum(splits[0].sizes)
@@ -895,12 +924,16 @@ class _Examination:
             parts = {**parts_of_update(job, model), "Job.sampler": job.sampler}
             of_parameters = {name: vars(one) for name, one in model.named_parameters() if name in self._marked}
             held = HeldState({**parts, **of_parameters})
+            data = HeldState({"Job.dataset": self._samples.dataset, "Job.collate": job.collate}, undoable=False)
             for first in (0, self._samples.count - size):
                 seed_generators(job.seed)
                 batch = self._samples.batch(range(first, first + size))
+                read = data.versions()
                 with precision_context(job, device_of(model)):
                     value = loss_value(job, call_model(job, model, batch), batch)
                 (value[0] if isinstance(value, tuple) else value).backward()
+                if left := changed(read, data.versions()):
+                    return left[0]
                 seen.append(held.values())
                 held.put_back()
         except Exception:  # noqa: BLE001 the user's, in the precision of the job; the training tells
@@ -1314,7 +1347,30 @@ class _Examination:
         kept = [path for path in kept if _holder(path) not in logs]
         other = {path for path in other if _holder(path) not in logs}
         holders -= logs
+        if other and self._is_never_read(split, {*kept, *other}, first, drawn):
+            return
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _is_never_read(self, split: _Split, paths: set[str], first: _Pass, drawn: Draws) -> bool:
+        """Whether what is kept is computed from what was kept, and nothing else goes by it, as that of a meter."""
+        held, read = HeldState(_holders(self._job, self._work), undoable=False), list[str]()
+        kept = list(held.settable(lambda path, name: path in paths, (bool, int, float, Tensor)))
+        # In another phase, which a callback begins, it may be read: nothing may go by what callbacks set, either.
+        phases = [one for one in self._settable() if one.path not in paths]
+        numbers = all(isinstance(one.value, bool | int | float) and " buffer " not in one.path for one in phases)
+        if not numbers or paths != {one.path for one in kept}:
+            return False
+        samples = sum(split.sizes)
+        try:
+            for one in (*kept, *phases):
+                one.put(Watched(one.value, read))
+            found = self._pass(copied_batch(split.whole), drawn, (0, samples, samples))
+        except Exception:  # noqa: BLE001 it was used as no meter is
+            return False
+        finally:
+            self._put_back()
+        again = replace(split, run=first, parts=[split.whole], sizes=[samples], apart=[found], in_turn=[found])
+        return not read and self._difference(again, [found], "mean", None) <= self.tolerance
 
     def _is_log(self, holder: str) -> bool:
         """Whether what holds values is a list that is appended to, and never read."""
@@ -1564,6 +1620,8 @@ class _Examination:
     def _planted(self, split: _Split, weight: Weight) -> Any:
         """The batch with values by which this weight is told apart from others; None: there are none to plant."""
         tensors = name_tensors(split.whole)
+        if not tensors[weight.tensor].dim():
+            return None
         tensor = tensors[weight.tensor].clone(memory_format=torch.contiguous_format)
         first = tensor[0].reshape(-1) if tensor.dim() > 1 else tensor[:1]
         half = first[len(first) // 2 :]

@@ -2,11 +2,13 @@
 
 `Coupled` gives a part of a batch the random numbers that were drawn for its samples in the whole. `Promoting` computes
 in fp64. `WithoutBatchEffects` leaves out dropout and the statistics of a batch. `Losses` keeps the losses that are
-called.
+called. `Watched`, no mode, stands for what a job keeps from step to step.
 """
 
 import functools
+import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -303,3 +305,79 @@ class Losses(TorchFunctionMode):
             table = tuple(weight.tolist()) if isinstance(weight, Tensor) and weight.numel() <= MOST_CLASSES else ()
             self.calls.append(LossCall(ignored=given.get("ignore_index", -100), table=table))
         return func(*args, **kwargs)
+
+
+class Watched:
+    """Stands for a number or a tensor that is kept from step to step, and notes whether it decides anything.
+
+    What is computed of it is watched, too; so sums and means of losses, as meters have them, are not read. A
+    comparison, a tensor or a function of a library that takes it reads it.
+
+    Args:
+        value: in the place of which it is
+        read: where it notes a word for each reading
+
+    Example:
+        >>> read = []
+        >>> total = Watched(3.0, read)
+        >>> f"{(total + 1) / 2:.1f}", read
+        ('2.0', [])
+        >>> total > 1, read
+        (True, ['__gt__'])
+    """
+
+    def __init__(self, value: Any, read: list[str]) -> None:
+        self.__dict__.update(_value=value, _read=read)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("item", "detach", "clone", "cpu"):
+            return lambda: self
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._read.append(name)
+        return getattr(self._value, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._read.append(name)
+
+    def __str__(self) -> str:
+        return str(self._value)
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+    def __format__(self, text: str) -> str:
+        return format(self._value, text)
+
+
+def _computes(name: str) -> Callable[..., Watched]:
+    def compute(self: Watched, *others: Any) -> Watched:
+        plain = [one._value if isinstance(one, Watched) else one for one in others]
+        return Watched(getattr(operator, name)(self._value, *plain), self._read)
+
+    return compute
+
+
+def _computes_from_right(name: str) -> Callable[[Watched, Any], Watched]:
+    return lambda self, other: Watched(getattr(operator, name)(other, self._value), self._read)
+
+
+def _reads(name: str) -> Callable[..., Any]:
+    def read(self: Watched, *others: Any) -> Any:
+        self._read.append(name)
+        plain = [one._value if isinstance(one, Watched) else one for one in others]
+        return getattr(self._value, name)(*plain)
+
+    return read
+
+
+for _name in ("add", "sub", "mul", "truediv", "neg", "pos"):
+    setattr(Watched, f"__{_name}__", _computes(_name))
+for _name in ("add", "sub", "mul", "truediv"):
+    setattr(Watched, f"__r{_name}__", _computes_from_right(_name))
+for _name in (
+    "__bool__", "__float__", "__int__", "__index__", "__complex__", "__len__", "__iter__", "__getitem__", "__hash__",
+    "__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__", "__mod__", "__floordiv__", "__pow__", "__abs__",
+    "__round__", "__rmod__", "__rfloordiv__", "__rpow__", "__array__",
+):  # fmt: skip
+    setattr(Watched, _name, _reads(_name))

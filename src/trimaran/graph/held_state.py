@@ -297,6 +297,20 @@ def refers_to(callback: Any, names: frozenset[str]) -> bool:
     return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
 
 
+def attributes_set(callback: Any) -> frozenset[str]:
+    """Names of attributes that the code of a callback, or of functions that it refers to, assigns.
+
+    Args:
+        callback: of a job; None: there is none
+
+    Example:
+        >>> attributes_set(lambda session, step, metrics: metrics)
+        frozenset()
+    """
+    codes = () if callback is None else _codes_of(callback)
+    return frozenset(one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
+
+
 def set_on_session(callback: Any) -> str:
     """What the code of a callback, or of functions that it refers to, puts in the place of what a session has.
 
@@ -323,20 +337,32 @@ def set_on_session(callback: Any) -> str:
 
 
 def asks_for_state(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions that it refers to, has `model.state_dict` or `load_state_dict`.
+    """Whether the code of a callback, or of functions that it refers to, calls `state_dict` of a model or a part of it.
+
+    So does `load_state_dict`.
 
     Args:
         callback: of a job
 
     Example:
-        >>> asks_for_state(lambda session, step, metrics: session.model.state_dict())
+        >>> asks_for_state(lambda session, step, metrics: session.model[0].state_dict())
         True
         >>> asks_for_state(lambda session, step, metrics: session.optimizer.state_dict())
         False
     """
-    loaded = ([one.argval for one in dis.get_instructions(code)] for code in _codes_of(callback))
-    state = ("state_dict", "load_state_dict")
-    return any(one == "model" and then in state for names in loaded for one, then in itertools.pairwise(names))
+    return any(_calls_state_of_model(code) for code in _codes_of(callback))
+
+
+def _calls_state_of_model(code: types.CodeType) -> bool:
+    inside = False
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            if inside and one.argval in ("state_dict", "load_state_dict"):
+                return True
+            inside = inside or one.argval == "model"
+        elif one.opname not in ("BINARY_SUBSCR", "EXTENDED_ARG", "LOAD_CONST"):
+            inside = one.opname.startswith("LOAD_") and one.argval == "model"
+    return False
 
 
 ADDS_GROUPS = frozenset(("add_param_group",))
@@ -346,6 +372,11 @@ ENTROPY = frozenset(
 )
 """By which code may draw what no seed repeats."""
 CHANGES_LISTS = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
+SEEDS_GENERATORS = frozenset(("manual_seed", "seed_everything", "set_seed"))
+HOOKS_GRADIENTS = frozenset(("register_hook", "register_post_accumulate_grad_hook"))
+HOOKS_MODULES = frozenset(
+    ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_parametrization")
+)
 HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 

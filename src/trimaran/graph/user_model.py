@@ -27,6 +27,7 @@ import itertools
 import logging
 import os
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -69,6 +70,9 @@ from trimaran.graph.randomness import (
 
 MOST_PUT_BACK = 50_000_000
 """Elements of the parameters of which copies are kept, where a `train()` of the user's may write to them."""
+
+HOOKED = threading.Lock()
+"""Held while each step of this process is one of a loop within `virtual_memory`: no look can be taken at a job."""
 
 AUTOCAST: Mapping[Precision, torch.dtype] = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 """To what the forward of a job is cast, by its precision; others run as they are."""

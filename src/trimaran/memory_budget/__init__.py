@@ -21,14 +21,13 @@ from typing import Self, get_args
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.system import needs_linux
+from trimaran.graph.user_model import HOOKED
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.pricing.copy_codecs import parse_codec
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
-
-_entered = threading.Lock()
 
 SMALLEST = "256KiB"
 """Smaller storages are kept, unless a user says otherwise."""
@@ -124,21 +123,6 @@ def virtual_memory(
     return VirtualMemory(options)
 
 
-def check_outside() -> None:
-    """Refuse to look at a job within `virtual_memory`, whose hooks would be on what is run for a look.
-
-    Raises:
-        InputError: a context is entered, by the user or by a session under a memory plan
-    """
-    if _entered.locked():
-        raise InputError(
-            "trimaran.init was called within virtual_memory, or while a session has a memory plan: a job is "
-            "looked at before it is trained, and its steps would be taken for steps of the loop. Call it before `with "
-            "virtual_memory(...)`, which goes around the loop, and close a session with a memory plan first",
-            code="virtual-memory.around-init",
-        )
-
-
 class VirtualMemory:
     """The context that `virtual_memory` gives."""
 
@@ -166,7 +150,7 @@ class VirtualMemory:
                 "this context was entered before: make a new one with virtual_memory(...)",
                 code="virtual-memory.entered-before",
             )
-        if not _entered.acquire(blocking=False):
+        if not HOOKED.acquire(blocking=False):
             raise InputError(
                 "virtual_memory is entered already in this process: one context spans all that trains, so leave the "
                 "outer one first",
@@ -177,7 +161,7 @@ class VirtualMemory:
             self._machine = Virtualizer(self._options)
             self._machine.open()
         except BaseException:
-            _entered.release()
+            HOOKED.release()
             raise
         return self
 
@@ -198,7 +182,7 @@ class VirtualMemory:
             if self._machine is not None:
                 self._machine.close()
         finally:
-            _entered.release()
+            HOOKED.release()
 
 
 def _refuses_hooks(trace: TracebackType | None) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_some
-from trimaran.graph.behaviour import OF_LOSS, Behaviour, OptimizerTraits
+from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, OptimizerTraits
 from trimaran.program.strategy import Part, Shard, Strategy
 
 
@@ -264,6 +264,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "Job.optimizer gave its place at the start: make all groups in Job.optimizer, and change their options in "
             'the callback, or use one device, or replicas with sync="all-reduce"'
         )
+    if seen.reseeded and strategy.dp > 1:
+        yield (
+            f"{seen.reseeded[0]} seeds what the forward or the loss draws from, and every replica would draw the same "
+            "for other samples from then on: leave seeds to Job.seed, or draw in the callback from a generator of its "
+            "own, or use one device"
+        )
     if seen.taking_whole and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
         callback, how = seen.taking_whole[0]
         yield (
@@ -279,6 +285,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     yield from _python_objections(seen, strategy)
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
+    # Parts alone may fail by draws of the whole, such as a permutation; those that fail in training are known.
+    if seen.not_looked not in ("", TOO_LARGE) and not seen.part_failed and (replicas or microbatches):
+        yield (
+            "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: "
+            f"{seen.not_looked}; let it run on a few samples, or use one device without microbatches"
+        )
     if seen.metric == "parts" and (replicas or microbatches):
         yield (
             "Job.metric is no mean over samples, so that its mean over parts of a batch is another figure, and outputs "
@@ -353,8 +365,7 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             "and here a rank has a part of these, which it finds by their names: rename entries where the file is "
             "read, or use one device, or replicas with zero=0 or 1"
         )
-    left_out = seen.weight is not None and seen.weight.measure == "samples"
-    if left_out and strategy.pp > 1:
+    if seen.leaves_out and strategy.pp > 1:
         return (
             "Job.collate may leave out samples, and stages send each other tensors of as many samples as a part was "
             "asked for: leave them out of the data set (torch.utils.data.Subset), or use replicas"
@@ -397,6 +408,12 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the hook on the gradient of {seen.gradient_hooks[0]} would not see it, as a rank has a part of the "
             "parameter: use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step"
         )
+    if (seen.hooking and partitioned) or (seen.hooking_gradients and parts_of_tensors):
+        yield (
+            f"{(*seen.hooking, *seen.hooking_gradients)[0]} registers hooks, and here a rank runs the graph of its "
+            "part of the network, or has parts of the parameters: register them in Job.model, where it is seen what "
+            "they do, or use one device, or replicas with zero=0 or 1"
+        )
     if seen.uneven_hooks and (splits or (partitioned and seen.tied)):
         yield (
             f"the hook on the gradient of {seen.uneven_hooks[0]} would see gradients of parts of the batch, and what "
@@ -427,10 +444,10 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.updates_by and (splits or partitioned):
         yield (
-            f"the optimizer, the schedule or the sampler can read {seen.updates_by}, which the forward, the loss or "
-            "the backward leaves of the samples that it saw last, and here that is a part of the batch, whose ranks "
-            "exchange gradients alone: let them go by gradients, by their own state, or by metrics in a callback, or "
-            "use one device without microbatches"
+            f"the optimizer, the schedule, the sampler or the data can read {seen.updates_by}, which the forward, the "
+            "loss or the backward leaves of the samples that it saw last, and here that is a part of the batch, whose "
+            "ranks exchange gradients alone: let them go by gradients, by their own state, or by metrics in a "
+            "callback, or use one device without microbatches"
         )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (

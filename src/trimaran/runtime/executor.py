@@ -150,6 +150,10 @@ class Executor:
         self._job, self._strategy, self._world = job, strategy, world
         behaviour = None if capture is None else capture.graph.behaviour
         self._sliceable = behaviour is None or behaviour.sliceable
+        # A batch of the whole share is not what its microbatches are.
+        self._by_part = behaviour is not None and (
+            behaviour.collate_draws or not behaviour.sliceable or bool(behaviour.others) or behaviour.leaves_out
+        )
         self._layout = strategy_layout(strategy)
         self._replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
@@ -315,11 +319,16 @@ class Executor:
     def fetch(self, share: Share) -> Any:
         """Load a share as one batch, for a loop that wants to see it; an empty tuple where this rank reads nothing.
 
+        Where `Job.collate` draws, or its batches cannot be split, microbatches are made one by one, as of a `Share`.
+
         Args:
             share: from `feed`
+
+        Returns:
+            The batch; the share, where its microbatches do not fit together.
         """
         start = self._recorder.stamp()
-        batch = share.whole()
+        batch = share.joined(counts=self._sliceable) if self._by_part else share.whole()
         self._recorder.add(f"{Kind.LOAD}0", HOST, start, self._recorder.stamp())
         return batch
 

@@ -169,7 +169,7 @@ class PlainTraining:
             parameter.grad = gradients[name].to(parameter) if name in gradients else None
         if self.optimizer is not None:
             self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
         if self.schedule is not None:
             self.schedule.step()
 

@@ -68,6 +68,32 @@ def test_attributes_that_a_graph_has_as_constants() -> None:
     assert constants.changed() == ["factor of session.model"]
 
 
+def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> None:
+    """The graph has the buffer: a temperature that a callback set changed nothing in it."""
+    model = Network(Leaf())
+    model.register_buffer("scale", torch.tensor(2.0))
+    buffer, constants = model.scale, Constants(model, {"first", "second", "between"})
+    model.scale = 0.5 * buffer
+    assert constants.changed() == []
+    assert model.scale is buffer
+    assert float(buffer) == 1.0
+    model.scale = torch.ones(2)
+    assert constants.changed() == ["session.model.scale"]
+
+
+def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
+    model = Network(Leaf())
+    called = {"first", "second", "between"}
+    constants, of_all = Constants(model, called), Constants(model, called, hooked=False)
+    handle = model.first.register_forward_hook(lambda *_: None)
+    assert (constants.changed(), of_all.changed()) == ([], ["the hooks of session.model.first"])
+    handle.remove()
+    model.register_forward_pre_hook(lambda *_: None)
+    assert constants.changed() == ["the hooks of session.model"]
+    model.second = nn.Linear(8, 4)
+    assert "session.model.second" in constants.changed()
+
+
 class Settings:
     alpha = 1.0
 

@@ -109,6 +109,7 @@ class Callbacks:
         self._stop = False
         self._parameters = tuple(executor.model.parameters())
         self._trained = [one.requires_grad for one in self._parameters]
+        self._gradient_hooks_before = self._gradient_hooks()
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         for name, one in named.items():
             if one is not None and (replaced := set_on_session(one)):
@@ -240,12 +241,22 @@ class Callbacks:
                 step=before.step,
             )
 
+    def _gradient_hooks(self) -> list[int]:
+        kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        return [sum(len(getattr(one, kind, None) or ()) for kind in kinds) for one in self._parameters]
+
     def check_trained(self) -> None:
         """See that the parameters that require gradients are those of the last step, or callback.
 
         Raises:
-            InputError: they are not
+            InputError: they are not; or shares of parameters have got hooks, which would not see gradients
         """
+        if self._shares and self._gradient_hooks() != self._gradient_hooks_before:
+            raise InputError(
+                f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
+                "shares, whose gradients it would not see: register it in Job.model, or train by replicas: --allow dp",
+                code="session.hook-on-share",
+            )
         if [one.requires_grad for one in self._parameters] == self._trained:
             return
         before = dict(zip(map(id, self._parameters), self._trained, strict=True))

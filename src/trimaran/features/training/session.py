@@ -47,7 +47,7 @@ from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
-from trimaran.memory_budget import check_outside, planned_memory
+from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite
@@ -151,7 +151,7 @@ class Session:
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
-            self._constants = Constants(self.executor.model, called)
+            self._constants = Constants(self.executor.model, called, hooked=strategy.tp == 1 and not strategy.shards)
         self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(planned_memory(strategy, local_ranks=world.local_size))
@@ -196,7 +196,8 @@ class Session:
         The epoch is not ended then.
 
         Yields:
-            A batch as the job's collate makes it; an empty tuple on a rank that reads no data.
+            A batch as the job's collate makes it; an empty tuple on a rank that reads no data. Where microbatches make
+            no batch together, as those of graphs or strings, what `shares` gives.
         """
         while self._feed.epoch < self.job.epochs and not self.stopped:
             number = self._feed.epoch
@@ -961,7 +962,6 @@ def init(
     import torch.distributed as dist
 
     needs_linux("training")
-    check_outside()
     check_on_nan(on_nan)
     if on_nan == "rollback":
         raise InputError(

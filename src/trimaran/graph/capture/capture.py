@@ -42,6 +42,7 @@ from trimaran.graph.held_state import HeldState
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.types import Graph
 from trimaran.graph.user_model import (
+    HOOKED,
     MOST_LOOKED_AT,
     SAMPLES,
     Samples,
@@ -280,8 +281,15 @@ def capture_and_look(job: Job) -> Capture:
         job: the job
 
     Raises:
-        InputError: the model, the data or the loss of the job cannot be used
+        InputError: the model, the data or the loss of the job cannot be used; or this is within `virtual_memory`
     """
+    if HOOKED.locked():
+        raise InputError(
+            "a job was to be planned, checked or trained within virtual_memory, or while a session has a memory plan: "
+            "it is looked at first, and its steps would be taken for steps of the loop. Do so before `with "
+            "virtual_memory(...)`, which goes around the loop, and close a session with a memory plan first",
+            code="virtual-memory.around-look",
+        )
     captured = capture(job)
     return dataclasses.replace(captured, graph=looked_at(job, captured.graph, captured.model))
 

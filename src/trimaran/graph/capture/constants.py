@@ -8,10 +8,12 @@ object of settings, between two steps changes nothing in it.
 import enum
 import types
 from collections.abc import Collection
+from typing import Any
 
 from torch import nn
 
 from trimaran.graph.held_state import HeldState, Values, changed
+from trimaran.graph.user_model import hooks_of_user
 
 
 class Constants:
@@ -20,9 +22,10 @@ class Constants:
     Args:
         model: the user's
         called: paths of the modules that the graph calls: they, and what is in them, run as they are
+        hooked: hooks on these fire
     """
 
-    def __init__(self, model: nn.Module, called: Collection[str]) -> None:
+    def __init__(self, model: nn.Module, called: Collection[str], *, hooked: bool = True) -> None:
         inside = {
             f"session.model.{path}" if path else "session.model": module
             for path, module in model.named_modules()
@@ -32,6 +35,12 @@ class Constants:
         # They are no constants, under whatever other name they are held.
         self._own = {id(one) for one in (*model.parameters(), *model.buffers())}
         self._before = self._values()
+        self._buffers = [(f"{place}.{name}", module, name, one) for place, module in inside.items()
+                         for name, one in module._buffers.items()]  # fmt: skip
+        modules = {f"session.model.{path}" if path else "session.model": one for path, one in model.named_modules()}
+        # A graph has the modules, and the hooks, of its capture.
+        self._inside, self._hooked = inside, inside if hooked else modules
+        self._structure_before = self._structure()
 
     def settable(self, names: Collection[str]) -> tuple[str, ...]:
         """Those that are numbers, texts or functions, and have one of some names."""
@@ -39,9 +48,35 @@ class Constants:
         return tuple(one.path for one in self._held.settable(lambda path, name: name in names, kinds))
 
     def changed(self) -> list[str]:
-        """Those that are others now."""
-        return changed(self._before, self._values())
+        """Those that are others now.
+
+        What somebody has put into the place of a buffer, as in `model.scale = 0.9 * model.scale`, is written to the
+        buffer, which the graph has.
+        """
+        others = []
+        for path, module, name, one in self._buffers:
+            now = module._buffers.get(name)
+            if now is one:
+                continue
+            if one is None or now is None or now.shape != one.shape or now.dtype != one.dtype:
+                others.append(path)
+                continue
+            one.copy_(now.detach())
+            module._buffers[name] = one
+        return [*changed(self._before, self._values()), *others, *changed(self._structure_before, self._structure())]
+
+    def _structure(self) -> Values:
+        modules = {f"{place}.{name}": id(one) for place, module in self._inside.items()
+                   for name, one in module._modules.items()}  # fmt: skip
+        hooks = {f"the hooks of {place}": sum(map(_is_others, hooks_of_user(module)))
+                 for place, module in self._hooked.items()}  # fmt: skip
+        return {**modules, **hooks}
 
     def _values(self) -> Values:
         values = self._held.versions()
         return {path: one for path, one in values.items() if not (isinstance(one, tuple) and one[0] in self._own)}
+
+
+def _is_others(hook: Any) -> bool:
+    """Whether a hook is none of ours, which comes and goes."""
+    return not any(str(getattr(one, "__module__", "")).startswith("trimaran.") for one in (hook, type(hook)))

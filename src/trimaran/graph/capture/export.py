@@ -271,11 +271,33 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
 
 def _check_sizes(program: ExportedProgram, traced: int, most: int) -> None:
     """Refuse a graph that is that of the model for some numbers of samples only."""
-    for symbol, bounds in program.range_constraints.items():
-        # Others are of sizes that values decide.
-        if str(symbol).startswith("s") and (bounds.upper < most or bounds.lower >= traced):
+    # Others are of sizes that values decide.
+    symbols = {symbol: bounds for symbol, bounds in program.range_constraints.items() if str(symbol).startswith("s")}
+    for bounds in symbols.values():
+        if bounds.upper < most or bounds.lower >= traced:
             sizes = f"{bounds.lower} to {bounds.upper}" if bounds.upper < most else f"{bounds.lower} and more"
             raise NotExportableError(f"the forward takes another way where a batch has not {sizes} samples")
+    # What Python decided by a size bounds no range where it is a quotient, or a remainder.
+    sizes_of_batches = (*range(2, min(most, MOST_TRIED) + 1), most) if most > 1 else ()
+    for decided in _decisions(program):
+        if decided.free_symbols <= symbols.keys():
+            for size in sizes_of_batches:
+                if str(decided.subs(dict.fromkeys(symbols, size))) == "False":
+                    raise NotExportableError(f"the forward takes another way where a batch has {size} samples")
+
+
+def _decisions(program: ExportedProgram) -> list[Any]:
+    """What held of the sizes of the batch that was traced, by which Python went on, as expressions of sympy."""
+    for node in program.graph.nodes:
+        shape = node.meta["val"].shape if isinstance(node.meta.get("val"), Tensor) else ()
+        for size in shape:
+            if isinstance(size, torch.SymInt):
+                return [guard.expr for guard in size.node.shape_env.guards]
+    return []
+
+
+MOST_TRIED = 1024
+"""Samples of a batch up to which each number of samples is tried, and not the whole batch alone."""
 
 
 def first_line(error: BaseException) -> str:

@@ -20,7 +20,7 @@ import torch
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import count_samples, is_sliceable, slice_batch
+from trimaran.graph.batches import count_samples, is_sliceable, join_batches, slice_batch
 from trimaran.program.strategy import IN_LINE
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.prefetch import Arrivals, InLine, Loading, Place, Taken
@@ -219,6 +219,37 @@ class Share:
         taken = self._take_whole()
         self._is_whole, self._loadings[0] = True, taken.loading
         return taken.batch
+
+    def joined(self, *, counts: bool = True) -> Any:
+        """All samples of the share as one batch whose slices are its microbatches; the share, where there is none.
+
+        There is none of lists, strings or graphs, nor where a value that is no tensor differs between microbatches.
+
+        Args:
+            counts: False: the first dims of the job's batches do not count samples, even if they are as long by chance
+
+        Raises:
+            InputError: a microbatch of it was taken before
+        """
+        used = [size for size in self.sizes if size]
+        if self._take is None or len(used) == 1:
+            return self.whole()
+        if not counts:
+            return self
+        parts = [self.microbatch(number) for number in range(len(used))]
+        batch = join_batches(parts, used)
+        if batch is None:
+            self._kept.update(enumerate(parts))
+            return self
+        self._is_whole = True
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        raise InputError(
+            "the microbatches of this share do not fit together, so that session.batches() gives it in the place of a "
+            "batch: pass it to session.step as it is, or take a plan with one microbatch",
+            code="share.not-a-batch",
+        )
 
 
 class Shares:

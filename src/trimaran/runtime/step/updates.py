@@ -189,7 +189,7 @@ class Updater:
     def drop_gradients(self) -> None:
         """Forget the gradients of a step: also those that the optimizer does not hold."""
         if self.optimizer is not None and hasattr(self.optimizer, "zero_grad"):
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
         for one in (*self._parameters, *self._counted, *self._elsewhere, *self._foreign):
             one.grad = None
 
