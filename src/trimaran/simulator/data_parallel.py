@@ -417,22 +417,25 @@ def _overhead_s(setup: DataParallelSetup, gradients: Sequence[Ready], *, compute
     return handling + waits * compute_s
 
 
+_OF_COPIES: tuple[tuple[float, IntervalEnd], ...] = ((-EXCHANGE_UNSURE, "low"), (EXCHANGE_UNSURE, "high"))
+
+
 def _interval(setup: DataParallelSetup, step_s: float, fed: FedStep | None) -> Cost:
     """The step with all costs, and all that nobody has measured, at their low and at their high ends.
 
     It is fed by as many workers: the interval is of one way to train. Collectives have an interval each; copies to
-    owners, and those to servers, have `EXCHANGE_UNSURE`.
+    owners and servers have not: of them `EXCHANGE_UNSURE` is taken where it is more than what nobody has measured.
     """
-    copies = setup.is_star or (setup.sync == "byteps" and setup.nodes > 1)
-    links = {"low": 1.0 / (1.0 - EXCHANGE_UNSURE), "high": 1.0 / (1.0 + EXCHANGE_UNSURE)}
     if setup.feed is not None and fed is not None:
         setup = replace(setup, feed=replace(setup.feed, workers=fed.workers))
-    low_s, high_s = (
-        step_seconds(at_ends(setup, compute=end, exchange=unknowns), loading=end, links=links[end] if copies else 1.0)
-        for unknowns, end in BOTH_ENDS
-    )
+    ends_s = [step_seconds(at_ends(setup, compute=end, exchange=unknowns), loading=end) for unknowns, end in BOTH_ENDS]
+    if setup.is_star or (setup.sync == "byteps" and setup.nodes > 1):
+        ends_s += [
+            step_seconds(at_ends(setup, compute=end, exchange="typical"), loading=end, links=1.0 / (1.0 + unsure))
+            for unsure, end in _OF_COPIES
+        ]
     source = f"{setup.estimate.source}; exchange simulated"
-    return Cost(step_s, min(low_s, step_s), max(high_s, step_s), source)
+    return Cost(step_s, min(step_s, *ends_s), max(step_s, *ends_s), source)
 
 
 def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float, fed: FedStep | None) -> Limiter:
