@@ -7,6 +7,7 @@ line: devices and batches of several figures are sequences here, sizes may be nu
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_large
 from trimaran.features.check import Checked, check_job
@@ -31,6 +32,7 @@ from trimaran.pricing.types import Cost
 from trimaran.program.plan import Objective
 
 
+@told_of_classes
 def check(job: str, *, batch: int | None = None, seed: int | None = None) -> Checked:
     """Say which kinds of plans train a job exactly as one process does.
 
@@ -45,6 +47,7 @@ def check(job: str, *, batch: int | None = None, seed: int | None = None) -> Che
     return check_job(JobSource(reference=job, global_batch_size=batch, seed=seed))
 
 
+@told_of_classes
 def plan(
     job: str,
     *,
@@ -133,6 +136,7 @@ def plan(
     return make_plan(job, request)
 
 
+@told_of_classes
 def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[str] = ()) -> Explained:
     """Say why a plan is what it is, what it was chosen over, and what would help.
 
@@ -147,6 +151,7 @@ def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[
     return explain_plan(planned.source, planned.request, why_not=why_not, what_if=what_if)
 
 
+@told_of_classes
 def collective_cost(
     op: str, nbytes: float, *, cluster: str, devices: int, nodes: int = 1, library: str = "", year: float = 2024.0
 ) -> Cost:
@@ -174,6 +179,7 @@ def collective_cost(
     )
 
 
+@told_of_classes
 def collective_algorithms(
     op: str, nbytes: float, *, cluster: str, devices: int, nodes: int = 1, year: float = 2024.0
 ) -> tuple[CollectiveAlgorithm, ...]:

@@ -53,6 +53,9 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (crossover, {"software": "megatron"}),
     *((collective, {"nbytes": nbytes}) for nbytes in (-1.0, math.nan, math.inf)),
     *((collective, {"year": year}) for year in (math.nan, -5.0)),
+    *((plan, {name: 5}) for name in ("cluster", "pins", "target", "loading", "strategy", "software")),
+    *((verb, {"software": 5}) for verb in (scale, crossover)),
+    (memory, {"device": 5}),
 ]
 
 

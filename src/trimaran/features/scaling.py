@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypedDict
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import Method, Remedy
@@ -289,6 +290,7 @@ def _simulated(row: ScalingRow, step: Cost, *, batches: int = 1, method: Method 
     }
 
 
+@told_of_classes
 def predict_scaling(
     job: str,
     *,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import (
@@ -282,6 +283,7 @@ def _on_links(needs: Mapping[int, float], links: float) -> Callable[[Option], fl
 BASES: tuple[Basis, ...] = ("paper", "ours")
 
 
+@told_of_classes
 def find_crossover(
     job: str,
     *,

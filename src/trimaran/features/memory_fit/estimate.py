@@ -23,6 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
@@ -576,6 +577,7 @@ class MemoryStudy:
     step: PlannedStep
 
 
+@told_of_classes
 def estimate_memory(
     job: str | JobSource,
     *,

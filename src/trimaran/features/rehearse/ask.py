@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import given
 from trimaran.base.progress import Progress, ignore_progress
@@ -20,6 +21,7 @@ HINTS = ("loss", "norm", "finite", "routing_load")
 """What values can be said for."""
 
 
+@told_of_classes
 def rehearse(
     script: str | Path,
     arguments: Sequence[str] = (),
@@ -82,6 +84,7 @@ def rehearse(
     return answer(question).rehearsal
 
 
+@told_of_classes
 def assert_fits(
     script: str | Path,
     arguments: Sequence[str] = (),

@@ -1,0 +1,67 @@
+"""Arguments of a class that a function does not take, told in its own words instead of by what fails inside."""
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from trimaran.base.errors import InputError
+
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+
+
+def told_of_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _Returned]:
+    """A function whose arguments of a wrong class are an `InputError`.
+
+    They are looked at where the function fails by an attribute or an operation that a value lacks, so that nothing is
+    taken for wrong that works, and an error of ours stays what it is.
+
+    Example:
+        >>> @told_of_classes
+        ... def shout(text: str, times: int | None = None) -> str:
+        ...     return text.upper()
+        >>> shout(5)
+        Traceback (most recent call last):
+            ...
+        trimaran.base.errors.InputError: shout: text must be str, got 5
+    """
+
+    @functools.wraps(function)
+    def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+        try:
+            return function(*args, **kwargs)
+        except (AttributeError, TypeError) as error:
+            wrong = _wrong(function, args, kwargs)
+            if not wrong:
+                raise
+            raise InputError(f"{function.__name__}: {wrong}", code="argument.wrong-class") from error
+
+    return called
+
+
+def _wrong(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The first argument of a wrong class; empty: none is, or they do not fit the signature, which Python says."""
+    try:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        return ""
+    for name, value in given.items():
+        classes = _classes(hints.get(name, Any))
+        if classes and not isinstance(value, classes):
+            names = " or ".join("None" if one is types.NoneType else one.__name__ for one in classes)
+            return f"{name} must be {names}, got {value!r}"
+    return ""
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    """The classes of a hint; none where it says more than classes."""
+    if get_origin(hint) in (Union, types.UnionType):
+        found = [_classes(one) for one in get_args(hint)]
+        return tuple(one for each in found for one in each) if all(found) else ()
+    origin = get_origin(hint) or hint
+    if origin is float:
+        return (float, int)
+    return (origin,) if isinstance(origin, type) else ()
