@@ -689,7 +689,7 @@ def test_a_save_that_fails_is_said_at_once(tmp_path: Path, capfd: pytest.Capture
     checkpoints.touch()
     # The thread that writes has the time to find out.
     with session_of(make_job(on_step=lambda *_: time.sleep(0.1))) as session:
-        world = SimpleNamespace(report=told.append)
+        world = SimpleNamespace(report=told.append, rank=0)
         cadence = Cadence(parse_saving("2"), session.executor.agreement, 0)
         assert len(_train_epochs(session, world, 0, cadence, checkpoints)) == 2  # type: ignore[arg-type]
     kinds = [next(iter(event)) for event in told]

@@ -556,16 +556,27 @@ _TOLD_EVERY_S = 0.1
 class _Steps:
     """Steps that are done, told to the parent: the first at once, then the last one, about ten times a second.
 
-    Each message wakes the parent, on a core that the ranks use. Rank 0 tells, whose messages are shown.
+    Each message wakes the parent, on a core that the ranks use. Rank 0 tells, whose messages are shown. Where the rank
+    hears that it is to stop, the last step is told at once, as a second signal ends the run in the middle of one.
 
     Args:
         world: of the rank
     """
 
     def __init__(self, world: "World") -> None:
+        from trimaran.launch.requests import REQUESTS
+
         self._world = world
         self._last: dict[str, Any] | None = None
         self._told_s = -math.inf
+        pass_on = REQUESTS.told
+        if pass_on is not None and world.rank == 0:
+
+            def told(number: int) -> None:
+                self.tell()
+                pass_on(number)
+
+            REQUESTS.told = told
 
     def note(self, step: int, of: int, epoch: int, loss: float) -> None:
         """A step is done.
@@ -582,10 +593,10 @@ class _Steps:
 
     def tell(self) -> None:
         """Tell the last step, if it was not told yet."""
-        if self._last is not None and self._world.rank == 0:
-            self._world.report(self._last)
+        last, self._last = self._last, None
+        if last is not None and self._world.rank == 0:
+            self._world.report(last)
             self._told_s = time.perf_counter()
-        self._last = None
 
 
 def _epoch(row: Mapping[str, Any]) -> Epoch:
