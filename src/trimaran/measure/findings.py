@@ -348,6 +348,7 @@ class Findings:
 
     Attributes:
         rounds: durations [s]
+        passes: batch sizes at which operations were to be measured [samples]
         state_bytes_per_byte: bytes of optimizer state for a byte of parameter; None where no update was wanted
         curves: transfers by size, the same on every rank
         interference: by kind of transfer, the same on every rank
@@ -357,6 +358,7 @@ class Findings:
     """
 
     rounds: dict[Timed, Rounds] = field(default_factory=dict)
+    passes: tuple[int, ...] = ()
     state_bytes_per_byte: float | None = None
     curves: dict[CurveKey, Curve] = field(default_factory=dict)
     interference: dict[str, Interference] = field(default_factory=dict)
@@ -383,7 +385,7 @@ def assemble(
     step = _with_samples(_step(rounds, findings[0].state_bytes_per_byte, known, how), known, findings, how)
     return CostTable(
         fingerprint=fingerprint,
-        operations=_operations(rounds, graph, how),
+        operations=_operations(rounds, findings[0].passes, graph, how),
         wholes=_wholes(rounds, graph, how),
         steps={} if step is None else {job: step},
         curves=findings[0].curves,
@@ -423,7 +425,9 @@ def _of_slowest(findings: Sequence[Findings]) -> dict[Timed, Rounds]:
     return found
 
 
-def _operations(rounds: Mapping[Timed, Rounds], graph: Graph, how: str) -> dict[OperationKey, dict[int, OpCost]]:
+def _operations(
+    rounds: Mapping[Timed, Rounds], passes: Sequence[int], graph: Graph, how: str
+) -> dict[OperationKey, dict[int, OpCost]]:
     sizes = sorted({timed.batch for timed in rounds if isinstance(timed.what, str)})
     operations: dict[OperationKey, dict[int, OpCost]] = {}
     for content in {op.content: None for op in graph.ops}:
@@ -435,7 +439,10 @@ def _operations(rounds: Mapping[Timed, Rounds], graph: Graph, how: str) -> dict[
     if sizes:
         return operations
     # No pass went through: the whole model's time is shared out by the work that the operations do.
+    # Where none was wanted they are known, as of another form of the same network.
     for run in {timed.what: None for timed in rounds if isinstance(timed.what, WholeRun)}:
+        if run.batch not in passes:
+            continue
         whole = _whole(rounds, run, how)
         weights = {op.content: op.flops.at(run.batch) + op.bytes_moved.at(run.batch) for op in graph.ops}
         total = sum(weights[op.content] for op in graph.ops) or 1.0

@@ -191,6 +191,7 @@ def _measure_job(
 
     if wanted.update:
         items.append(Item(label="updates", run=run_updates))
+    findings.passes = wanted.passes
     findings.rounds = measure_in_rounds(world, items, box_s=box_s, failed=findings.failed)
     findings.state_bytes_per_byte = updates.state_bytes_per_byte() if updates is not None else None
 

@@ -71,10 +71,18 @@ def test_where_no_pass_went_through_the_whole_is_shared_out_by_work() -> None:
     ops = tuple(dataclasses.replace(op, flops=Affine(0.0, works[op.id])) for op in GRAPH.ops)
     graph = dataclasses.replace(GRAPH, ops=ops)
     wholes = {timed: times for timed, times in _rounds(1.0).items() if timed.what == RUN}
-    operations = assemble([Findings(rounds=wholes)], None, graph, job="job", fingerprint=HERE).operations
+    found = Findings(rounds=wholes, passes=(8,))
+    operations = assemble([found], None, graph, job="job", fingerprint=HERE).operations
     forward = {key.content: points[8].forward for key, points in operations.items()}
     assert [forward[op.content].seconds for op in graph.ops] == pytest.approx([0.75, 2.25, 0.0])
     assert forward["content of op1"].source.startswith("analytic")
+
+
+def test_operations_that_are_known_are_not_shared_out_again() -> None:
+    """Another form of a network is run as a whole; its operations were measured before."""
+    wholes = {timed: times for timed, times in _rounds(1.0).items() if timed.what == RUN}
+    table = assemble([Findings(rounds=wholes)], None, GRAPH, job="job", fingerprint=HERE)
+    assert (table.operations, len(table.wholes)) == ({}, 1)
 
 
 def test_update_clipping_and_loading_are_kept_under_the_job() -> None:

@@ -52,6 +52,7 @@ _PHASES = (
     _Phase(name="WU update", figure="update_s", kinds=frozenset({Kind.UPDATE, Kind.CLIP})),
     _Phase(name="WU exchange", figure="exposed_s", kinds=_EXCHANGES),
     _Phase(name="idle", figure="idle_s", kinds=frozenset()),
+    _Phase(name="between instructions", figure="unattributed_s", kinds=frozenset()),
 )
 
 
