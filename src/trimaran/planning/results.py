@@ -117,7 +117,7 @@ class Simulated:
         return self.cluster.machine.node.rate_limit
 
     @property
-    def between(self) -> str:
+    def after_words(self) -> str:
         """What a step has that no instruction shows, for people."""
         if self.table.software is None:
             return "what ranks do between instructions"

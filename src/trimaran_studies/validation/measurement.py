@@ -10,6 +10,7 @@ from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
 from trimaran.base.precision import Precision
 from trimaran.base.user_errors import summary
 from trimaran.machine.types import Machine
+from trimaran.planning.requests import MOST_COUNTED
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 
@@ -192,10 +193,6 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", text.lower()))
 
 
-_MOST_COUNTED = 10**12
-"""Devices and samples are fewer."""
-
-
 def whole(row: Row, name: str) -> int | None:
     """A column as a whole number; of several, the one of the row's precision; None where there is none.
 
@@ -206,7 +203,7 @@ def whole(row: Row, name: str) -> int | None:
     """
     cell = row.fields.get(name, "")
     try:
-        counts = 0.0 <= float(cell) < _MOST_COUNTED
+        counts = 0.0 <= float(cell) < MOST_COUNTED
     except ValueError:
         counts = True
     if not counts:

@@ -333,9 +333,8 @@ def print_simulation(out: Console, planned: Planned) -> None:
     out.print(utilization_table(utilization(chosen.program, chosen.timeline), peaks=chosen.peak_bytes))
     after_s = chosen.timeline.after_s
     if after_s > _SEEN * chosen.step_time_s:
-        out.print(
-            f"[dim]{format_seconds(after_s)} of each step is shown by no instruction: {planned.simulated.between}[/]"
-        )
+        what = planned.simulated.after_words
+        out.print(f"[dim]{format_seconds(after_s)} of each step is shown by no instruction: {what}[/]")
     print_notes(out, planned.notes)
 
 

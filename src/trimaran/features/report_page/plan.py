@@ -69,7 +69,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         if timeline is None or program is None
         else parts_section(
             _parts(simulated),
-            note=f"Not attributed: {simulated.between}." if simulated is not None and timeline.after_s else "",
+            note=f"Not attributed: {simulated.after_words}." if simulated is not None and timeline.after_s else "",
         ),
         "Where a step goes, by rank" if plan.has_program else "Where a step goes",
         why_not if plan.has_program else f"the plan file does not hold it, its JSON does: {asked_again}",

@@ -31,9 +31,9 @@ import functools
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -329,34 +329,27 @@ class AnalyticalModel:
         least_s = _least_alone(problem, strategy, choice, on, self._exchange)
         return least_s * self._passes(strategy) / strategy.pp * slowest_factor(strategy.devices)
 
-    def bounds_alone(self, strategy: Strategy, choices: "tuple[Choice, ...]") -> Callable[[int], float]:
-        """The same bound without exchanges, which the same work has on any number of devices.
+    def bound_alone(self, strategy: Strategy, choice: "Choice") -> float:
+        """The same bound without exchanges [s].
 
         Args:
             strategy: of a group
-            choices: in place of that of the strategy; the same tuple for the same choices, by which bounds are kept
-
-        Returns:
-            The bound of a choice, by its place [s].
+            choice: in place of that of the strategy
         """
-        problem = self.problem
-        named = problem.shape, problem.program, problem.machine, choices
-        ranks = strategy.tp, strategy.cp, strategy.sequence_parallel, strategy.microbatch
-        key = (*map(id, named), *ranks)
-        if key not in _OF_CHOICES:
-            if len(_OF_CHOICES) >= _MOST_ALONE // 100:
-                _OF_CHOICES.clear()
-            _OF_CHOICES[key] = named, [None] * len(choices)
-        known = _OF_CHOICES[key][1]
-        factor = self._passes(strategy) / strategy.pp * slowest_factor(strategy.devices)
+        return self.least_alone(strategy, choice) * self.times_alone(strategy)
 
-        def bound(place: int) -> float:
-            least_s = known[place]
-            if least_s is None:
-                least_s = known[place] = _least_alone(problem, strategy, choices[place], _On(), None)
-            return least_s * factor
+    def least_alone(self, strategy: Strategy, choice: "Choice") -> float:
+        """What of it a microbatch takes: the same on any number of stages, replicas and devices [s].
 
-        return bound
+        Args:
+            strategy: as for `bound_alone`
+            choice: as for `bound_alone`
+        """
+        return _least_alone(self.problem, strategy, choice, _On(), None)
+
+    def times_alone(self, strategy: Strategy) -> float:
+        """How often that counts in the bound of a group, whatever its choice."""
+        return self._passes(strategy) / strategy.pp * slowest_factor(strategy.devices)
 
     def _passes(self, strategy: Strategy) -> float:
         """`passes` of a strategy, computed once."""
@@ -463,9 +456,6 @@ _MOST_EXCHANGES = 16
 
 _ALONE: dict[tuple[Any, ...], tuple[tuple[TransformerShape, Program, Machine], float]] = {}
 """Bounds that are known, with what their keys name by identity."""
-
-_OF_CHOICES: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[float | None]]] = {}
-"""Those of them without exchanges, by the places of choices."""
 
 _MOST_ALONE = 100_000
 
@@ -856,7 +846,6 @@ def passes(problem: AnalyticalProblem, stages: int, microbatches: int) -> float:
 
 
 @functools.cache
-@cache
 def slowest_factor(devices: int) -> float:
     """How many times as long as the mean of equal ranks the slowest of them takes, for which a step waits."""
     return step_constants().slowest_factor(devices)

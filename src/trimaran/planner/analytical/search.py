@@ -306,6 +306,7 @@ class _Hunt:
     _models: dict[int, AnalyticalModel] = field(default_factory=dict)
     _choices: dict[tuple[int, ...], tuple[Choice, ...]] = field(default_factory=dict)
     _alike: dict[tuple[Choice, ...], tuple[Choice, ...]] = field(default_factory=dict)
+    _alone: dict[tuple[int | None, ...], list[float | None]] = field(default_factory=dict)
 
     def model(self, devices: int) -> AnalyticalModel:
         """Prices strategies on a number of devices."""
@@ -343,11 +344,18 @@ class _Hunt:
             choices = tuple(box.choices(model.problem))
             self._choices[ranks] = self._alike.setdefault(choices, choices)
         choices = self._choices[ranks]
-        alone = model.bounds_alone(whole, choices)
+        # By their places: to look up a choice takes longer than what is left to do for it.
+        known = self._alone.setdefault((id(choices), whole.tp, whole.cp, whole.microbatch), [None] * len(choices))
+        times = model.times_alone(whole)
         for place, choice in enumerate(choices):
             self._spend(BOUNDED_S)
             # What is recomputed comes on top of the same without, which comes first.
-            bound_s = math.inf if choice[:3] == beyond else max(box.bound_s, alone(place))
+            bound_s = math.inf
+            if choice[:3] != beyond:
+                least_s = known[place]
+                if least_s is None:
+                    least_s = known[place] = model.least_alone(whole, choice)
+                bound_s = max(box.bound_s, least_s * times)
             if bound_s <= most_s:
                 bound_s = max(bound_s, model.bound(whole, choice))
             if bound_s <= most_s:

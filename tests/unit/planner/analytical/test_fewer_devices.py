@@ -82,7 +82,7 @@ def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(
         for group in groups(inside, Counter()):
             bound_s = model.bound(group)
             assert box.bound_s <= bound_s * (1 + 1e-9)
-            assert model.bounds_alone(group, (choice_of(group),))(0) <= bound_s * (1 + 1e-9)
+            assert model.bound_alone(group, choice_of(group)) <= bound_s * (1 + 1e-9)
             assert all(bound_s <= model.price(one).step_time_s * (1 + 1e-9) for one in members(inside, group))
 
 
