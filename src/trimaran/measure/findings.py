@@ -63,7 +63,8 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = Fals
     Args:
         rounds: durations, in groups that were taken together [s]; empty groups are passed over
         how: a word on how they were taken
-        waits: what is measured waits for the scheduler; the mean without the longest 5 % takes the place of the median
+        waits: what is measured waits for the scheduler; the mean without the longest 5 %, and without the longest one
+            of three and more, takes the place of the median
 
     Returns:
         The median (the mean where `waits`), with a 90 % interval that contains it.
@@ -87,7 +88,8 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = Fals
 
 
 def _trimmed_mean(samples: Sequence[float]) -> float:
-    return statistics.fmean(sorted(samples)[: math.ceil(0.95 * len(samples))])
+    longest = max(math.floor(0.05 * len(samples)), int(len(samples) > 2))
+    return statistics.fmean(sorted(samples)[: len(samples) - longest])
 
 
 def pool(ranks: Iterable[Mapping[_Key, Rounds]]) -> dict[_Key, Rounds]:

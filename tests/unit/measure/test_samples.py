@@ -31,6 +31,14 @@ def test_what_waits_counts_by_its_mean_without_the_longest_samples() -> None:
     assert summarize([[*samples, 100.0]], how="").seconds == 2.0
 
 
+@pytest.mark.parametrize("others", [[1.0, 3.0], [1.0, 2.0, 3.0]])
+def test_one_long_wait_among_few_samples_does_not_count(others: list[float]) -> None:
+    """Of four loads of a slow step one took 79 ms, where the others took 0.5: the mean was forty times too long."""
+    cost = summarize([*([sample] for sample in others), [100.0]], how="", waits=True)
+    assert cost.seconds == 2.0
+    assert cost.high == 100.0
+
+
 def test_empty_rounds_are_passed_over_and_no_sample_at_all_is_an_error() -> None:
     assert summarize([[], [1.0]], how="").seconds == 1.0
     with raises("measure.no-samples", ExecutionError):
