@@ -229,9 +229,9 @@ def interference(
     return Interference(compute=compute, communication=communication, latency=latency, source=source)
 
 
-def between(step_s: float, instruction_s: float) -> Between:
+def between(step_s: float, instruction_s: float, *, straggling: float = 0.0) -> Between:
     step, instruction = (Cost(seconds, seconds, seconds, "by hand") for seconds in (step_s, instruction_s))
-    return Between(step=step, instruction=instruction)
+    return Between(step=step, instruction=instruction, straggling=straggling)
 
 
 def fingerprint(

@@ -66,6 +66,7 @@ class Timeline:
         spans: the spans, in any order
         memory: for each rank, `(time [s], live bytes)` at every change; empty where it was not followed
         after_s: what follows the last span, of no instruction: copies of gradients, waits for the slowest rank [s]
+        waits_s: the waits in it [s]
         period_s: time from a step to the next one, where steps overlap: that of a step is longer; 0: they do not [s]
 
     Example:
@@ -74,9 +75,10 @@ class Timeline:
         2.0
     """
 
-    __slots__ = ("after_s", "columns", "memory", "period_s")
+    __slots__ = ("after_s", "columns", "memory", "period_s", "waits_s")
 
     after_s: float
+    waits_s: float
     period_s: float
     columns: Columns
     memory: tuple[tuple[tuple[float, int], ...], ...]
@@ -87,13 +89,14 @@ class Timeline:
         memory: Sequence[Sequence[tuple[float, int]]] = (),
         *,
         after_s: float = 0.0,
+        waits_s: float = 0.0,
         period_s: float = 0.0,
     ) -> None:
         rows = (
             (span.rank, span.start_s, span.end_s, span.instruction, span.stream, span.nbytes, span.step)
             for span in spans
         )
-        self._keep(rows, memory, after_s, period_s)
+        self._keep(rows, memory, after_s, waits_s, period_s)
 
     @classmethod
     def from_columns(
@@ -102,6 +105,7 @@ class Timeline:
         memory: Sequence[Sequence[tuple[float, int]]] = (),
         *,
         after_s: float = 0.0,
+        waits_s: float = 0.0,
         period_s: float = 0.0,
     ) -> "Timeline":
         """A timeline of columns in any order, without making a `Span` of each row.
@@ -110,6 +114,7 @@ class Timeline:
             columns: the fields of the spans, all of one length
             memory: as for `Timeline`
             after_s: as for `Timeline` [s]
+            waits_s: as for `Timeline` [s]
             period_s: as for `Timeline` [s]
 
         Raises:
@@ -118,7 +123,7 @@ class Timeline:
         rank, stream, start_s, end_s, instruction, nbytes, step = columns
         timeline = cls.__new__(cls)
         rows = zip(rank, start_s, end_s, instruction, stream, nbytes, step, strict=True)
-        timeline._keep(rows, memory, after_s, period_s)
+        timeline._keep(rows, memory, after_s, waits_s, period_s)
         return timeline
 
     def _keep(
@@ -126,9 +131,11 @@ class Timeline:
         rows: Iterable[tuple[int, float, float, str, str, int, int]],
         memory: Sequence[Sequence[tuple[float, int]]],
         after_s: float,
+        waits_s: float,
         period_s: float,
     ) -> None:
         self.after_s = after_s
+        self.waits_s = waits_s
         self.period_s = period_s
         columns = [list(column) for column in zip(*sorted(rows), strict=True)] or [[] for _ in Columns._fields]
         rank, start_s, end_s, instruction, stream, nbytes, step = columns
@@ -153,7 +160,7 @@ class Timeline:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Timeline):
             return NotImplemented
-        mine, theirs = ((one.columns, one.memory, one.after_s, one.period_s) for one in (self, other))
+        mine, theirs = ((one.columns, one.memory, one.after_s, one.waits_s, one.period_s) for one in (self, other))
         return mine == theirs
 
     def __hash__(self) -> int:

@@ -63,8 +63,8 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = Fals
     Args:
         rounds: durations, in groups that were taken together [s]; empty groups are passed over
         how: a word on how they were taken
-        waits: what is measured waits for the scheduler; the mean without the longest 5 %, and without the longest one
-            of three and more, takes the place of the median
+        waits: what is measured waits for the scheduler; the mean without the longest 5 %, of fewer than 20 without the
+            longest one where it is an outlier, takes the place of the median
 
     Returns:
         The median (the mean where `waits`), with a 90 % interval that contains it.
@@ -88,8 +88,17 @@ def summarize(rounds: Iterable[Sequence[float]], *, how: str, waits: bool = Fals
 
 
 def _trimmed_mean(samples: Sequence[float]) -> float:
-    longest = max(math.floor(0.05 * len(samples)), int(len(samples) > 2))
-    return statistics.fmean(sorted(samples)[: len(samples) - longest])
+    ordered = sorted(samples)
+    longest = math.floor(0.05 * len(ordered))
+    if longest == 0 and len(ordered) > 2:
+        middle = statistics.median(ordered)
+        spread = statistics.median(abs(sample - middle) for sample in ordered)
+        longest = int(ordered[-1] > middle + _FAR * spread)
+    return statistics.fmean(ordered[: len(ordered) - longest])
+
+
+_FAR = 3.0 * 1.4826
+"""Median absolute deviations beyond which a sample is an outlier: three standard deviations of normal ones (Hampel)."""
 
 
 def pool(ranks: Iterable[Mapping[_Key, Rounds]]) -> dict[_Key, Rounds]:

@@ -120,7 +120,7 @@ class Simulated:
     def after_words(self) -> str:
         """What a step has that no instruction shows, for people."""
         if self.table.software is None:
-            return "what ranks do between instructions"
+            return "what ranks do between instructions, and waiting for the slowest"
         return "copies of gradients into buffers and out of them, and waiting for the slowest rank"
 
     @property

@@ -325,7 +325,7 @@ _NOTHING = Transfer(
 
 
 def straggling_share(table: CostTable, cluster: Allocation, devices: int) -> float:
-    """Wait for the slowest rank at the end of a step, as a share of its compute; 0 where costs are measured.
+    """Wait for the slowest rank at the end of a step, as a share of its compute; 0 where it is not known.
 
     Args:
         table: of the costs
@@ -333,7 +333,7 @@ def straggling_share(table: CostTable, cluster: Allocation, devices: int) -> flo
         devices: that take part, the first ones of the cluster
     """
     if table.software is None:
-        return 0.0
+        return table.between.straggling if table.between is not None and devices > 1 else 0.0
     return straggling(devices, len(set(cluster.hosts[:devices])))
 
 

@@ -85,6 +85,7 @@ class _Table(msgspec.Struct, frozen=True):
     curves: list[_Curve]
     interference: list[tuple[str, _Factors]]
     between: tuple[_Duration, _Duration] | None = None
+    straggling: float | None = None
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -194,6 +195,7 @@ def _rows(table: CostTable) -> _Table:
             for kind, one in sorted(table.interference.items())
         ],
         between=None if table.between is None else (_pack(table.between.step), _pack(table.between.instruction)),
+        straggling=None if table.between is None else table.between.straggling,
     )
 
 
@@ -233,9 +235,10 @@ def _table(rows: _Table) -> CostTable:
             for kind, one in rows.interference
             if one.latency is not None
         },
+        # Without the wait for the slowest rank it is measured again.
         between=None
-        if rows.between is None
-        else Between(step=_unpack(rows.between[0]), instruction=_unpack(rows.between[1])),
+        if rows.between is None or rows.straggling is None
+        else Between(step=_unpack(rows.between[0]), instruction=_unpack(rows.between[1]), straggling=rows.straggling),
     )
 
 

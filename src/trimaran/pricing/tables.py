@@ -295,7 +295,7 @@ class CostTable:
         steps: update, clipping and data, by digest of the job
         curves: messages and collectives by size
         interference: compute and communication side by side, by the kind of transfer, "SEND" or "AR"
-        between: what a rank's thread does between instructions; None: not known, or the host runs ahead
+        between: what a step has besides its instructions; None: not known, or the host runs ahead
         software: for which the costs are estimated, on a machine of the catalog; None: they are measured
     """
 

@@ -84,15 +84,17 @@ class Interference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """What a rank's thread does between instructions, where the host computes.
+    """What a step has besides its instructions, where the host computes.
 
     Attributes:
-        step: between the last instruction of a step and the first one of the next
-        instruction: between two instructions of a step
+        step: of a rank's thread, between the last instruction of a step and the first one of the next
+        instruction: of a rank's thread, between two instructions of a step
+        straggling: wait for the slowest rank of a step, as a share of the compute of a typical one
     """
 
     step: Cost
     instruction: Cost
+    straggling: float = 0.0
 
     def of(self, instructions: int) -> float:
         """All of it in a step of a number of instructions [s].

@@ -15,8 +15,9 @@ and, not part of the sum, `overlapped`: communication or copies under way while 
 
 When a transfer is under way: see `transfers`. When a rank waits:
 
-- in a prediction, whenever it does nothing else; unattributed is then what belongs to no part, such as DEL, and what
-  follows the last instruction (`Timeline.after_s`);
+- in a prediction, whenever it does nothing else, and after the last instruction for the slowest rank
+  (`Timeline.waits_s`); unattributed is then what belongs to no part, such as DEL, and what else follows the last
+  instruction (`Timeline.after_s`);
 - in a measurement with spans on the stream "wait", during those, as far as it neither computes nor loads in them;
 - in a measurement of a rank without such spans (a host that never blocks), while a transfer or copy of it is under way
   and it neither computes nor loads.
@@ -369,7 +370,7 @@ def break_down(program: Program, timeline: Timeline, source: Source, *, at_once:
         low, high = windows[rank, step]
         spent[rank, step][part_of(kinds[name], stream)] += _within(start_s, end_s, low, high, timeline.period_s)
     return tuple(
-        _divide(rank, step, windows[rank, step], parts, source, rank in waits_are_recorded, timeline.after_s)
+        _divide(rank, step, windows[rank, step], parts, source, rank in waits_are_recorded, timeline)
         for (rank, step), parts in sorted(spent.items())
     )
 
@@ -431,7 +432,7 @@ def _divide(
     parts: dict[str, list[Interval]],
     source: Source,
     waits_are_recorded: bool,
-    after_s: float,
+    timeline: Timeline,
 ) -> Breakdown:
     busy: list[Interval] = []
     work: dict[str, float] = {}
@@ -449,7 +450,7 @@ def _divide(
     waiting = subtract(waiting, unite([*busy, *parts["other"]]))
     exposed_s = length(intersect(waiting, transfers))
     waiting_s = length(waiting)
-    step_s = window[1] - window[0] + after_s
+    step_s = window[1] - window[0] + timeline.after_s
     return Breakdown(
         rank=rank,
         step=step,
@@ -460,8 +461,8 @@ def _divide(
         load_s=work["load"],
         exposed_s=exposed_s,
         overlapped_s=length(transfers) - exposed_s,
-        idle_s=waiting_s - exposed_s,
-        unattributed_s=step_s - length(busy) - waiting_s,
+        idle_s=waiting_s - exposed_s + timeline.waits_s,
+        unattributed_s=step_s - length(busy) - waiting_s - timeline.waits_s,
     )
 
 

@@ -38,6 +38,7 @@ less the whole step. It waits for its first microbatch: later ones were made mea
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import Columns, Timeline
@@ -313,11 +314,11 @@ def simulate(program: Program, costs: ProgramCosts) -> Timeline:
         nbytes=[instruction.nbytes for instruction in instructions],
         step=[0] * len(instructions),
     )
-    after_s = after_step(program, costs, starts_s=starts_s, ends_s=ends_s)
+    after_s, waits_s = after_step(program, costs, starts_s=starts_s, ends_s=ends_s)
     if not costs.resident_bytes and not costs.memory:
-        return Timeline.from_columns(columns, after_s=after_s)
+        return Timeline.from_columns(columns, after_s=after_s, waits_s=waits_s)
     memory = live_bytes(program, costs, identifiers=tasks.identifiers, starts_s=starts_s, ends_s=ends_s)
-    return Timeline.from_columns(columns, memory, after_s=after_s)
+    return Timeline.from_columns(columns, memory, after_s=after_s, waits_s=waits_s)
 
 
 STEADY_STEPS = 24
@@ -417,10 +418,12 @@ def _simulate_overlapping(program: Program, costs: ProgramCosts) -> Timeline:
         nbytes=[instruction.nbytes for instruction in instructions],
         step=[0] * len(instructions),
     )
+    after_s, waits_s = after_step(program, costs, starts_s=starts_s, ends_s=ends_s)
     return Timeline.from_columns(
         columns,
         tuple(_during(changes, origin_s, end_s) for changes in found.memory),
-        after_s=after_step(program, costs, starts_s=starts_s, ends_s=ends_s),
+        after_s=after_s,
+        waits_s=waits_s,
         period_s=found.period_s,
     )
 
@@ -437,10 +440,22 @@ _STRAGGLES = frozenset(
 )
 
 
-def after_step(program: Program, costs: ProgramCosts, *, starts_s: Sequence[float], ends_s: Sequence[float]) -> float:
-    """Time after the last instruction of a step: what no instruction shows, and the wait for the slowest rank [s].
+class AfterStep(NamedTuple):
+    """What follows the last instruction of a step.
 
-    The rank that has most of both decides.
+    Attributes:
+        after_s: what no instruction shows, and the wait for the slowest rank [s]
+        waits_s: the wait alone [s]
+    """
+
+    after_s: float = 0.0
+    waits_s: float = 0.0
+
+
+def after_step(
+    program: Program, costs: ProgramCosts, *, starts_s: Sequence[float], ends_s: Sequence[float]
+) -> AfterStep:
+    """What follows the last instruction of a step, of the rank that has most of it.
 
     Args:
         program: what each rank does
@@ -449,15 +464,16 @@ def after_step(program: Program, costs: ProgramCosts, *, starts_s: Sequence[floa
         ends_s: end of each instruction, rank after rank [s]
     """
     if not costs.straggling and not any(costs.between_s):
-        return 0.0
-    first, longest_s = 0, 0.0
+        return AfterStep()
+    first, longest = 0, AfterStep()
     for rank, instructions in enumerate(program.ranks):
         spans = zip(instructions, starts_s[first:], ends_s[first:], strict=False)
         compute_s = sum(end_s - start_s for item, start_s, end_s in spans if item.kind in _STRAGGLES)
         between_s = costs.between_s[rank] if rank < len(costs.between_s) else 0.0
-        longest_s = max(longest_s, between_s + costs.straggling * compute_s)
+        waits_s = costs.straggling * compute_s
+        longest = max(longest, AfterStep(between_s + waits_s, waits_s))
         first += len(instructions)
-    return longest_s
+    return longest
 
 
 class Engine:

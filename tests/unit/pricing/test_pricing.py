@@ -213,3 +213,23 @@ def test_what_lies_between_instructions_makes_a_step_longer_once_and_by_each_of_
         parts = break_down(program, longer, Source.PREDICTED)
         assert [part.step_s for part in parts] == pytest.approx([longer.makespan_s] * 2)
         assert [part.unattributed_s for part in parts] == pytest.approx([longer.after_s] * 2)
+
+
+def test_the_measured_wait_for_the_slowest_rank_is_idle_and_one_rank_has_none() -> None:
+    """A tenth of what a rank computes: forwards and backwards of one rank, here all alike."""
+    table = dataclasses.replace(TABLE, between=builders.between(0.0, 0.0, straggling=0.1))
+    for strategy, ranks in ((builders.strategy(dp=2), 2), (builders.strategy(), 1)):
+        program = lower(GRAPH, strategy, batch=16)
+        plain, longer = (
+            break_down(
+                program,
+                simulate(program, price(program, GRAPH, strategy, costs, builders.cluster(ranks), batch=16)),
+                Source.PREDICTED,
+            )
+            for costs in (TABLE, table)
+        )
+        waits_s = 0.1 * (plain[0].forward_s + plain[0].backward_s) if ranks > 1 else 0.0
+        for before, after in zip(plain, longer, strict=True):
+            assert after.idle_s - before.idle_s == pytest.approx(waits_s, abs=1e-12)
+            assert after.step_s - before.step_s == pytest.approx(waits_s, abs=1e-12)
+            assert after.unattributed_s == pytest.approx(before.unattributed_s, abs=1e-12)

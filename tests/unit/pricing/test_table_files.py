@@ -17,7 +17,7 @@ from trimaran.pricing.types import Cost
 
 def test_a_table_survives_the_way_to_a_file_and_back(tmp_path: Path) -> None:
     table = table_for(network(), whole_s=0.125, part=0.1)
-    table = dataclasses.replace(table, between=builders.between(2e-4, 1e-5))
+    table = dataclasses.replace(table, between=builders.between(2e-4, 1e-5, straggling=0.05))
     path = tmp_path / "table.json"
     path.write_bytes(encode_table(table))
     assert read_table(path) == table

@@ -1,4 +1,4 @@
-"""Time of a rank's thread between the instructions of a step, on a machine whose host computes.
+"""What a step has besides its instructions, on a machine whose host computes.
 
 Python looks up the next instruction, hands buckets over, takes the next share of the data. No operation and no transfer
 shows that, and it is some per cent of a step of a few milliseconds. It does not depend on the job, so steps of a small
@@ -8,11 +8,17 @@ network are run, all ranks together, by the executor that trains; what lies betw
         instruction                 step
 
 The network's products are large enough that Python's code and data leave the caches meanwhile, as they do in training:
-with nothing to compute the same gaps are three times as short. Runs inside the ranks; imports torch.
+with nothing to compute the same gaps are three times as short.
+
+Operations are measured in the middle over steps and ranks, by a clock that stops while another program has the core. A
+step waits for the rank that takes longest in it; how much longer that is than the middle is counted in the same record.
+Runs inside the ranks; imports torch.
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from itertools import islice, pairwise
+from statistics import median
 
 import torch
 from torch import nn
@@ -20,9 +26,10 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from trimaran.base.job import Job
-from trimaran.base.timeline import COMMUNICATION, Timeline
+from trimaran.base.timeline import COMMUNICATION, COMPUTE, Timeline
 from trimaran.graph.capture.capture import capture
 from trimaran.launch.world import World
+from trimaran.machine.detect import detect_processor
 from trimaran.measure.findings import summarize
 from trimaran.measure.rounds import full_shares
 from trimaran.pricing.types import Between
@@ -30,8 +37,8 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 
-_WIDTH, _LAYERS, _BATCH = 256, 4, 128
-_WARM_UP_STEPS, _STEPS, _GROUP = 30, 200, 20
+_WIDTH, _LAYERS, _BATCH = 256, 4, 512
+_WARM_UP_STEPS, _STEPS, _GROUP = 20, 100, 20
 
 
 def measure_between(world: World) -> Between | None:
@@ -62,11 +69,13 @@ def measure_between(world: World) -> Between | None:
     executor.close()
     if world.rank != 0:
         return None
-    return find_between(timeline, instructions=len(program.ranks[0]), warmup=_WARM_UP_STEPS)
+    found = find_between(timeline, instructions=len(program.ranks[0]), warmup=_WARM_UP_STEPS)
+    # Ranks that share a core take turns, and their costs are measured so.
+    return found if world.local_size <= detect_processor().cores else replace(found, straggling=0.0)
 
 
 def find_between(timeline: Timeline, *, instructions: int, warmup: int) -> Between:
-    """What lies between the spans of a record, in the middle over steps and ranks.
+    """What lies between the spans of a record, and the wait for the slowest rank, in the middle over steps and ranks.
 
     Args:
         timeline: of several steps; communication does not count, the wait for it does
@@ -82,6 +91,8 @@ def find_between(timeline: Timeline, *, instructions: int, warmup: int) -> Betwe
         >>> found = find_between(Timeline(spans), instructions=2, warmup=0)
         >>> found.instruction.seconds, found.step.seconds
         (0.5, 4.0)
+        >>> found.straggling
+        0.0
     """
     within: list[list[float]] = []
     steps: list[list[float]] = []
@@ -98,7 +109,22 @@ def find_between(timeline: Timeline, *, instructions: int, warmup: int) -> Betwe
         within += _groups([gap / (instructions - 1) for gap in gaps.values()])
         steps += _groups(between)
     how = "between the instructions of small steps"
-    return Between(step=summarize(steps, how=how), instruction=summarize(within, how=how))
+    return Between(
+        step=summarize(steps, how=how),
+        instruction=summarize(within, how=how),
+        straggling=_straggling(timeline, warmup),
+    )
+
+
+def _straggling(timeline: Timeline, warmup: int) -> float:
+    """How much longer the slowest rank of a step computes than a typical one, as a share of that."""
+    left_out = set(timeline.steps[:warmup])
+    computes: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for span in timeline:
+        if span.stream == COMPUTE and span.step not in left_out:
+            computes[span.step][span.rank] += span.seconds
+    typical_s = median(seconds for of in computes.values() for seconds in of.values())
+    return max(0.0, median(max(of.values()) for of in computes.values()) / typical_s - 1.0)
 
 
 def _groups(gaps: list[float]) -> list[list[float]]:

@@ -87,7 +87,7 @@ def critical_path(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
         return _period(program, costs)
     tasks = build_tasks(program, costs)
     times, taken_after = _run(program, costs)
-    after_s = after_step(
+    after_s, _ = after_step(
         program,
         costs,
         starts_s=[times[task][0] for task in tasks.first],
@@ -124,7 +124,7 @@ def _period(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
             share = (leg.end_s - start_s) / leg.seconds if leg.seconds else 1.0
             legs.append(replace(leg, start_s=start_s - begin_s, end_s=leg.end_s - begin_s, alone_s=leg.alone_s * share))
     middle = found.middle
-    after_s = after_step(
+    after_s, _ = after_step(
         program,
         costs,
         starts_s=[times[found.tasks.first[at]][0] for at in middle],
