@@ -101,8 +101,11 @@ def test_a_model_that_cannot_be_exported_is_one_operation() -> None:
 
 @pytest.mark.parametrize("form", ["module", "graph"])
 @pytest.mark.parametrize("factory", [zoo.unet, zoo.lstm])
-def test_the_whole_model_runs_as_the_runtime_runs_it(factory: "type[Job]", form: str) -> None:
-    """Three repeats of each; no gradient is left behind."""
+def test_the_whole_model_runs_as_the_runtime_runs_it(
+    factory: "type[Job]", form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three repeats of each; no gradient is left behind. However busy the machine is, the data set is not a slow one."""
+    monkeypatch.setattr("trimaran.measure.whole_model.SLOW_S", float("inf"))
     job = factory()
     captured = capture(job)
     stage = make_stage(job, captured, World(), form, "eager")  # type: ignore[arg-type]
