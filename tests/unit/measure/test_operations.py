@@ -104,7 +104,7 @@ def test_a_model_that_cannot_be_exported_is_one_operation() -> None:
 def test_the_whole_model_runs_as_the_runtime_runs_it(
     factory: "type[Job]", form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three repeats of each; no gradient is left behind. The data set is not a slow one, however busy the machine is."""
+    """Three repeats of each; no gradient is left behind. A busy machine does not make the data set a slow one."""
     monkeypatch.setattr("trimaran.measure.whole_model.SLOW_S", float("inf"))
     job = factory()
     captured = capture(job)
