@@ -8,6 +8,9 @@ way, as in a backward that overlaps with its all-reduces:
     together   ═══════ transfer ═══════  ═══════ transfer ═══════
                piece  piece  piece  piece  piece  piece  ...
 
+Reductions of single gradients to their owners are posted one after each piece, as a backward posts them: each post
+wakes a thread that communicates. Posted all at once, they wait for a core three times as long.
+
 Two sizes tell two things apart. Where every core computes, a thread of the library waits for one, some milliseconds a
 transfer whatever its size: that is what a message of a few bytes takes longer, the factor on the latency. What a large
 one takes longer than that is the factor on its bytes.
@@ -22,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 
 import torch
 import torch.distributed as dist
@@ -79,7 +82,7 @@ def measure_interference(world: World, kind: str) -> Interference:
     Args:
         world: this rank; all ranks call this
         kind: "AR": an all-reduce over all ranks; "SEND": messages between pairs of ranks; `REDUCES`: many small
-            reductions to owners, each of which a thread of the library has to be woken for
+            reductions to owners
 
     Returns:
         Ratios of means over rounds, the same on every rank.
@@ -122,13 +125,18 @@ def _through_memory(world: World) -> bool:
 def _measure(world: World, kind: str, nbytes: int, box_s: float) -> _Times:
     piece = _piece(world)
     post = _post(world, kind, nbytes)
-    ended = _waited if kind == SEND else _asked
+
+    def together() -> tuple[float, float]:
+        if kind == REDUCES:
+            return _spread(piece, nbytes, world)
+        return _together(piece, post, _waited if kind == SEND else _asked, world)
+
     started_s = time.perf_counter()
-    _round(piece, post, ended, world, _PIECES // _MOST_ROUNDS)
+    _round(piece, post, together, world, _PIECES // _MOST_ROUNDS)
     warm_up_s = largest(world, time.perf_counter() - started_s)
     rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(box_s / warm_up_s)))
     # With fewer rounds, each has longer transfers and more pieces during them; the pieces alone are as many in total.
-    times = [_round(piece, post, ended, world, _PIECES // rounds) for _ in range(rounds)]
+    times = [_round(piece, post, together, world, _PIECES // rounds) for _ in range(rounds)]
     # Ratios of means, not means of ratios: other programs disturb the parts of a short round unequally.
     means = [summarize([column], how="", waits=True).seconds for column in zip(*times, strict=True)]
     shared = torch.tensor(means, dtype=torch.float64, device=world.device)
@@ -136,7 +144,9 @@ def _measure(world: World, kind: str, nbytes: int, box_s: float) -> _Times:
     return _Times(*(float(value) / world.size for value in shared))
 
 
-def _round(piece: Work, post: Post, ended: Ended, world: World, pieces: int) -> tuple[float, float, float, float]:
+def _round(
+    piece: Work, post: Post, together: Callable[[], tuple[float, float]], world: World, pieces: int
+) -> tuple[float, float, float, float]:
     """Seconds of a piece and of a transfer, each alone, and of both side by side."""
     dist.barrier()
     alone_s = _compute_alone(piece, world, pieces)
@@ -146,7 +156,7 @@ def _round(piece: Work, post: Post, ended: Ended, world: World, pieces: int) -> 
         _wait(post())
     transfer_s = (time.perf_counter() - start_s) / _TRANSFERS
     dist.barrier()
-    return alone_s, transfer_s, *_together(piece, post, ended, world)
+    return alone_s, transfer_s, *together()
 
 
 def _piece(world: World) -> Work:
@@ -213,3 +223,20 @@ def _together(piece: Work, post: Post, ended: Ended, world: World) -> tuple[floa
             synchronize(world)
     together_s = time.perf_counter() - start_s
     return together_s / max(1, pieces), together_s / _TRANSFERS
+
+
+def _spread(piece: Work, nbytes: int, world: World) -> tuple[float, float]:
+    """Seconds a piece and seconds a queue of reductions, where one reduction is posted after each piece."""
+    buffers = cycle([torch.zeros(nbytes // 4, device=world.device) for _ in range(QUEUE)])
+    works: list[dist.Work] = []
+    posting_s = 0.0
+    start_s = time.perf_counter()
+    for root in islice(cycle(range(world.size)), QUEUE):
+        piece()
+        synchronize(world)
+        posted_s = time.perf_counter()
+        works += _posted(dist.reduce(next(buffers), root, async_op=True))
+        posting_s += time.perf_counter() - posted_s
+    computed_s = time.perf_counter() - start_s - posting_s
+    _wait(works)
+    return computed_s / QUEUE, time.perf_counter() - start_s

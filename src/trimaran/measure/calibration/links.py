@@ -177,8 +177,11 @@ class _Exchange:
 
 _Found = TypeVar("_Found")
 
-QUEUE = 32
-"""Transfers that are started at once, where a curve is of queued ones."""
+QUEUE = 128
+"""Transfers that are started at once, where a curve is of queued ones: as many as a deep network has gradients.
+
+Threads that are kept busy need not be woken: of 128 broadcasts one took 125 µs, of 32 it took 209.
+"""
 
 OF_16_BITS = {f"{Kind.ALL_REDUCE} bf16": torch.bfloat16, f"{Kind.ALL_REDUCE} fp16": torch.float16}
 """Types of what is summed, by the kinds of curves that are not of float32."""
