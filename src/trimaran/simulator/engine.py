@@ -17,8 +17,9 @@ Every running task has work left and a rate, the seconds of work that it does a 
   for large kernels leave no room on a device for others.
 - A transfer or a copy whose bytes flow runs at rate `1 / k`, where k is the largest number of flows on one of its
   links, itself included; while compute runs on any of its ranks it is slower by `interference.communication` on top.
-- The latency of a transfer passes at rate 1, or `1 / interference.latency` while compute runs on any of its ranks. It
-  slows nothing down.
+- The latency of a transfer takes `interference.latency` times as long while compute runs on any of its ranks. It slows
+  nothing down. It waits for a core first and does its work then: where compute ends before, all of the work that the
+  wait has kept is still to be done.
 
 Compute is what occupies the compute lane of a rank: the stream "compute", and with `host_blocks` the stream "host" too.
 What runs on other streams neither slows anything down nor is slowed down.
@@ -119,6 +120,8 @@ class Resources:
         self._flows: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         self._on_rank: dict[int, int] = {}
         self._in_latency: dict[int, tuple[int, ...]] = {}
+        # Work of a latency when it began to wait for a core.
+        self._kept: dict[int, float] = {}
         self.changed: set[int] = set()
 
     def start_compute(self, task: int, rank: int) -> None:
@@ -159,6 +162,31 @@ class Resources:
             self._starting[rank].remove(task)
         self.changed.discard(task)
         return True
+
+    def left_at(self, task: int, left: float, *, rate: float, next_rate: float) -> float:
+        """Work that is left of a task whose rate changes: of a latency, all that a wait for a core has kept.
+
+        Args:
+            task: that runs
+            left: by the rates that it had [s]
+            rate: that it had; 0: it starts
+            next_rate: that it has now
+
+        Example:
+            A latency of 1 s takes 8 s beside compute: 7 s of waiting, then its work. Left after 4 s and after 7.5 s:
+
+            >>> resources = Resources(ranks=1, links=0, interference=Interference(latency=8.0))
+            >>> resources.start_latency(0, (0,)), resources.left_at(0, 1.0, rate=0.0, next_rate=0.125)
+            (True, 1.0)
+            >>> [resources.left_at(0, left, rate=0.125, next_rate=1.0) for left in (0.5, 0.0625)]
+            [1.0, 0.5]
+        """
+        if task not in self._in_latency:
+            return left
+        if 0.0 < rate < next_rate:
+            return min(self._kept[task], left * next_rate / rate)
+        self._kept[task] = left
+        return left
 
     def start_flow(self, task: int, flow: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
         """Let bytes flow between ranks over links."""
@@ -625,7 +653,8 @@ class Engine:
             if rate == self._rate[task]:
                 continue
             done = (now_s - self._since[task]) * self._rate[task]
-            left = self._left[task] = max(self._left[task] - done, self._goal[task])
+            left = max(self._left[task] - done, self._goal[task])
+            left = self._left[task] = self._resources.left_at(task, left, rate=self._rate[task], next_rate=rate)
             self._since[task] = now_s
             self._rate[task] = rate
             self._version[task] += 1

@@ -160,17 +160,19 @@ def test_compute_does_not_slow_during_latency() -> None:
     assert span_of(timeline, work) == (0.0, 4.0)
 
 
-def test_latency_passes_slowly_while_any_rank_computes() -> None:
-    """Rank 1 computes until 3: 0.75 s of a latency of 1 s pass by then at a quarter of its rate, 0.25 s after it.
+@pytest.mark.parametrize(("computes_s", "ends_s"), [(3.0, 6.0), (3.5, 6.0), (3.9, 6.0), (5.0, 6.0), (1.0, 4.0)])
+def test_latency_waits_for_a_core_while_any_rank_computes(computes_s: float, ends_s: float) -> None:
+    """A latency of 1 s beside compute waits for 3 s and takes its second then. Bytes flow for 2 s.
 
-    Bytes flow from 3.25 on for 2 s. Without compute the message takes 3 s.
+    Where rank 1 computes until 3 or longer, the wait is over at 3 and the latency at 4; until 1, it begins there.
+    Without compute the message takes 3 s.
     """
     work, out = forward(1), send(0, 1, 9)
-    entries = {work: 3.0, out: transfer(2.0, latency_s=1.0)}
+    entries = {work: computes_s, out: transfer(2.0, latency_s=1.0)}
     slowed = builders.interference(latency=4.0)
     timeline = simulate(program((out,), (receive(1, 0, 9), work)), costs(entries, interference=slowed))
-    assert span_of(timeline, out) == (0.0, pytest.approx(5.25, rel=1e-12))
-    assert span_of(timeline, work) == (0.0, 3.0)
+    assert span_of(timeline, out) == (0.0, pytest.approx(ends_s, rel=1e-12))
+    assert span_of(timeline, work) == (0.0, computes_s)
     alone = simulate(program((out,), (receive(1, 0, 9),)), costs({out: entries[out]}, interference=slowed))
     assert span_of(alone, out) == (0.0, 3.0)
 
