@@ -44,7 +44,7 @@ Reference = Annotated[
     ),
 ]
 Subject = Annotated[str, typer.Argument(metavar="PLAN|JOB", help="A plan file, or a job.")]
-Runs = Annotated[Path | None, option("Folder of run directories.", usual="runs")]
+Runs = Annotated[Path | None, option("Folder of run directories.", usual="runs", metavar="FOLDER")]
 Trace = Annotated[Path | None, option("Write the timeline for a trace viewer.")]
 Plot = Annotated[Path | None, option("Draw the result into this SVG file.")]
 Devices = Annotated[

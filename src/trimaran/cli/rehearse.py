@@ -58,7 +58,7 @@ def rehearse(
             "to --output."
         ),
     ] = None,
-    logs: Annotated[Path | None, option("Folder for rank<k>.log: what each rank prints.")] = None,
+    logs: Annotated[Path | None, option("Folder for rank<k>.log: what each rank prints.", metavar="FOLDER")] = None,
     trace: Trace = None,
     output: Annotated[Path | None, option("Write the result to a JSON file, too.", "--output", "-o")] = None,
     as_json: Json = False,

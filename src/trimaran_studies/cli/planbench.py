@@ -13,7 +13,9 @@ Data = Annotated[
 Peers = Annotated[
     Path | None,
     option(
-        "A folder with checkouts of calculon, SimuMax and llm-analysis at the commits that are compared.", "--peers"
+        "A folder with checkouts of calculon, SimuMax and llm-analysis at the commits that are compared.",
+        "--peers",
+        metavar="FOLDER",
     ),
 ]
 
