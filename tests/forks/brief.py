@@ -5,7 +5,7 @@ without the mark `alone` take fewer rounds of the same: what is measured, and ho
 """
 
 from trimaran.measure import input_pipeline, offload, rounds, trial_runs
-from trimaran.measure.calibration import interference, links
+from trimaran.measure.calibration import between, interference, links
 
 VARIABLE = "TRIMARAN_TEST_BRIEF"
 """Set in the environment of forks that measure briefly."""
@@ -25,3 +25,4 @@ def measure_briefly() -> None:
     """Shorten, in this process, the time that each kind of measurement has."""
     for module, name in _BOXES:
         setattr(module, name, getattr(module, name) * SHARE)
+    between.STEPS = int(between.STEPS * SHARE)

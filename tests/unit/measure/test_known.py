@@ -37,6 +37,7 @@ def machine(whole_s: float) -> CostTable:
         steps={job_digest(Source().make, GRAPH): table.steps[GRAPH.digest]},
         curves={**table.curves, **dict.fromkeys(wanted_curves(2), curve(1e-4, 1e9))},
         interference=BOTH,
+        between=builders.between(1e-4, 1e-5),
     )
 
 

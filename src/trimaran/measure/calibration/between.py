@@ -38,7 +38,9 @@ from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 
 _WIDTH, _LAYERS, _BATCH = 256, 4, 512
-_WARM_UP_STEPS, _STEPS, _GROUP = 20, 100, 20
+_GROUP = 20
+STEPS = 80
+"""Steps that are run, of which the first quarter warms up."""
 
 
 def measure_between(world: World) -> Between | None:
@@ -63,13 +65,13 @@ def measure_between(world: World) -> Between | None:
     program = lower(captured.graph, strategy, batch=job.global_batch_size)
     evaluation = lower_evaluation(captured.graph, strategy, batch=job.global_batch_size)
     executor = Executor(job, strategy, program, evaluation, world, capture=captured)
-    for share in islice(full_shares(executor.feed()), _WARM_UP_STEPS + _STEPS):
+    for share in islice(full_shares(executor.feed()), STEPS):
         executor.step(share)
     timeline = executor.timeline()
     executor.close()
     if world.rank != 0:
         return None
-    found = find_between(timeline, instructions=len(program.ranks[0]), warmup=_WARM_UP_STEPS)
+    found = find_between(timeline, instructions=len(program.ranks[0]), warmup=STEPS // 4)
     # Ranks that share a core take turns, and their costs are measured so.
     return found if world.local_size <= detect_processor().cores else replace(found, straggling=0.0)
 
