@@ -277,7 +277,9 @@ def _durations(table: CostTable) -> Iterator[tuple[str, Cost]]:
         values = (factors.compute, factors.communication, factors.latency)
         yield from _named(place, (Cost(value, value, value, "") for value in values))
     if table.between is not None:
-        yield from _named("between instructions", (table.between.step, table.between.instruction))
+        share = table.between.straggling
+        waits = Cost(share, share, share, "")
+        yield from _named("between instructions", (table.between.step, table.between.instruction, waits))
 
 
 def _named(place: str, costs: Iterable[Cost]) -> Iterator[tuple[str, Cost]]:
