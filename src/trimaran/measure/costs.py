@@ -29,7 +29,7 @@ from trimaran.machine.detect import detect_gpus, detect_processor
 from trimaran.machine.types import Link
 from trimaran.measure.cache import load_cached, store
 from trimaran.measure.findings import Findings, assemble
-from trimaran.measure.others import settle, settling_s, unsettled_note
+from trimaran.measure.others import await_idle_cores
 from trimaran.measure.wanted import Wanted, find_missing
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 from trimaran.program.gradients import Compression
@@ -97,10 +97,7 @@ def measure_costs(
         samples=samples,
     )
     if not wanted.nothing:
-        progress("waiting for other programs", 0, 0)
-        limit_s = settling_s()
-        if limit_s and (note := unsettled_note(settle(limit_s=limit_s))):
-            _LOG.warning(note)
+        await_idle_cores(progress)
         found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)
         _keep(new)
