@@ -305,7 +305,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("job", "cluster", "devices", "local", "options"), STEPS.values(), ids=STEPS)
-def test_scale_and_plan_give_a_step_with_one_interval(
+def test_scale_and_plan_give_a_step_with_one_interval_and_one_limiter(
     job: str, cluster: str, devices: int, local: int, options: tuple[str, ...]
 ) -> None:
     asked = (job, "--cluster", cluster, "--devices", str(devices), *options)
@@ -315,6 +315,7 @@ def test_scale_and_plan_give_a_step_with_one_interval(
     assert plan["step_time_s"] == pytest.approx(row["step_s"], rel=AGREEMENT)
     assert plan["interval_s"] == pytest.approx([low, high], rel=2 * AGREEMENT)
     assert low < plan["step_time_s"] < high
+    assert plan["limiter"].partition(",")[0] == row["limiter"].partition(":")[0]
 
 
 def test_a_price_is_refused_where_nothing_says_how_long_devices_are_needed() -> None:

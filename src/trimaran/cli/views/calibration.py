@@ -90,14 +90,15 @@ def _link_table(calibration: Calibration) -> Table:
     add_figures(table, "smallest", "largest", "90 % interval", "during compute", no_wrap=False)
     for link in calibration.links:
         rate, ends = _interval(link.bytes_per_s, format_rate)
+        kind = _NAMES.get(link.kind, link.kind)
         table.add_row(
-            link.rate_limit or "free", _NAMES.get(link.kind, link.kind), str(link.ranks), format_seconds(link.small_s.value), rate, ends,
+            link.rate_limit or "free", kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
             _slowdown(link),
         )  # fmt: skip
     return table
 
 
-_NAMES = {SEND: "message", **KIND_NAMES}
+_NAMES = {SEND: "message"} | {str(kind): name for kind, name in KIND_NAMES.items()}
 
 
 def _slowdown(link: LinkFigures) -> str:
