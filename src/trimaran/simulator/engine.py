@@ -39,6 +39,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import Columns, Timeline
 from trimaran.pricing.types import Cost, Interference, ProgramCosts
@@ -270,6 +271,7 @@ REACHES = 0
 FLOWS = 1
 
 
+@told_of_classes
 def simulate(program: Program, costs: ProgramCosts) -> Timeline:
     """Simulate a step of the program.
 

@@ -335,3 +335,13 @@ def test_options_of_a_search_are_refused_where_a_plan_is_made_already(option: tu
     refused = CliRunner().invoke(app, ["simulate", path, *option])
     assert refused.exit_code == InputError.exit_code
     assert option[0] in refused.stderr
+
+
+def test_places_of_a_placement_compute_where_a_pipeline_would_wait() -> None:
+    """Most of both devices' step is busy, as `simulate` says; what is on the critical path is compute, on whichever."""
+    asked = ("digits-branches", "--cluster", "dgx1-v100", "--devices", "2", "--strategy", "placed on 2")
+    step = document("simulate", *asked)
+    assert min(step["busy_s"]) > 0.7 * step["step_time_s"]
+    page = " ".join(said("plan", *asked).split())
+    assert "Limited by compute: " in page
+    assert "idle stages" not in page
