@@ -172,6 +172,9 @@ def ask(
             code="rehearse.unknown-hint",
             hint=unknown[0],
         )
+    for name, value in (hints or {}).items():
+        if not math.isfinite(value):
+            raise InputError(f"hint {name}: expected a finite number, got {value}", code="rehearse.bad-hint", hint=name)
     if alloc_conf is None:
         alloc_conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     Settings.parse(alloc_conf)
