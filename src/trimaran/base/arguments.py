@@ -34,9 +34,9 @@ def told_of_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
             return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:
             wrong = _wrong(function, args, kwargs)
-            if not wrong:
+            if wrong is None:
                 raise
-            raise InputError(f"{function.__name__}: {wrong}", code="argument.wrong-class") from error
+            raise wrong from error
 
     return called
 
@@ -56,28 +56,29 @@ def checked_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
     @functools.wraps(function)
     def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
         wrong = _wrong(function, args, kwargs)
-        if wrong:
-            raise InputError(f"{function.__name__}: {wrong}", code="argument.wrong-class")
+        if wrong is not None:
+            raise wrong
         return function(*args, **kwargs)
 
     return called
 
 
-def _wrong(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The first argument of a wrong class; empty: none is, or they do not fit the signature, which Python says."""
+def _wrong(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> InputError | None:
+    """Of the first argument of a wrong class; None: none is, or they do not fit the signature, which Python says."""
     try:
         signature = inspect.signature(function, eval_str=False)
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:
-        return ""
+        return None
     for name, value in given.items():
         classes = _classes(_hint(function, signature.parameters[name].annotation))
         # True is an integer, and none that anybody means.
         misfits = isinstance(value, bool) and bool not in classes and object not in classes
         if classes and (misfits or not isinstance(value, classes)):
             names = " or ".join("None" if one is types.NoneType else one.__name__ for one in classes)
-            return f"{name} must be {names}, got {value!r}"
-    return ""
+            said = f"{function.__name__}: {name} must be {names}, got {value!r}"
+            return InputError(said, code="argument.wrong-class")
+    return None
 
 
 def _hint(function: Callable[..., Any], annotation: Any) -> Any:

@@ -174,16 +174,12 @@ def ask(
         )
     for name, value in (hints or {}).items():
         if not math.isfinite(value):
-            raise InputError(f"hint {name}: expected a finite number, got {value}", code="rehearse.bad-hint", hint=name)
+            raise InputError(
+                f"hint {name}: expected a finite number, got {value}", code="rehearse.infinite-hint", hint=name
+            )
     if alloc_conf is None:
         alloc_conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     Settings.parse(alloc_conf)
-    limit_s = parse_seconds(limit) if isinstance(limit, str) else float(limit)
-    if steps < 1 or not 0 < limit_s < math.inf:
-        raise InputError(
-            f"a rank is rehearsed for 1 step or more and for some time, got steps={steps} and limit={limit}",
-            code="rehearse.no-time",
-        )
     target = find_target(cluster, world=world, per_node=per_node, memory=memory)
     factors, profile = _corrected_by(calibration, kineto, target)
     return Question(
@@ -193,7 +189,7 @@ def ask(
         target=target,
         ranks=ranks,
         steps=steps,
-        limit_s=limit_s,
+        limit_s=parse_seconds(limit) if isinstance(limit, str) else float(limit),
         hints=dict(hints or {}),
         allocator=alloc_conf,
         calibration=factors,
