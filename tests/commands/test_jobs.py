@@ -1,6 +1,9 @@
 """`trimaran jobs` lists what can be trained."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.commands.running import trimaran
@@ -30,3 +33,13 @@ def test_the_list_says_how_to_name_what_is_not_in_it(tmp_path: Path) -> None:
     printed = trimaran("jobs", cwd=tmp_path).stdout
     assert "file.py:factory" in printed
     assert "config.json:sequence=2048" in printed
+
+
+def test_a_reader_that_has_had_enough_ends_a_list_without_an_error() -> None:
+    """As `| head` does."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        words = [sys.executable, "-m", "trimaran", "jobs"]
+        done = subprocess.run(words, stdout=closed, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -5,6 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tests.commands.running import trimaran
+from tests.golden.repeatable import be_command_on_record
 from typer.testing import CliRunner
 
 from trimaran.base.errors import InputError
@@ -57,6 +59,13 @@ def test_what_follows_a_plan(asked: str, tmp_path: Path, monkeypatch: pytest.Mon
         assert "trimaran export" in refused.output
     page = run("report plan.json")
     assert ("trimaran train" in page) == plan.has_program
+
+
+def test_a_plan_for_this_machine_is_trained_without_the_options_that_made_it(tmp_path: Path) -> None:
+    """A training refuses them beside a plan; its memory, and where it may run, are said again."""
+    asked = ("--devices", "2", "--allow", "pp", "--forbid", "tp", "--memory", "1GiB", "-o", "plan.json")
+    done = trimaran("plan", "digits", *asked, cwd=tmp_path, be=be_command_on_record)
+    assert advised(done.stdout) == "trimaran train digits --memory 1GiB --plan plan.json"
 
 
 QUICK = [

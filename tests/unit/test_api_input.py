@@ -8,6 +8,9 @@ import pytest
 
 import trimaran
 from trimaran import Loading, Pins, TargetRequest
+from trimaran.jobs.resolve import resolve
+
+JOB = resolve("digits")
 
 
 def plan(**asked: Any) -> Any:
@@ -64,6 +67,57 @@ def test_what_means_nothing_is_refused(verb: Callable[..., Any], asked: dict[str
     with pytest.raises(trimaran.InputError) as refused:
         verb(**asked)
     assert str(refused.value)
+
+
+def init(**asked: Any) -> Any:
+    return trimaran.init(asked.pop("job", JOB), **asked)
+
+
+def virtual(**asked: Any) -> Any:
+    return trimaran.virtual_memory(**{"budget": "1GiB", **asked})
+
+
+def exported(**asked: Any) -> Any:
+    return trimaran.export_checkpoint(**{"source": "nothing", "target": "nothing.pt", **asked})
+
+
+def order(**asked: Any) -> Any:
+    return trimaran.sample_order(**{"samples": 4, "seed": 0, "epoch": 0, **asked})
+
+
+def rehearsal(**asked: Any) -> Any:
+    return trimaran.rehearse(__file__, world=2, **asked)
+
+
+def others(**asked: Any) -> Any:
+    ((name, value),) = asked.items()
+    arguments = {"simulate": (value, value), "write_plan": ("nothing.json", value)}
+    return getattr(trimaran, name)(*arguments.get(name, (value,)))
+
+
+NAMED: list[tuple[Callable[..., Any], str, Any]] = [
+    *((init, "job", value) for value in ("digits", None)),
+    *((init, "plan", value) for value in (5, ["dp2"])),
+    *((init, name, "yes") for name in ("record", "accept_inexact", "verify", "gradient_noise", "hang_timeout")),
+    *((init, name, value) for name in ("verify", "gradient_noise") for value in (-1, 1.5, True)),
+    *((init, "on_nan", value) for value in ("maybe", None, 3)),
+    *((init, "hang_timeout", value) for value in (-1, 0, math.nan, math.inf, True)),
+    *((virtual, name, "no") for name in ("enforce", "account", "recompute")),
+    *((virtual, "limit_s", value) for value in ("5", math.nan, 0)),
+    *((virtual, name, 5.5) for name in ("budget", "host", "smallest", "codec")),
+    *((exported, name, 5) for name in ("source", "target", "to", "optimizer", "trust_pickle")),
+    *((order, name, value) for name in ("samples", "epoch") for value in (-1, "5", 1.5)),
+    *((rehearsal, "steps", value) for value in (0, -1, "3")),
+    *((rehearsal, "limit", value) for value in (0, -5.0, math.nan, math.inf)),
+    (rehearsal, "hints", {"loss": math.nan}),
+    *((others, name, 5) for name in ("observe", "parse_split", "read_plan", "write_plan", "simulate", "parse_order")),
+]
+
+
+@pytest.mark.parametrize(("verb", "name", "value"), NAMED)
+def test_an_argument_that_means_nothing_is_named(verb: Callable[..., Any], name: str, value: Any) -> None:
+    with pytest.raises(trimaran.InputError, match=name.removesuffix("s")):
+        verb(**{name: value})
 
 
 @pytest.mark.parametrize("job", [5, None])

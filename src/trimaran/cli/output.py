@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -34,6 +35,11 @@ def set_verbosity(*, verbose: bool = False, quiet: bool = False) -> None:
         quiet: the verdict alone
     """
     _printed.update(verbose=verbose, quiet=quiet)
+    begin_verdict()
+
+
+def begin_verdict() -> None:
+    """Print the next lines too where pages tell the verdict alone, as what was found first has one already."""
     _verdict.begin()
 
 
@@ -121,8 +127,8 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         say_ended(number, *getattr(interrupt, "__notes__", ()))
         raise SystemExit(exit_code(number)) from None
     except BrokenPipeError:
-        # Whoever read our output has had enough (`| head`).
-        sys.stderr.close()
+        # Whoever read our output has had enough (`| head`); what is still buffered goes nowhere, without a word.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
     except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
         _end(_told(error), error, as_json=as_json)

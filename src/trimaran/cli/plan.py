@@ -1,6 +1,7 @@
 """`trimaran plan`: the best way to train a job here or on another machine, and what it was chosen over."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -229,4 +230,7 @@ def rehearse_plan(
 
 
 # What a plan file says.
-_DECIDED = ("--devices", "--batch", "--objective", "--execution", "--curve", "--batches")
+_DECIDED = (
+    *("--devices", "--batch", "--objective", "--execution", "--curve", "--batches"),
+    *(f"--{field.name.replace('_', '-')}" for field in fields(PinOptions)),
+)

@@ -70,7 +70,6 @@ def rehearse(
     """
     with errors_reported(as_json=as_json):
         import json
-        import os
 
         from trimaran.base.errors import InputError
         from trimaran.base.files import check_writable, given, write_whole
@@ -99,7 +98,7 @@ def rehearse(
             steps=steps,
             limit=limit,
             hints=parse_hints(hint or ()),
-            alloc_conf=os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") if alloc_conf is None else alloc_conf,
+            alloc_conf=alloc_conf,
             calibration=calibration,
             kineto=kineto,
         )

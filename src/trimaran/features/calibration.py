@@ -21,6 +21,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.calibration.calibrate import REPEATS, STEPS, measure_noise
 from trimaran.measure.calibration.results import Calibration, encode_calibration, keep_calibration, link_figures
+from trimaran.measure.others import await_idle_cores
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.tables import CostTable, merge
 
@@ -60,6 +61,7 @@ def calibrate(
     ranks = local_cluster(PlanRequest(devices=devices)).size
     if links and ranks < 2:
         raise InputError("one device has no link to another: leave --link out, or calibrate two devices", ranks=ranks)
+    await_idle_cores(progress)
     measured, machine = measure_machine(ranks=ranks, progress=progress)
     tables = [machine, *(measure_links(link, ranks=ranks, progress=progress) for link in links)]
     _store(tables, strict=output is None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimaran.base.arguments import checked_classes
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
@@ -42,6 +43,7 @@ class ExportedCheckpoint:
     notes: tuple[str, ...]
 
 
+@checked_classes
 def export_checkpoint(
     source: str | Path,
     target: str | Path,

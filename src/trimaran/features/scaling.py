@@ -54,6 +54,7 @@ from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step, kind_
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.report.scaling import (
+    LIMITERS,
     FasterMethod,
     FedCount,
     FeedingLimit,
@@ -198,7 +199,7 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
     """Tiny kernels merged into the ones before them, where the host cannot keep up."""
     launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
     tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
-    if not estimate.launch_bound or not launches or row.limiter == "feeding":
+    if not estimate.launch_bound or not launches or row.step.limiter == "feeding":
         return []
     shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
     saved_s = max(0.0, estimate.seconds - shorter_s)
@@ -208,7 +209,7 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
     return [
         Remedy(
             id="merge-kernels",
-            limiter="launches",
+            limiter=LIMITERS["launches"],
             name=f"merge {tiny} small kernels",
             action=(
                 f"Merge the {tiny} elementwise and normalization kernels of {launches} (compile, or larger layers): "
@@ -248,7 +249,7 @@ def _loading(
     return [
         Remedy(
             id=one.id,
-            limiter="feeding",
+            limiter=LIMITERS["feeding"],
             name=one.name,
             action=one.action,
             assumption=one.assumption,

@@ -22,7 +22,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import given, is_file, read_bytes
 from trimaran.base.job import Job
 from trimaran.base.units import whole_number
-from trimaran.networks.published_decoders import find_published
+from trimaran.networks.published_decoders import find_published, usual_sequence
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 PREFIX = "hf:"
-LONGEST = 1024  # tokens of a window where the reference does not say; the model's positions may be fewer
-POSITIONS = 512  # of a model that says none
+POSITIONS = 512  # of a model that names none, where the reference does not say how long a window is
 PIXELS = 224  # of a model that says none
 GLOBAL_BATCH_SIZE = 8
 
@@ -357,13 +356,15 @@ def _asked_sequence(options: str, reference: str) -> int | None:
 
 
 def _sequence(config: Any, window: int | None, reference: str) -> int:
-    positions: int = getattr(config.get_text_config(), "max_position_embeddings", None) or POSITIONS
-    positions = positions if positions > 0 else POSITIONS
+    text = config.get_text_config()
+    key = text.attribute_map.get("max_position_embeddings", "max_position_embeddings")
+    key = key if hasattr(text, key) else "max_seq_len"
+    # A number below 1 stands for any.
+    positions: int = max(0, getattr(text, key, None) or 0)
     if window is None:
-        # A power of two: some models keep a few of their positions for themselves.
-        return min(LONGEST, 1 << (positions.bit_length() - 1))
-    if window > positions:
-        key = config.get_text_config().attribute_map.get("max_position_embeddings", "max_position_embeddings")
+        return usual_sequence(positions or POSITIONS)
+    is_rotary = bool(getattr(text, "rope_parameters", None)) or hasattr(text, "rope_theta")
+    if window > positions > 0 and not is_rotary:
         raise InputError(
             f'"{reference}": the model has positions for {positions} tokens, not for {window}: take fewer, or raise '
             f"{key} in the file",

@@ -23,13 +23,14 @@ from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
+from trimaran.jobs.resolve import JobSource
 from trimaran.launch.ranks import Event, launch
 from trimaran.launch.world import choose_device
 from trimaran.machine.detect import detect_gpus, detect_processor
 from trimaran.machine.types import Link
 from trimaran.measure.cache import load_cached, store
 from trimaran.measure.findings import Findings, assemble
-from trimaran.measure.others import settle, settling_s, unsettled_note
+from trimaran.measure.others import await_idle_cores
 from trimaran.measure.wanted import Wanted, find_missing
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 from trimaran.program.gradients import Compression
@@ -97,10 +98,7 @@ def measure_costs(
         samples=samples,
     )
     if not wanted.nothing:
-        progress("waiting for other programs", 0, 0)
-        limit_s = settling_s()
-        if limit_s and (note := unsettled_note(settle(limit_s=limit_s))):
-            _LOG.warning(note)
+        await_idle_cores(progress)
         found = _measure(make_job, graph, wanted, ranks, link, progress)
         new = assemble(found, table.steps.get(key), graph, job=key, fingerprint=table.fingerprint)
         _keep(new)
@@ -151,11 +149,15 @@ def name_link(link: Link) -> str:
 def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
     """Digest of what a job's update, loading and loss depend on: its graph, its reference and the content of its file.
 
-    What the file imports is not looked at.
+    They are kept by numbers of samples, and no epochs, seed or target change them: a plan, and whatever is asked of its
+    file, have one measurement. What the file imports is not looked at.
 
     Raises:
         InputError: the function that makes the job cannot be sent to another process
     """
+    source = getattr(make_job, "__self__", None)
+    if isinstance(source, JobSource):
+        make_job = JobSource(reference=source.reference, precision=source.precision).make
     try:
         parts = [graph.digest.encode(), pickle.dumps(make_job)]
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -164,7 +166,7 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
             "top level of a module, or the method of a plain value",
             code="measure.cannot-send",
         ) from error
-    reference = str(getattr(getattr(make_job, "__self__", None), "reference", ""))
+    reference = str(getattr(source, "reference", ""))
     path = Path(reference.rpartition(":")[0])
     parts.append(read_bytes(path) if path.is_file() else trimaran.__version__.encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]

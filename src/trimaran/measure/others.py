@@ -5,6 +5,7 @@ one rank there is a core left. A low priority does not keep a program off where 
 its own (`kernel.sched_autogroup_enabled`): niceness counts only within a group.
 """
 
+import logging
 import os
 import sys
 import time
@@ -12,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimaran.base.progress import Progress
 from trimaran.base.system import allowed_cores
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +141,18 @@ def settle(
     while found is not None and found > BUSY and clock() < end_s:
         found = look()
     return found
+
+
+def await_idle_cores(progress: Progress) -> None:
+    """Wait before costs are measured until other programs take little, as long as `SETTLING` says; warn if they do not.
+
+    Args:
+        progress: told that it waits
+    """
+    progress("waiting for other programs", 0, 0)
+    limit_s = settling_s()
+    if limit_s and (note := unsettled_note(settle(limit_s=limit_s))):
+        _LOG.warning(note)
 
 
 def _share_now() -> float | None:

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Self, get_args
 
+from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.system import needs_linux
 from trimaran.graph.user_model import HOOKED
@@ -33,6 +34,7 @@ SMALLEST = "256KiB"
 """Smaller storages are kept, unless a user says otherwise."""
 
 
+@checked_classes
 def virtual_memory(
     budget: str | int,
     *,

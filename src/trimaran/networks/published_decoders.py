@@ -17,6 +17,24 @@ from typing import Any
 from trimaran.base.files import packaged_toml
 from trimaran.networks.sizes import name_pairs, size_rows
 
+USUAL_SEQUENCE = 4096
+"""Tokens of a sequence where nothing says how long training sequences are; fewer where there are fewer positions."""
+
+
+def usual_sequence(positions: int) -> int:
+    """Tokens of a training sequence of a model whose configuration does not say, as all commands assume it.
+
+    A power of two: some models keep a few of their positions for themselves.
+
+    Args:
+        positions: of the model
+
+    Example:
+        >>> usual_sequence(514), usual_sequence(131072)
+        (512, 4096)
+    """
+    return min(USUAL_SEQUENCE, 1 << (positions.bit_length() - 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderFamily:

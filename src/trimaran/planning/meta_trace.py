@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
@@ -73,6 +74,7 @@ def _resized(tensor: Tensor, samples: int) -> Tensor:
 _WRITTEN = re.compile(r"(?P<parent>[^:]*):(?P<first>\d+)-(?P<last>\d+):(?P<parts>\d+)")
 
 
+@told_of_classes
 def parse_split(text: str) -> Split:
     """A split as people write it: the sequential module, its first and last child, the parts.
 

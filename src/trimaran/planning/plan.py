@@ -91,6 +91,8 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     found = replace(pins, workers=None, forbid=forbid).options
     if request.documents is not None:
         found += (f"--lengths {request.documents.source}",)
+    if request.objective in ("time", "cost"):
+        found += (f"--objective {request.objective}",)
     if request.expert_imbalance != 1.0:
         found += (f"--expert-imbalance {request.expert_imbalance:g}",)
     if request.gap:

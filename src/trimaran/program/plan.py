@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.decoding import check_version, decode_object, from_plain
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.files import read_text, write_whole
@@ -353,6 +354,7 @@ def format_plan(plan: Plan) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+@told_of_classes
 def write_plan(path: Path, plan: Plan) -> None:
     """Write a plan; the file is there whole or not at all.
 
@@ -395,6 +397,7 @@ def _is_configuration(path: Path) -> bool:
     return "schema_version" not in found and bool({"model_type", "architectures"} & {*found})
 
 
+@told_of_classes
 def read_plan(path: Path) -> Plan:
     """Read a plan and check all that can be checked without its job.
 

@@ -26,6 +26,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError
 from trimaran.base.units import whole_number
 from trimaran.program.lowering.schedules import Compute, Order, check_order
@@ -236,6 +237,7 @@ _OVERLAP = re.compile(r"\((.*)\)OVERLAP_F_B")
 _REDUCE = re.compile(r"\d+(WAIT_)?REDUCE_GRAD")
 
 
+@told_of_classes
 def parse_order(text: str, *, source: str = "order") -> Order:
     r"""Read torch's compute-only CSV.
 
@@ -275,6 +277,7 @@ def _cells(text: str, source: str) -> Iterator[list[str]]:
         raise InputError(f"{source}: not CSV: {error}", code="torch-pipelining.not-csv", source=source) from None
 
 
+@told_of_classes
 def format_order(order: Order) -> str:
     """Write an order as torch's compute-only CSV.
 

@@ -29,6 +29,13 @@ from trimaran.simulator.exchange_comparison import Ratio
 Mode = Literal["weak", "strong"]
 """Weak: each device has its batch, however many there are. Strong: all devices share one batch."""
 
+LIMITERS: Mapping[str, str] = {
+    "launches": "compute: kernel launches",
+    "update": "compute: weight update",
+    "feeding": "input pipeline",
+}
+"""Names of parts that a plan puts together, or calls otherwise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingRow:
@@ -72,8 +79,8 @@ class ScalingRow:
 
     @property
     def limiter(self) -> str:
-        """The bottleneck of the step; memory where it does not fit."""
-        return self.step.limiter if self.fits else "memory"
+        """The bottleneck of the step, as plans name it, then the part of it; memory where it does not fit."""
+        return LIMITERS.get(self.step.limiter, self.step.limiter) if self.fits else "memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +333,6 @@ _SHORT = {
     "communication": "comm",
     "update": "update",
     "feeding": "feed",
-    "memory": "memory",
 }
 _COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "overlap", "exposed", "optim", "other")
 _LAYERS = 4
@@ -390,7 +396,7 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
     if not row.fits:
         # It cannot be run, so it has no throughput.
         blank = ["–"] * (len(_COLUMNS) - 1)
-        return [str(step.devices), *blank, _SHORT[row.limiter], f"{_size(peak)}!"]
+        return [str(step.devices), *blank, "memory", f"{_size(peak)}!"]
     return [
         str(step.devices),
         _rate(row.samples_per_s),
@@ -398,7 +404,7 @@ def _cells(row: ScalingRow, unit: str) -> list[str]:
         f"{row.speedup:.2f}{'^' if row.why_above_linear else ''}",
         f"{100 * row.efficiency:.0f}%",
         *(_time(seconds, unit) for seconds in _times(step)),
-        _SHORT[row.limiter],
+        _SHORT[step.limiter],
         _size(peak),
     ]
 

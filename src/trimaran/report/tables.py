@@ -32,9 +32,16 @@ def make_console(**options: Any) -> Console:
     Args:
         options: of `rich.console.Console`
     """
-    console = Console(highlight=False, emoji=False, **options)
+    console = _Console(highlight=False, emoji=False, **options)
     console.push_render_hook(_PrintableHook())
     return console
+
+
+class _Console(Console):
+    """A console that leaves it to its caller what to do when whoever reads has had enough; rich exits with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class _PrintableHook(RenderHook):

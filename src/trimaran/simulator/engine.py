@@ -41,6 +41,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import Columns, Timeline
 from trimaran.pricing.types import Cost, Interference, ProgramCosts
@@ -299,6 +300,7 @@ REACHES = 0
 FLOWS = 1
 
 
+@told_of_classes
 def simulate(program: Program, costs: ProgramCosts) -> Timeline:
     """Simulate a step of the program.
 

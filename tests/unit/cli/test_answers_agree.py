@@ -305,7 +305,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("job", "cluster", "devices", "local", "options"), STEPS.values(), ids=STEPS)
-def test_scale_and_plan_give_a_step_with_one_interval(
+def test_scale_and_plan_give_a_step_with_one_interval_and_one_limiter(
     job: str, cluster: str, devices: int, local: int, options: tuple[str, ...]
 ) -> None:
     asked = (job, "--cluster", cluster, "--devices", str(devices), *options)
@@ -315,6 +315,7 @@ def test_scale_and_plan_give_a_step_with_one_interval(
     assert plan["step_time_s"] == pytest.approx(row["step_s"], rel=AGREEMENT)
     assert plan["interval_s"] == pytest.approx([low, high], rel=2 * AGREEMENT)
     assert low < plan["step_time_s"] < high
+    assert plan["limiter"].partition(",")[0] == row["limiter"].partition(":")[0]
 
 
 def test_a_price_is_refused_where_nothing_says_how_long_devices_are_needed() -> None:
@@ -334,3 +335,13 @@ def test_options_of_a_search_are_refused_where_a_plan_is_made_already(option: tu
     refused = CliRunner().invoke(app, ["simulate", path, *option])
     assert refused.exit_code == InputError.exit_code
     assert option[0] in refused.stderr
+
+
+def test_places_of_a_placement_compute_where_a_pipeline_would_wait() -> None:
+    """Most of both devices' step is busy, as `simulate` says; what is on the critical path is compute, on whichever."""
+    asked = ("digits-branches", "--cluster", "dgx1-v100", "--devices", "2", "--strategy", "placed on 2")
+    step = document("simulate", *asked)
+    assert min(step["busy_s"]) > 0.7 * step["step_time_s"]
+    page = " ".join(said("plan", *asked).split())
+    assert "Limited by compute: " in page
+    assert "idle stages" not in page

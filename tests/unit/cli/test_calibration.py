@@ -32,8 +32,9 @@ def test_every_figure_has_its_interval_and_source() -> None:
 
 def test_links_are_told_apart_by_what_they_are_held_to() -> None:
     rows = [row.split() for row in _printed()]
-    assert [row[:3] for row in rows if row[:1] == ["free"]] == [["free", kind, "2"] for kind in ("AR", "BC", "SEND")]
-    assert [row[:4] for row in rows if row[:2] == ["1", "Gb/s"]] == [["1", "Gb/s", "AR", "2"]]
+    kinds = ("all-reduce", "broadcast", "message")
+    assert [row[:3] for row in rows if row[:1] == ["free"]] == [["free", kind, "2"] for kind in kinds]
+    assert [row[:4] for row in rows if row[:2] == ["1", "Gb/s"]] == [["1", "Gb/s", "all-reduce", "2"]]
 
 
 def test_the_noise_is_said_for_one_rank_and_for_all() -> None:

@@ -13,7 +13,7 @@ from tests.builders import problem
 from tests.unit.report.test_files import REPORT
 
 from trimaran.base.job import Job
-from trimaran.cli.output import console
+from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.explanation import explanation_document, print_explanation
 from trimaran.cli.views.plans import print_trained, simulation_document
 from trimaran.features.training.rank import Epoch, RankResult, RunDirectory
@@ -141,6 +141,22 @@ def test_a_training_that_was_over_says_so_and_how_to_train_more(capsys: pytest.C
         printed = capsys.readouterr().out
         assert said in printed
         assert ("--resume runs/old --epochs 4" in printed) == (before == 2)
+
+
+def test_quietly_a_training_says_what_it_has_reached_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """After the verdict of its plan, which has ended with an empty line."""
+    epoch = Epoch(epoch=1, loss=1.0, accuracy=None, seconds=1.0, samples=64)
+    planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))
+    report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={})
+    run, result = RunDirectory(path=Path("runs/new")), RankResult(epochs=(epoch,))
+    set_verbosity(quiet=True)
+    try:
+        out = console()
+        out.print("The plan.\n\nIts candidates.")
+        print_trained(out, Trained(run=run, planned=planned, result=result, report=report))
+    finally:
+        set_verbosity()
+    assert capsys.readouterr().out == "The plan.\nTrained 1 epoch.\n"
 
 
 def test_a_training_has_the_step_of_its_report(capsys: pytest.CaptureFixture[str]) -> None:

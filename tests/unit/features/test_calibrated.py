@@ -3,11 +3,13 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
 from tests import builders
 from tests.raising import raises
 from tests.unit.measure.calibrations import calibration, write
 
 from trimaran.base.errors import CorruptDataError
+from trimaran.features.calibration import calibrate
 from trimaran.features.doctor import examine
 from trimaran.measure.calibration.results import keep_calibration, kept_path
 from trimaran.measure.costs import fingerprint_here
@@ -53,6 +55,20 @@ def test_a_damaged_one_that_is_named_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with raises("file.not-json", CorruptDataError, match=r"machine\.json"):
         find_calibrated(builders.plan_request(calibration=path))
+
+
+class _SeenEnoughError(Exception):
+    pass
+
+
+def test_other_programs_are_waited_for_before_anything_is_measured() -> None:
+    """As before the costs of a plan."""
+
+    def first(what: str, done: int, total: int) -> None:
+        raise _SeenEnoughError(what)
+
+    with pytest.raises(_SeenEnoughError, match="waiting for other programs"):
+        calibrate(devices=1, progress=first)
 
 
 def test_the_doctor_says_whether_this_machine_is_calibrated() -> None:

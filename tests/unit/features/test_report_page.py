@@ -19,10 +19,11 @@ from tests.unit.report.test_page import check_page
 
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
+from trimaran.base.units import format_seconds
 from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.documents import plan_document
-from trimaran.planning.plan_files import write_planned
+from trimaran.planning.plan_files import whole_plan, write_planned
 from trimaran.program.plan import plan_verdict, write_plan
 from trimaran.report.page.studies import READERS
 from trimaran.report.run_report import write_report
@@ -194,6 +195,16 @@ def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:
     views = timeline(text)["views"]
     assert isinstance(views, list)
     assert len({rank for rank, _, _ in views[0]["rows"]}) == plan.chosen.strategy.devices
+    assert "By the costs known now" not in text
+
+
+def test_a_plan_that_was_made_with_other_costs_has_both_steps_on_its_page(tmp_path: Path) -> None:
+    plan = trimaran.plan("lenet", cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
+    whole, path = whole_plan(plan.simulated), tmp_path / "plan.json"
+    write_plan(path, replace(whole, prediction=replace(whole.prediction, step_time_s=1.0)))
+    _, text = made(path, tmp_path / "report.html")
+    assert f"By the costs known now a step takes {format_seconds(plan.chosen.step_time_s)}" in text
+    assert "by those that the plan was made with 1.00 s" in text
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -371,6 +382,13 @@ def test_a_path_that_is_not_there_and_an_empty_folder_are_refused(tmp_path: Path
         report(tmp_path / "nothing", tmp_path / "report.html")
     with raises("report.nothing-here"):
         report(tmp_path, tmp_path / "report.html")
+
+
+def test_only_a_plan_is_simulated(tmp_path: Path) -> None:
+    for path in (write_run(tmp_path / "run"), write_study(tmp_path / "x.json", studies()[NAMES[0]])):
+        with raises("report.no-plan", match="^--simulate"):
+            report(path, tmp_path / "report.html", simulate=True)
+        assert not (tmp_path / "report.html").exists()
 
 
 def test_the_file_is_an_html_file_that_can_be_written(tmp_path: Path) -> None:

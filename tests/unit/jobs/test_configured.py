@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.graph.batches import call_model, compute_loss
 from trimaran.jobs.resolve import resolve
+from trimaran.pricing.analytical.decoders import shape_of_configuration
 
 pytest.importorskip("transformers")
 
@@ -87,8 +88,8 @@ def test_a_folder_and_a_file_with_the_prefix_are_references_too(tmp_path: Path) 
     assert resolve(f"hf:{tmp_path}").name == resolve(f"hf:{path}").name == "gpt2"
 
 
-@pytest.mark.parametrize(("positions", "length"), [(16, 16), (514, 512), (4096, 1024)])
-def test_a_window_is_as_long_as_the_model_allows_and_not_longer_than_1024(
+@pytest.mark.parametrize(("positions", "length"), [(16, 16), (514, 512), (131072, 4096)])
+def test_a_window_is_as_long_as_the_model_allows_and_not_longer_than_4096(
     positions: int, length: int, tmp_path: Path
 ) -> None:
     path = written(tmp_path, BERT | {"max_position_embeddings": positions})
@@ -185,6 +186,23 @@ def test_a_wrong_option_is_told_the_right_one(option: str, tmp_path: Path) -> No
 def test_a_window_beyond_the_positions_is_refused(tmp_path: Path) -> None:
     with raises("configuration.window-too-long", sequence=17, positions=16):
         resolve(f"{written(tmp_path, GPT2)}:sequence=17")
+
+
+@pytest.mark.parametrize("sequence", [None, 17, 4096])
+def test_a_window_is_as_long_in_the_job_as_in_the_shape(sequence: int | None, tmp_path: Path) -> None:
+    """Rotary positions are computed for any window; where none is asked for, both take the usual one."""
+    for positions in (16, 24, 8192):
+        values = LLAMA | {"max_position_embeddings": positions}
+        job = resolve(f"{written(tmp_path, values)}{'' if sequence is None else f':sequence={sequence}'}")
+        assert len(job.dataset()[0]["input_ids"]) == shape_of_configuration(values, sequence=sequence).shape.sequence
+
+
+def test_tables_of_positions_bound_the_window_of_the_job_and_of_the_shape(tmp_path: Path) -> None:
+    values = {"model_type": "gptj", "n_embd": 32, "n_head": 2, "n_layer": 1, "rotary_dim": 8, "n_positions": 16}
+    with raises("configuration.window-too-long", sequence=17, positions=16):
+        resolve(f"{written(tmp_path, values)}:sequence=17")
+    with raises("shape.sequence-too-long", sequence=17, positions=16):
+        shape_of_configuration(values, sequence=17)
 
 
 def test_without_transformers_it_is_told_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

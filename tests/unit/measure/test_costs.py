@@ -6,6 +6,7 @@ from tests.builders import network, table_for
 from tests.raising import raises
 
 from trimaran.base.job import Job
+from trimaran.jobs.resolve import JobSource
 from trimaran.measure.costs import fingerprint_here, job_digest, measure_costs, select
 
 
@@ -34,6 +35,18 @@ def test_an_override_of_the_job_makes_it_another() -> None:
     graph = network()
     assert job_digest(Source("digits").make, graph) != job_digest(Source("digits", precision="bf16").make, graph)
     assert job_digest(Source("digits").make, graph) != job_digest(Source("digits").make, network(3))
+
+
+def test_a_plan_and_its_training_have_one_measurement() -> None:
+    """A plan file names the batch; a training may say epochs, seed and target anew."""
+    graph, named = network(), job_digest(JobSource(reference="digits").make, network())
+    for source in (
+        JobSource(reference="digits", global_batch_size=64),
+        JobSource(reference="digits", epochs=1, seed=3, target=0.9),
+    ):
+        assert job_digest(source.make, graph) == named
+    assert job_digest(JobSource(reference="digits", precision="bf16").make, graph) != named
+    assert job_digest(JobSource(reference="wide").make, graph) != named
 
 
 def test_a_table_is_narrowed_to_what_concerns_a_job() -> None:

@@ -22,6 +22,7 @@ from trimaran.planning.requests import PlanRequest
         (builders.plan_request(pins=builders.pins(allow=("dp",))), "--allow dp"),
         (builders.plan_request(pins=builders.pins(forbid=("cache", "pp"))), "--forbid pp"),
         (builders.plan_request(execution="compiled"), "--execution compiled"),
+        (builders.plan_request(objective="time"), "--objective time"),
     ],
 )
 def test_what_a_made_plan_cannot_heed_is_refused_by_its_name(request_: PlanRequest, option: str) -> None:

@@ -8,9 +8,10 @@ from rich.table import Table
 
 from trimaran.base.units import format_count, format_rate, format_seconds
 from trimaran.measure.calibration.results import Calibration, DeviceFigures, Estimate, LinkFigures
+from trimaran.pricing.transfers import SEND
 from trimaran.program.json_files import to_plain
 from trimaran.report.run_report import noise_line
-from trimaran.report.tables import add_figures, add_words, frame_table, print_next
+from trimaran.report.tables import KIND_NAMES, add_figures, add_words, frame_table, print_next
 
 
 def print_calibration(out: Console, calibration: Calibration, *, output: Path | None) -> None:
@@ -89,11 +90,15 @@ def _link_table(calibration: Calibration) -> Table:
     add_figures(table, "smallest", "largest", "90 % interval", "during compute", no_wrap=False)
     for link in calibration.links:
         rate, ends = _interval(link.bytes_per_s, format_rate)
+        kind = _NAMES.get(link.kind, link.kind)
         table.add_row(
-            link.rate_limit or "free", link.kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
+            link.rate_limit or "free", kind, str(link.ranks), format_seconds(link.small_s.value), rate, ends,
             _slowdown(link),
         )  # fmt: skip
     return table
+
+
+_NAMES = {SEND: "message"} | {str(kind): name for kind, name in KIND_NAMES.items()}
 
 
 def _slowdown(link: LinkFigures) -> str:

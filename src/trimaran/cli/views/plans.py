@@ -13,7 +13,7 @@ from trimaran.base.files import shown_path
 from trimaran.base.precision import precision_words
 from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
-from trimaran.cli.output import console, is_verbose, print_json, progress_shown
+from trimaran.cli.output import begin_verdict, console, is_verbose, print_json, progress_shown
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
@@ -283,12 +283,15 @@ def _trained_sentence(trained: "Trained") -> str:
 
 
 def print_trained(out: Console, trained: "Trained") -> None:
-    """Print the epochs, predicted against measured, and where everything is."""
+    """Print the epochs, predicted against measured, and where everything is: a page with a verdict as any other."""
     result, comparison = trained.result, trained.report.comparison
-    out.print(f"\n[bold]{escape(_trained_sentence(trained))}[/]", soft_wrap=trained.was_over)
+    out.print()
+    begin_verdict()
+    out.print(f"[bold]{escape(_trained_sentence(trained))}[/]", soft_wrap=trained.was_over)
     if result.verified is not None:
         out.print(escape(str(result.verified)), soft_wrap=True)
         print_notes(out, result.verified.notes)
+    out.print()
     for epoch in result.epochs:
         accuracy = "" if epoch.accuracy is None else f"   accuracy {epoch.accuracy:.4f}"
         loss = "all steps skipped" if epoch.loss is None else f"loss {epoch.loss:.4f}"

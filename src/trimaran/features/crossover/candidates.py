@@ -1,7 +1,7 @@
 """Data parallelism and hybrids on each number of devices: the best set-up of each, and how sure their order is.
 
-Everything that is unsure is drawn `COUNT` times: the curve, the workers' speedup by its interval, what exchanges add
-(± 30 %, as in `simulator/data_parallel.py`) and how much less efficient small local batches are. In every draw both
+Everything that is unsure is drawn `COUNT` times: the curve, the workers' speedup by its interval, what exchanges add by
+the ends that `scale` gives them, and how much less efficient small local batches are. In every draw both
 sides choose their best set-up again. The compute of one device, the least certain of all, is in both and cancels.
 
 How many samples each global batch needs, in figures that compare batches, and how unsure they are together.
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
-from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
 from trimaran.report.crossover import Row, Way, Worker
 
 if TYPE_CHECKING:
@@ -444,7 +443,9 @@ def _drawn(option: Option, needs: Mapping[int, Draws], normals: Mapping[str, Dra
     if option.worker is not None and option.speedup > 1.0:
         low, high = option.worker.interval
         factor = np.exp(spread(option.speedup, low, max(high, option.speedup), normals["worker"]))
-    exchange = np.exp(spread(1.0, 1 / (1 + EXCHANGE_UNSURE), 1 + EXCHANGE_UNSURE, normals["exchange"]))
+    low, high = option.exchanges[1.0].ends
+    far = normals["exchange"] / NINETY
+    exchange = np.maximum(0.0, 1.0 + np.where(far < 0, far * (1.0 - low), far * (high - 1.0)))
     small = np.exp(option.small * spread(1.0, 1 / SMALL_UNSURE, SMALL_UNSURE, normals["small"]))
     step_s = option.alone_s * small / (option.speedup * factor)
     step_s = step_s + option.exchanges[1.0].added_s(option.speedup) * exchange

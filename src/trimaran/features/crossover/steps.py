@@ -39,6 +39,7 @@ from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.exchange.costs import straggling
 from trimaran.pricing.exchange.unknowns import EXCHANGE_UNSURE
 from trimaran.report.crossover import Worker
+from trimaran.simulator.data_parallel import at_ends, step_seconds
 
 ALONE = "one device"
 """A worker whose other devices have nothing to do."""
@@ -265,12 +266,14 @@ class Exchanged:
         overlapped_s: communication that overlaps with the backward [s]
         backward_s: the backward of one device, as long as it takes with the exchange in progress [s]
         other_s: calls, copies into buffers, waits [s]
+        ends: factors on what it adds, with collectives and what nobody has measured at their fast and slow ends
     """
 
     exposed_s: float
     overlapped_s: float
     backward_s: float
     other_s: float
+    ends: tuple[float, float] = (1.0, 1.0)
 
     def added_s(self, speedup: float) -> float:
         """Time that it adds to a step whose compute is faster by a factor [s].
@@ -338,7 +341,18 @@ class Replicas:
             overlapped_s=step.communication_s - exposed_s,
             backward_s=step.backward_s,
             other_s=max(0.0, added_s - exposed_s - waited_s),
+            ends=self._ends(batch, devices, added_s) if links == 1.0 else (1.0, 1.0),
         )
+
+    def _ends(self, batch: int, devices: int, added_s: float) -> tuple[float, float]:
+        """As the interval of the exchange in `scale` has them."""
+        setup, alone_s = self.job.setup(batch, devices), self.alone_s(batch)
+        factors = [
+            (step_seconds(at_ends(setup, compute="seconds", exchange=end)) - alone_s) / added_s
+            for end in ("fast", "slow")
+            if added_s > 0.0
+        ]
+        return max(0.0, min((1.0, *factors))), max((1.0, *factors))
 
     def fits(self, batch: int) -> bool:
         """Whether a device holds a step of this batch."""

@@ -317,6 +317,9 @@ def observe(model: "nn.Module | None" = None) -> Watch:
         A handle; also a context manager that stops watching at its end.
 
     Raises:
+        InputError: `model` is no module
         EnvironmentProblem: this is not Linux
     """
+    if model is not None and not callable(getattr(model, "named_modules", None)):
+        raise InputError(f"observe: model must be a torch.nn.Module or None, got {model!r}", code="observe.no-model")
     return Watch(model)

@@ -1,5 +1,7 @@
 """Rehearse a script, and say whether it fits, agrees and how long a step takes."""
 
+import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +37,7 @@ def rehearse(
     steps: int = 3,
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
-    alloc_conf: str = "",
+    alloc_conf: str | None = None,
     calibration: str | Path | None = None,
     kineto: str | Path | None = None,
 ) -> Rehearsal:
@@ -56,7 +58,7 @@ def rehearse(
         steps: of an optimizer, after which a rank stops
         limit: time after which a rank stops, such as "10min" or in seconds
         hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load"
-        alloc_conf: settings of the allocator, as in PYTORCH_CUDA_ALLOC_CONF
+        alloc_conf: settings of the allocator; None: those of the variable PYTORCH_CUDA_ALLOC_CONF
         calibration: answer to a rehearsal with `kineto`, as JSON; its factors correct the modelled times
         kineto: trace of PyTorch's profiler of the script on one device of the cluster's kind, from which such factors
             come; only with a world of 1
@@ -98,7 +100,7 @@ def assert_fits(
     steps: int = 3,
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
-    alloc_conf: str = "",
+    alloc_conf: str | None = None,
     allow_unsure: bool = False,
 ) -> Rehearsal:
     """For tests: a script trains on devices of some memory, and its ranks agree.
@@ -158,7 +160,7 @@ def ask(
     steps: int = 3,
     limit: str | float = "10min",
     hints: Mapping[str, float] | None = None,
-    alloc_conf: str = "",
+    alloc_conf: str | None = None,
     calibration: str | Path | None = None,
     kineto: str | Path | None = None,
 ) -> Question:
@@ -170,6 +172,13 @@ def ask(
             code="rehearse.unknown-hint",
             hint=unknown[0],
         )
+    for name, value in (hints or {}).items():
+        if not math.isfinite(value):
+            raise InputError(
+                f"hint {name}: expected a finite number, got {value}", code="rehearse.infinite-hint", hint=name
+            )
+    if alloc_conf is None:
+        alloc_conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     Settings.parse(alloc_conf)
     target = find_target(cluster, world=world, per_node=per_node, memory=memory)
     factors, profile = _corrected_by(calibration, kineto, target)

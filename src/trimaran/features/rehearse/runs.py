@@ -9,6 +9,7 @@ Rank 0 and the last rank are always among the rehearsed, so the look costs nothi
 """
 
 import importlib.util
+import math
 import re
 import sys
 import warnings
@@ -109,9 +110,10 @@ def check_script(question: Question) -> None:
     Raises:
         InputError: no such file or module, none of Python, or wrong syntax
     """
-    if question.steps < 1 or question.limit_s <= 0:
+    if question.steps < 1 or not 0 < question.limit_s < math.inf:
         raise InputError(
-            f"a rehearsal needs at least one step and some time, got {question.steps} steps and {question.limit_s:g} s",
+            f"a rehearsal needs at least one step and a limit of some time, got {question.steps} steps and "
+            f"{question.limit_s:g} s",
             code="rehearse.no-time",
         )
     name = question.script

@@ -67,7 +67,7 @@ def report(
         What was written.
 
     Raises:
-        InputError: the path is none of these, or a file of it is wrong
+        InputError: the path is none of these, or a file of it is wrong; or `simulate` of what is no plan
         CorruptDataError: a file was damaged or edited
         EnvironmentProblem: the HTML file cannot be written
     """
@@ -92,15 +92,20 @@ def report(
 
 def _page(path: Path, simulate: bool, progress: Progress) -> Page:
     found = given(path)
+    plain = _document(path) if found.is_file() else None
+    if plain is not None and _is_plan(plain):
+        return page_of_plan(path, simulate=simulate, progress=progress)
+    if simulate and found.exists():
+        raise InputError(
+            f"--simulate is for a plan file, and {path} is none: leave it out", code="report.no-plan", path=str(path)
+        )
     if found.is_dir():
         if (found / "run.json").is_file():
             return page_of_run(found, shown=str(path))
         return _page_of_folder(path)
     if not found.exists():
         raise InputError(f"there is no {path}; give {ACCEPTED}", code="report.missing", path=str(path))
-    plain = _document(path)
-    if _is_plan(plain):
-        return page_of_plan(path, simulate=simulate, progress=progress)
+    plain = _document(path) if plain is None else plain
     if _is_run_report(plain):
         return page_of_report(path)
     return page_of_studies([(path, plain)], accepted=ACCEPTED)

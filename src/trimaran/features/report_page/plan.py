@@ -69,7 +69,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         if timeline is None or program is None
         else parts_section(
             _parts(simulated),
-            note=f"Not attributed: {simulated.after_words}." if simulated is not None and timeline.after_s else "",
+            note=_note_on_parts(simulated, prediction.step_time_s),
         ),
         "Where a step goes, by rank" if plan.has_program else "Where a step goes",
         why_not if plan.has_program else f"the plan file does not hold it, its JSON does: {asked_again}",
@@ -133,6 +133,17 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         sources=[path.name],
         version=__version__,
     )
+
+
+def _note_on_parts(simulated: Simulated | None, planned_s: float) -> str:
+    """What no rank's part says, and by which costs the step is another one than the plan's."""
+    if simulated is None:
+        return ""
+    parts = [f"Not attributed: {simulated.after_words}."] if simulated.chosen.timeline.after_s else []
+    now, then = format_seconds(simulated.chosen.step_time_s), format_seconds(planned_s)
+    if now != then:
+        parts.append(f"By the costs known now a step takes {now}, by those that the plan was made with {then}.")
+    return " ".join(parts)
 
 
 def _simulated(path: Path, plan: Plan, asked: bool, progress: Progress) -> tuple[Simulated | None, str]:

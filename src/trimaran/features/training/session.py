@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 from torch import Tensor, is_grad_enabled, nn
 from torch.optim import Optimizer
 
+from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.signals import exit_code, say, signal_name
@@ -924,6 +925,7 @@ class Session:
             self.close()
 
 
+@checked_classes
 def init(
     job: Job,
     plan: Plan | str | Path | None = None,
@@ -962,6 +964,9 @@ def init(
     import torch.distributed as dist
 
     needs_linux("training")
+    for name, value in (("gradient_noise", gradient_noise), ("verify", verify)):
+        if value < 0:
+            raise InputError(f"{name} is a number of steps, 0 for none, got {value}", code="session.negative-steps")
     check_on_nan(on_nan)
     if on_nan == "rollback":
         raise InputError(

@@ -72,10 +72,11 @@ def dissect(candidate: Candidate, problem: Problem) -> Anatomy:
         covered(span for span in timeline.select(rank=rank) if span.stream != COMMUNICATION) for rank in timeline.ranks
     ]
     step_s = timeline.makespan_s
+    parts = parts_of(program, legs, placed=bool(candidate.strategy.parts))
     return Anatomy(
         candidate=candidate,
         legs=legs,
-        parts={str(part): seconds for part, seconds in parts_of(program, legs).items()},
+        parts={str(part): seconds for part, seconds in parts.items()},
         idle=1.0 - fmean(busy) / step_s if busy and step_s else 0.0,
     )
 

@@ -9,7 +9,8 @@ chain is the critical path; its pieces, put into classes, sum to the step.
     chain       bubble  messages    compute   messages bubble update
 
 The stage that computes longest on the chain is the bottleneck: no other order saves its compute. Compute of other
-stages on the chain is the pipeline's filling and draining: its bubble.
+stages on the chain is the pipeline's filling and draining: its bubble. The places of a placement are no stages: they
+compute side by side, so that compute on the chain is compute, on whichever of them.
 
 Bottleneck of a simulated step.
 
@@ -171,17 +172,18 @@ def _back_from(
     return tuple(reversed(legs))
 
 
-def parts_of(program: Program, legs: Sequence[Leg]) -> dict[Part, float]:
+def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> dict[Part, float]:
     """The time of each class on a critical path [s]; the classes sum to the step.
 
     Args:
         program: one step
         legs: its critical path
+        placed: ranks are the places of a placement, and no stages
     """
     binding = binding_segments(program, legs)
     parts = dict.fromkeys(Part, 0.0)
     for leg in legs:
-        part = _part(leg, binding)
+        part = _part(leg, None if placed else binding)
         slowed_s = leg.seconds - leg.alone_s
         if part in _SLOWED_APART and slowed_s > _ROUNDING * leg.seconds:
             parts[part] += leg.alone_s
@@ -274,14 +276,14 @@ _PART_OF: Mapping[Kind, Part] = {
 }
 
 
-def _part(leg: Leg, binding: frozenset[int]) -> Part:
+def _part(leg: Leg, binding: frozenset[int] | None) -> Part:
     instruction = leg.instruction
     if instruction is None:
         return Part.AFTER if leg.alone_s > 0.0 else Part.WAIT
     if instruction.kind in COLLECTIVES:
         return Part.EXCHANGE
     part = _PART_OF.get(instruction.kind, Part.MESSAGES)
-    if part in (Part.FORWARD, Part.BACKWARD) and instruction.segment not in binding:
+    if part in (Part.FORWARD, Part.BACKWARD) and binding is not None and instruction.segment not in binding:
         return Part.BUBBLE
     return part
 
@@ -327,15 +329,15 @@ def bottleneck(
         step_s: its time [s]
         waits: the whole step waits for its data, so that nothing else shortens it
     """
-    parts = parts_of(program, legs)
+    parts = parts_of(program, legs, placed=bool(strategy.parts))
     groups = {name: sum(parts[part] for part in classes) for name, classes in GROUPS.items()}
     name = max(groups, key=lambda group: groups[group])
     seconds, subject = groups[name], name
     if waits and parts[Part.LOAD] > 0.0:
         subject, seconds = INPUT_PIPELINE, parts[Part.LOAD]
-    elif name == "compute" and strategy.pp > 1:
+    elif name == "compute" and strategy.pp > 1 and not strategy.parts:
         rows = sorted({strategy.rows[segment] for segment in binding_segments(program, legs)})
-        subject = f"compute of {'row' if strategy.parts else 'stage'} {', '.join(map(str, rows))}"
+        subject = f"compute of stage {', '.join(map(str, rows))}"
     return Bottleneck(subject=subject, groups=groups, limiter=limiter_of(subject, seconds, step_s))
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trimaran.base.errors import InputError, did_you_mean
+from trimaran.networks.published_decoders import usual_sequence
 from trimaran.pricing.analytical.shapes import (
     LAYER_BIASES,
     NO_BIASES,
@@ -32,9 +33,6 @@ from trimaran.pricing.analytical.shapes import (
 
 Values = Mapping[str, Any]
 """Figures of a configuration by name."""
-
-USUAL_SEQUENCE = 4096
-"""Tokens of a sequence where nothing says how long training sequences are; fewer where there are fewer positions."""
 
 _ACTIVATIONS = (
     *("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python", "gelu_accurate"),
@@ -87,6 +85,7 @@ class _Family:
         needs: figures that must have a value, as another one changes the network in ways that no shape says
         prepare: brings figures into the common names
         positions: of learned positions, that come before those of a sequence; None: positions are not learned
+        is_bounded: a table that is not learned has a row for each position, so that no sequence is longer
     """
 
     defaults: Values
@@ -104,6 +103,7 @@ class _Family:
     needs: Values = field(default_factory=dict)
     prepare: Callable[[dict[str, Any]], None] | None = None
     positions: int | None = None
+    is_bounded: bool = False
 
 
 def _figures(
@@ -268,6 +268,7 @@ FAMILIES: Mapping[str, _Family] = {
         drops=("resid_pdrop", "attn_pdrop"),
         parallel_norms=1,
         prepare=_square,
+        is_bounded=True,
     ),
     "gpt_neox": _Family(
         defaults=_figures(6144, 24576, 44, 64, None, 50432, 2048, hidden_act="gelu")
@@ -309,6 +310,7 @@ FAMILIES: Mapping[str, _Family] = {
         shape={"centred_norm": False},
         drops=("resid_pdrop", ""),
         prepare=_mpt,
+        is_bounded=True,
     ),
     "llama": _Family(
         defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False, mlp_bias=False),
@@ -651,7 +653,7 @@ def shape_of_configuration(
 
     Args:
         values: of a `config.json`, or of `to_dict()` of a configuration of transformers
-        sequence: tokens of a sequence in training; None: 4,096, or the model's positions where these are fewer
+        sequence: tokens of a sequence in training; None: what is usual (`usual_sequence`)
         source: of the values, for errors
 
     Returns:
@@ -659,7 +661,7 @@ def shape_of_configuration(
 
     Raises:
         InputError: a model type, an activation, a kind of attention or another figure without a known shape; a figure
-            that no network has; a sequence longer than learned positions
+            that no network has; a sequence longer than learned positions or a table of them
 
     Example:
         Mixtral 8x7B, all of whose figures are the defaults of its type, has 46,702,792,704 parameters:
@@ -765,11 +767,11 @@ def _shape(family: _Family, found: dict[str, Any], asked: int | None) -> Transfo
         size = hidden // heads
     found["head_dim"] = size
     positions = _count(found, "max_position_embeddings", most=10**10)
-    sequence = min(USUAL_SEQUENCE, positions) if asked is None else asked
-    if sequence > positions and family.positions is not None:
+    sequence = usual_sequence(positions) if asked is None else asked
+    if sequence > positions and (family.is_bounded or family.positions is not None):
         key = next(iter(family.names.get("max_position_embeddings", ())), "max_position_embeddings")
         raise InputError(
-            f"the model has {positions:,} learned positions, not {sequence:,}: take a shorter --sequence, or raise "
+            f"the model has {positions:,} positions, not {sequence:,}: take a shorter --sequence, or raise "
             f"{key} in the file",
             code="shape.sequence-too-long",
             sequence=sequence,

@@ -18,6 +18,7 @@ import numpy
 import torch
 from torch.utils.data import DistributedSampler
 
+from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.datasets import describe
@@ -29,6 +30,7 @@ _MOST_TIMES, _MOST_ANYWAY = 100, 1_000_000
 taken for that of a sampler that never ends."""
 
 
+@checked_classes
 def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
     """The order in which an epoch visits its samples, where the job has no sampler.
 
@@ -39,7 +41,13 @@ def sample_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
 
     Returns:
         Each of the numbers 0 to `samples - 1` once, int64.
+
+    Raises:
+        InputError: an argument of a wrong class, or a negative one
     """
+    for name, value in (("samples", samples), ("epoch", epoch)):
+        if value < 0:
+            raise InputError(f"sample_order: {name} is at least 0, got {value}", code="order.negative")
     generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
     return torch.randperm(samples, generator=generator)
 

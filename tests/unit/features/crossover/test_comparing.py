@@ -70,6 +70,15 @@ def test_a_surer_worker_gives_a_narrower_interval() -> None:
     assert (low, high) == pytest.approx((0.75 * 0.98, 0.75 * 1.02), rel=5e-3)
 
 
+def test_a_surer_exchange_gives_a_narrower_interval() -> None:
+    """Data parallelism computes 1 s and exchanges 1 s, 0.5 to 3 s; the hybrid computes 1 s for half as many samples."""
+    data = [option(2, 8, 1.0, exchange=Exchanged(1.0, 0.0, 1.0, 0.0, ends)) for ends in ((1.0, 1.0), (0.5, 3.0))]
+    hybrid = [option(2, 8, 1.5, of=worker(spread=0.0))]
+    sure, unsure = (compare((2,), [one], hybrid, Demand(None), idle=False).rows[0].interval for one in data)
+    assert sure == pytest.approx((1.0, 1.0))
+    assert unsure == pytest.approx((1.5 / 2, 4.0 / 2), rel=0.05)
+
+
 def test_the_crossover_of_a_steeper_curve_is_not_later() -> None:
     demand = Demand(curve(EPOCHS))
     counts = (4, 8, 16)

@@ -10,6 +10,7 @@ from trimaran.planner.pins import Pins
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Simulated
+from trimaran.simulator.exchange_comparison import step_ends
 
 NODE = "dgx1-v100"
 
@@ -42,6 +43,13 @@ def test_exchanges_hide_less_behind_shorter_backwards() -> None:
     """4 s of communication, 1 s of it exposed; a backward of 6 s hides 3 s still when it takes 3 s, and 2 s later 2."""
     exchange = Exchanged(exposed_s=1.0, overlapped_s=3.0, backward_s=6.0, other_s=0.0)
     assert [exchange.added_s(speedup) for speedup in (1.0, 2.0, 3.0, 6.0)] == [1.0, 1.0, 2.0, 3.0]
+
+
+def test_what_an_exchange_adds_has_the_ends_that_a_scaling_study_prints(replicas: Replicas) -> None:
+    alone_s, exchange = replicas.alone_s(16), replicas.exchange(16, 8)
+    added_s = replicas.job.step(16, 8).step.seconds - alone_s
+    ends_s = tuple(alone_s + factor * added_s for factor in exchange.ends)
+    assert ends_s == pytest.approx(step_ends(replicas.job.setup(16, 8)).interval)
 
 
 def test_slower_links_never_shorten_an_exchange(replicas: Replicas) -> None:
