@@ -173,6 +173,7 @@ class Behaviour:
         holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
+        decided_at: the line of the user's code that reads a value by which it does, as "job.py:12"; empty: not known
         batch_norms: modules whose statistics follow the batches
         follows_ranks: part of the job that gives something else where there are several ranks, or communicates where
             no parts are added up; empty: none does
@@ -205,7 +206,8 @@ class Behaviour:
         updates_by: what the optimizer, the schedule, the sampler or the data can read of what a forward, the loss or a
             backward leaves by them
         in_loss: parts of the model that the loss holds
-        bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
+        bent: operation with a bend, or comparison, that the loss, or the forward, does to what is one for the whole
+            batch, with its line
         later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing
         later_apart: then replicas with a part each do not either, not only microbatches one after the other
         tied: parameters that are one under several names
@@ -252,6 +254,7 @@ class Behaviour:
     holds_generator: bool = False
     host_draws: bool = False
     path: tuple[str, ...] = ()
+    decided_at: str = ""
     batch_norms: tuple[str, ...] = ()
     follows_ranks: str = ""
     synced: tuple[str, ...] = ()

@@ -275,6 +275,20 @@ def bent(loss: Callable[[Tensor], Tensor]) -> Job:
     return make_job(loss=lambda output, target: loss(functional.cross_entropy(output, target)))
 
 
+SHOWN = {"loss": ""}
+
+
+def finite(loss: Tensor) -> Tensor:
+    if not torch.isfinite(loss) or loss.item() > 1e6:
+        raise ValueError("the loss is no number")
+    return loss
+
+
+def logged(loss: Tensor) -> Tensor:
+    SHOWN["loss"] = "large" if loss.item() > 1.2 else "small"
+    return loss
+
+
 def half_of_the_samples(output: Tensor, target: Tensor) -> Tensor:
     losses = functional.cross_entropy(output, target, reduction="none")
     return losses.topk(max(1, len(losses) // 2)).values.mean()
@@ -352,8 +366,30 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "loss counts": (counted_by_the_loss, MICROBATCHES, "calls['number'] of the loss"),
     "loss follows an average": (averaged_by_the_loss, REPLICAS | MICROBATCHES, "average of the loss"),
     "loss reads the weights": (decayed_by_the_loss, GRAPHS | SHARDS, "the loss holds the model"),
-    "flooding": (lambda: bent(lambda loss: (loss - 0.1).abs() + 0.1), REPLICAS | MICROBATCHES, '"abs" is applied'),
-    "hinge of a mean": (lambda: bent(lambda loss: (loss - 0.1).relu()), REPLICAS | MICROBATCHES, '"relu" is applied'),
+    "flooding": (
+        lambda: bent(lambda loss: (loss - 0.1).abs() + 0.1),
+        REPLICAS | MICROBATCHES,
+        '"abs" in test_examine_state.py:',
+    ),
+    "hinge of a mean": (lambda: bent(lambda loss: (loss - 0.1).relu()), REPLICAS | MICROBATCHES, '"relu" in'),
+    "the worse of two means": (
+        lambda: bent(lambda loss: torch.stack([loss, 0.01 * loss]).max()),
+        REPLICAS | MICROBATCHES,
+        '"max" in',
+    ),
+    "free bits": (lambda: bent(lambda loss: torch.where(loss > 0.1, loss, 0.1)), REPLICAS | MICROBATCHES, '">" in'),
+    "an indicator of a mean": (
+        lambda: bent(lambda loss: loss * (loss.detach() - 9 < 0)),
+        REPLICAS | MICROBATCHES,
+        '"<" in',
+    ),
+    "a large loss counts less": (
+        lambda: bent(lambda loss: loss if loss.item() / 2 < 50 else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '"<" in',
+    ),
+    "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
+    "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
     "data draw by themselves": (
         lambda: make_job(dataset=Drawing),
