@@ -86,7 +86,7 @@ def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
     called = {"first", "second", "between"}
     constants, of_all = Constants(model, called), Constants(model, called, hooked=False)
     handle = model.first.register_forward_hook(lambda *_: None)
-    assert (constants.take_over(), of_all.changed()) == ([], ["the hooks of session.model.first"])
+    assert (constants.take_over(), of_all.take_over()) == ([], ["the hooks of session.model.first"])
     handle.remove()
     model.register_forward_pre_hook(lambda *_: None)
     assert constants.take_over() == ["the hooks of session.model"]
