@@ -181,6 +181,8 @@ class Behaviour:
         thawed: callbacks of the job whose code changes requires_grad
         taking_whole: those whose code takes the whole model, each with how
         regrouped: those whose code adds groups of parameters to the optimizer
+        pruning: those whose code prunes parameters
+        resetting: those whose code draws parameters anew
         hooking: those whose code registers hooks on modules
         hooking_gradients: those whose code registers hooks on gradients
         reseeded: those whose code seeds generators, where the forward or the loss draws from them
@@ -261,6 +263,8 @@ class Behaviour:
     thawed: tuple[str, ...] = ()
     taking_whole: tuple[tuple[str, str], ...] = ()
     regrouped: tuple[str, ...] = ()
+    pruning: tuple[str, ...] = ()
+    resetting: tuple[str, ...] = ()
     hooking: tuple[str, ...] = ()
     hooking_gradients: tuple[str, ...] = ()
     reseeded: tuple[str, ...] = ()

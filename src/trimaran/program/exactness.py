@@ -270,7 +270,13 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "for other samples from then on: leave seeds to Job.seed, or draw in the callback from a generator of its "
             "own, or use one device"
         )
-    if seen.taking_whole and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+    parts = strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+    if (seen.pruning and not _follows_thawing(strategy)) or (seen.resetting and parts):
+        yield (
+            f"{(*seen.pruning, *seen.resetting)[0]} prunes parameters, or draws them anew, and here a rank updates "
+            'some of them, or has parts: do so in Job.model, or use one device, or replicas with sync="all-reduce"'
+        )
+    if seen.taking_whole and parts:
         callback, how = seen.taking_whole[0]
         yield (
             f"{callback} {how} and a rank has only its part of the weights: average parameter by parameter, in a dict "

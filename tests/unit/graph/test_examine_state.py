@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
@@ -390,6 +391,16 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     ),
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
     "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
+    "a callback draws a layer anew": (
+        lambda: make_job(on_epoch=lambda session, epoch, found: session.model[0].reset_parameters()),
+        SHARDS | GRAPHS,
+        "Job.on_epoch prunes parameters, or draws them anew",
+    ),
+    "a callback prunes": (
+        lambda: make_job(on_step=lambda session, *_: prune.l1_unstructured(session.model[0], "weight", amount=0.5)),
+        SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
+        "Job.on_step prunes",
+    ),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
     "data draw by themselves": (
         lambda: make_job(dataset=Drawing),
