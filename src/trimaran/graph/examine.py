@@ -46,6 +46,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
@@ -1456,9 +1457,13 @@ class _Examination:
                 if bound is None:
                     self._note_leaves(total)
                 coupled.backward = True
-                # Checkpointed activations are computed again, and draw again.
+                # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
+                # torch's that is called under these modes would leave.
                 with self._promoting(), WithoutBatchEffects(), coupled:
-                    total.backward()
+                    _engine_run_backward(
+                        (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True,
+                        accumulate_grad=True,
+                    )  # fmt: skip
             gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
         finally:
             for one, gradient in saved:
@@ -2125,6 +2130,9 @@ def _dense(gradient: Tensor) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
+    if one.is_nested or other.is_nested:
+        alike = one.is_nested and other.is_nested and one.size(0) == other.size(0)
+        return alike and all(_same(*pair, tolerance) for pair in zip(one.unbind(), other.unbind(), strict=True))
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not tolerance or not one.is_floating_point():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 from trimaran.base.errors import InputError
@@ -295,6 +296,18 @@ def half_of_the_samples(output: Tensor, target: Tensor) -> Tensor:
     return losses.topk(max(1, len(losses) // 2)).values.mean()
 
 
+class Recomputed(nn.Module):
+    """Dropout in an activation checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.LayerNorm(8), nn.Linear(8, 8), nn.Tanh())
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(checkpoint(self.first, x, use_reentrant=False))
+
+
 class Drawing(Dataset[Any]):
     """Draws from a generator of its own."""
 
@@ -391,6 +404,7 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     ),
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
     "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
+    "dropout in a checkpoint": (lambda: make_job(model=Recomputed), frozenset(), ""),
     "a callback draws a layer anew": (
         lambda: make_job(on_epoch=lambda session, epoch, found: session.model[0].reset_parameters()),
         SHARDS | GRAPHS,
