@@ -728,6 +728,19 @@ def normed() -> Job:
     )  # fmt: skip
 
 
+class _Spare(nn.Linear):
+    """Has a layer that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 3)
+        self.spare = nn.Linear(2, 2)
+
+
+def with_spare() -> Job:
+    """A layer that nothing reads, so that no stage of a pipeline updates it."""
+    return dataclasses.replace(normed(), model=_Spare, optimizer=lambda parameters: torch.optim.AdamW(parameters))
+
+
 def normed_wide() -> Job:
     """`dropped` with layers whose sizes neither 3 nor 4 ranks divide, AdamW in two groups, clipped, a schedule."""
     generator = torch.Generator().manual_seed(4)

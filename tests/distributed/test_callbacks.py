@@ -293,6 +293,61 @@ def read_in_loop(world: World) -> list[str]:
     return told
 
 
+def add_penalty(session: Session) -> None:
+    torch.stack([one.square().sum() for one in session.model.parameters()]).sum().backward()
+
+
+def clip_in_step(session: Session) -> None:
+    assert session.optimizer is not None
+    session.optimizer.register_step_pre_hook(lambda optimizer, *_: None)
+
+
+def draw_weights(session: Session) -> None:
+    with torch.no_grad():
+        for one in session.model.parameters():
+            one.add_(0.1 * session.rank)
+
+
+LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
+    (REPLICAS, add_penalty, "session.gradients-before-step"),
+    (ZERO1, clip_in_step, "session.hook-on-step"),
+    (REPLICAS, draw_weights, "session.unlike"),
+    (REPLICAS, tune_alone, "session.unlike"),
+    (REPLICAS, change_weights, ""),
+    (REPLICAS, lambda session: session.load(session.carried["saved"]), ""),
+    (PIPELINE, lambda session: session.load(session.carried["saved"]), ""),
+    (PIPELINE, change_weights, "session.changes-parts"),
+    (ZERO3, change_weights, "session.changes-parts"),
+    (ZERO3, rebind_weights, "callback.rebinds-share"),
+    (ZERO3, replace_layer, "session.replaces-parameters"),
+]
+
+
+def leave_behind(world: World, folder: Path) -> list[str]:
+    """What a loop of one's own is told of what it did between two steps."""
+    told = []
+    for strategy, do, _ in LOOPS:
+        session = open_session(world, make_job(), strategy)
+        session._ends_script = True
+        session.step(next(session.batches()))
+        session.save(folder / "saved.safetensors")
+        session.carried["saved"] = str(folder / "saved.safetensors")
+        try:
+            do(session)
+            told.append(refusal_of_step(session))
+        except TrimaranError as error:
+            told.append(error.code)
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_of_ones_own_leaves_ranks_alike_or_is_refused(tmp_path: Path) -> None:
+    """Each rank would have trained something else, and nobody would have been told."""
+    refused = [code for _, _, code in LOOPS]
+    assert launch(leave_behind, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
 def refusal_of_step(session: Session) -> str:
     try:
         session.step(next(session.batches()))

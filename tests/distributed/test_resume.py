@@ -13,12 +13,24 @@ from typing import Any
 import pytest
 import torch
 from tests import builders
-from tests.distributed.resuming import Change, Changed, Cut, Halves, change_all, cut_all, refuse_all, save_all, train_on
+from tests.distributed.resuming import (
+    Change,
+    Changed,
+    Cut,
+    Halves,
+    change_all,
+    cut_all,
+    open_session,
+    refuse_all,
+    save_all,
+    train_on,
+)
 from tests.distributed.test_zero import UNITS
 from tests.distributed.training import Run
 from tests.forks.client import launch
 from tests.representative import some_and_rest
 
+from trimaran.launch.world import World
 from trimaran.program.gradients import Compression
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.whole_state import WholeState
@@ -359,6 +371,19 @@ def test_a_state_is_the_same_under_another_plan(tmp_path: Path) -> None:
 @pytest.mark.timeout(240)
 def test_a_state_is_the_same_under_another_plan_of_memory(tmp_path: Path) -> None:
     change_plans(drawn_pairs(["large_state"], 16, 1), tmp_path)
+
+
+def test_a_layer_that_no_stage_has_updated_is_in_the_group_of_one_process() -> None:
+    """A pipeline saves its parameters in no group."""
+    run = Run(job="with_spare", strategy=strategy(), steps=2)
+    with open_session(World(), run) as session:
+        session.step(next(session.batches()))
+        state = session.state_dict()
+    for group in state["state"]["groups"]:
+        group["names"] = [name for name in group["names"] if not name.startswith("spare")]
+    with open_session(World(), run) as session:
+        session.load_state_dict(state)
+        session.step(next(session.batches()))
 
 
 @pytest.mark.timeout(120)

@@ -236,6 +236,7 @@ _DRAWING = (
     "randn_like",
     "randint",
     "bernoulli",
+    "multinomial",
 )
 
 

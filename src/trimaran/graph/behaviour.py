@@ -173,6 +173,7 @@ class Behaviour:
         holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
+        decided_at: the line of the user's code that reads a value by which it does, as "job.py:12"; empty: not known
         batch_norms: modules whose statistics follow the batches
         follows_ranks: part of the job that gives something else where there are several ranks, or communicates where
             no parts are added up; empty: none does
@@ -180,6 +181,8 @@ class Behaviour:
         thawed: callbacks of the job whose code changes requires_grad
         taking_whole: those whose code takes the whole model, each with how
         regrouped: those whose code adds groups of parameters to the optimizer
+        pruning: those whose code prunes parameters
+        resetting: those whose code draws parameters anew
         hooking: those whose code registers hooks on modules
         hooking_gradients: those whose code registers hooks on gradients
         reseeded: those whose code seeds generators, where the forward or the loss draws from them
@@ -205,7 +208,8 @@ class Behaviour:
         updates_by: what the optimizer, the schedule, the sampler or the data can read of what a forward, the loss or a
             backward leaves by them
         in_loss: parts of the model that the loss holds
-        bent: operation with a bend that the loss, or the forward, does to what is one for the whole batch
+        bent: operation with a bend, or comparison, that the loss, or the forward, does to what is one for the whole
+            batch, with its line
         later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing
         later_apart: then replicas with a part each do not either, not only microbatches one after the other
         tied: parameters that are one under several names
@@ -252,12 +256,15 @@ class Behaviour:
     holds_generator: bool = False
     host_draws: bool = False
     path: tuple[str, ...] = ()
+    decided_at: str = ""
     batch_norms: tuple[str, ...] = ()
     follows_ranks: str = ""
     synced: tuple[str, ...] = ()
     thawed: tuple[str, ...] = ()
     taking_whole: tuple[tuple[str, str], ...] = ()
     regrouped: tuple[str, ...] = ()
+    pruning: tuple[str, ...] = ()
+    resetting: tuple[str, ...] = ()
     hooking: tuple[str, ...] = ()
     hooking_gradients: tuple[str, ...] = ()
     reseeded: tuple[str, ...] = ()

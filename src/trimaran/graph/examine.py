@@ -46,6 +46,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils import _pytree as pytree
 
@@ -70,6 +71,7 @@ from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import (
+    Bend,
     Coupled,
     Draws,
     LossCall,
@@ -88,6 +90,8 @@ from trimaran.graph.held_state import (
     ENTROPY,
     HOOKS_GRADIENTS,
     HOOKS_MODULES,
+    PRUNES,
+    RESETS,
     SEEDS_GENERATORS,
     HeldState,
     HostGenerator,
@@ -218,6 +222,8 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
               for name in _callbacks_that(job, asks_for_state)),
         ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
+        pruning=_callbacks_that(job, lambda one: refers_to(one, PRUNES)),
+        resetting=_callbacks_that(job, lambda one: refers_to(one, RESETS)),
         hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
         hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
@@ -441,9 +447,10 @@ class _Pass:
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         held: values that the job keeps in Python, afterwards
-        bends: inputs of operations that are linear but for a bend: name of the operation, and value
+        bends: inputs of operations that are linear but for a bend, and of comparisons
         path: of operations
         read: values of tensors that decide, in order
+        read_at: the line of the user's code that reads each
         states: of the generator of each draw, before it
     """
 
@@ -452,9 +459,10 @@ class _Pass:
     gradients: list[Tensor | None]
     buffers: list[Tensor]
     held: Values
-    bends: tuple[tuple[str, Tensor], ...]
+    bends: tuple[Bend, ...]
     path: int
     read: tuple[int | bool, ...]
+    read_at: tuple[str, ...]
     states: tuple[int, ...]
 
 
@@ -479,6 +487,14 @@ class _Split:
     def reads_other(self) -> bool:
         """A part read other values than the whole."""
         return any(one.read != self.run.read for one in self.apart)
+
+    def reads_at(self) -> str:
+        """The line of the user's code that reads the first of them; empty: not known."""
+        for one in self.apart:
+            for place, own, whole in zip(one.read_at, one.read, self.run.read, strict=False):
+                if own != whole:
+                    return place
+        return ""
 
 
 class _Examination:
@@ -1285,16 +1301,41 @@ class _Examination:
     def _bent(self, splits: Sequence[_Split]) -> str:
         """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.
 
-        Gradients of parts add up as long as the batch and all parts are on one side of the bend, as at first.
+        Gradients of parts add up as long as the batch and all parts are on one side of the bend, as at first. So they
+        do where a comparison decides alike for all of them; one that says the opposite shows what hangs on it.
         """
+        looked_at: set[int] = set()
         for split in splits:
             for part in split.apart if len(split.parts) > 1 else ():
-                if [name for name, _ in part.bends] != [name for name, _ in split.run.bends]:
+                if [one.name for one in part.bends] != [one.name for one in split.run.bends]:
                     continue
-                for (name, of_whole), (_, of_part) in zip(split.run.bends, part.bends, strict=True):
-                    if of_whole.shape == of_part.shape and not _same(of_part, of_whole, tolerance=self.tolerance):
-                        return name
+                for place, (whole, own) in enumerate(zip(split.run.bends, part.bends, strict=True)):
+                    apart = whole.value.shape == own.value.shape and not _same(
+                        own.value, whole.value, tolerance=self.tolerance
+                    )
+                    if not apart or place in looked_at:
+                        continue
+                    if not whole.compares or self._decides(split, place):
+                        return whole.text
+                    looked_at.add(place)
         return ""
+
+    def _decides(self, split: _Split, place: int) -> bool:
+        """Whether a batch trains something else where a comparison says the opposite, and does not fail."""
+        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        runs: list[_Pass] = []
+        try:
+            for turned in (None, place):
+                runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned))
+                self._put_back()
+        except Exception:  # noqa: BLE001 the user's, who looks whether something has gone wrong
+            return False
+        finally:
+            for name, one in noted.items():
+                setattr(self, name, one)
+            self._put_back()
+        whole = replace(split, run=runs[0], parts=[split.whole], sizes=[sum(split.sizes)])
+        return self._difference(whole, runs[1:], "mean", None) > self.tolerance
 
     def _is_moved(self, split: _Split) -> bool:
         """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""
@@ -1378,7 +1419,14 @@ class _Examination:
         callables = {one.name: getattr(self._job, one.name) for one in fields(self._job)}
         return only_appended(name, {**_holders(self._job, self._work), **callables})
 
-    def _pass(self, batch: Any, drawn: Draws, bound: tuple[int, int, int] | None = None, seed: int = 0) -> _Pass:
+    def _pass(
+        self,
+        batch: Any,
+        drawn: Draws,
+        bound: tuple[int, int, int] | None = None,
+        seed: int = 0,
+        turned: int | None = None,
+    ) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
         held = [one for part in modules_of(job.loss) for one in part.parameters()]
@@ -1390,14 +1438,14 @@ class _Examination:
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
         began = _states(own)
-        coupled = Coupled(drawn, bound)
+        coupled = Coupled(drawn, bound, turned=turned)
         parameters = dict(self._work.named_parameters())
         spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
         marks = {name: dict(vars(one)) for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
-            with self._promoting(), WithoutBatchEffects(), coupled, _noting_inner_backwards(self), context:
+            with self._promoting(), WithoutBatchEffects(coupled), coupled, _noting_inner_backwards(self), context:
                 output = call_model(job, model, batch)
                 by_forward = _written(batch, before) if isinstance(batch, Mapping) else []
                 value = loss_value(job, output, batch)
@@ -1408,9 +1456,14 @@ class _Examination:
             if isinstance(total, Tensor) and total.requires_grad:
                 if bound is None:
                     self._note_leaves(total)
-                # Checkpointed activations are computed again, and draw again.
+                coupled.backward = True
+                # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
+                # torch's that is called under these modes would leave.
                 with self._promoting(), WithoutBatchEffects(), coupled:
-                    total.backward()
+                    _engine_run_backward(
+                        (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True,
+                        accumulate_grad=True,
+                    )  # fmt: skip
             gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
         finally:
             for one, gradient in saved:
@@ -1448,6 +1501,7 @@ class _Examination:
             bends=tuple(coupled.bends),
             path=hash(tuple(coupled.operations)),
             read=tuple(coupled.read),
+            read_at=tuple(coupled.read_at),
             states=tuple(coupled.states),
         )
         if by_forward and self._job.loss is not None and self._reads_of(batch, output, before, by_forward, found.value):
@@ -1525,6 +1579,7 @@ class _Examination:
             # The first value of an average is no other one than that of the weight.
             "written": tuple(name for name in parameters if name in changed or name in self.written),
             "path": tuple(path),
+            "decided_at": next(filter(None, (one.reads_at() for one in splits)), ""),
         }
 
     def _reduction(self, splits: list[_Split], tolerance: float) -> tuple[Reduction, Weight | None, float, float]:
@@ -2075,6 +2130,9 @@ def _dense(gradient: Tensor) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
+    if one.is_nested or other.is_nested:
+        alike = one.is_nested and other.is_nested and one.size(0) == other.size(0)
+        return alike and all(_same(*pair, tolerance) for pair in zip(one.unbind(), other.unbind(), strict=True))
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not tolerance or not one.is_floating_point():

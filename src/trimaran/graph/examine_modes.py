@@ -8,8 +8,11 @@ called. `Watched`, no mode, stands for what a job keeps from step to step.
 import functools
 import operator
 import re
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,8 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from trimaran.base.user_errors import is_users
 
 MOST_CLASSES = 4096
 """Class weights of a loss that are looked at."""
@@ -28,11 +33,17 @@ MOST_BENT = 4096
 
 _BENT = frozenset(
     {
-        "abs", "clamp", "clamp_max", "clamp_min", "elu", "hardtanh", "huber_loss", "leaky_relu", "maximum", "minimum",
-        "relu", "smooth_l1_loss", "threshold",
+        "abs", "amax", "amin", "argmax", "argmin", "argsort", "ceil", "celu", "clamp", "clamp_max", "clamp_min", "elu",
+        "floor", "fmax", "fmin", "frac", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss",
+        "kthvalue", "leaky_relu", "linalg_vector_norm", "max", "maximum", "median", "min", "minimum", "norm", "prelu",
+        "quantile", "relu", "remainder", "round", "selu", "sign", "smooth_l1_loss", "softplus", "softshrink", "sort",
+        "threshold", "topk", "trunc",
     }
 )  # fmt: skip
 """Operations that are linear, or smooth, but for a bend."""
+
+_COMPARING = {"eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!="}
+"""Operations that decide by a value, and how they are written."""
 
 _SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
 """Operations that select of many elements, which may be of several samples."""
@@ -76,6 +87,91 @@ class Draws:
         """Of each draw, and each of its tensors: how much of it earlier parts have got."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bend:
+    """What an operation with a bend, or a comparison, was given.
+
+    Attributes:
+        name: of the operation
+        value: that it was given; of a large one nothing
+        place: the line of the user's code; empty: not known
+        compares: it decides something
+    """
+
+    name: str
+    value: Tensor
+    place: str
+    compares: bool
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f'"{_COMPARING.get(self.name, self.name)}"{f" in {self.place}" if self.place else ""}'
+
+
+def place_of_user() -> str:
+    """The innermost line of the user's code that runs now, as "job.py:12"; empty: none does."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _apart(value: Tensor) -> Tensor:
+    """A copy of which no mode hears."""
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        return value.detach().clone()
+
+
+def _address(value: Tensor) -> int:
+    """Where a small tensor lies; 0: it is none."""
+    return value.data_ptr() if has_storage(value) and value.numel() <= MOST_BENT else 0
+
+
+class Read(float):
+    """A number that was read of a tensor, and sums and products of it: comparisons of it are noted."""
+
+    def __new__(cls, value: float, coupled: "Coupled | None" = None, source: Tensor | None = None) -> Any:
+        """One that notes; without who hears of it, as where a library makes a number of the same class, a plain one."""
+        if coupled is None:
+            return float(value)
+        made = super().__new__(cls, value)
+        made.__dict__.update(coupled=coupled, source=source)
+        return made
+
+    coupled: "Coupled"
+    source: Tensor
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return float, (float(self),)
+
+
+def _computed(name: str) -> Any:
+    def compute(self: Read, other: Any) -> Any:
+        value = getattr(float, name)(self, other)
+        return Read(value, self.coupled, self.source) if isinstance(value, float) else value
+
+    return compute
+
+
+def _compared(name: str) -> Any:
+    def compare(self: Read, other: Any) -> Any:
+        found = getattr(float, name)(self, other)
+        turned = other is not self and isinstance(found, bool) and self.coupled.note(name.strip("_"), self.source)
+        return not found if turned else found
+
+    return compare
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"):
+    setattr(Read, f"__{_name}__", _computed(f"__{_name}__"))
+for _name in sorted(_COMPARING):
+    setattr(Read, f"__{_name}__", _compared(f"__{_name}__"))
+Read.__hash__ = float.__hash__  # type: ignore[method-assign]
+
+
 class Coupled(TorchDispatchMode):
     """Keeps what is drawn for a whole batch, or gives a part of it to a part of the batch.
 
@@ -83,11 +179,22 @@ class Coupled(TorchDispatchMode):
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
         others: the figure that ranks send each other; None: what they send
+        turned: the place among the bends of a comparison that says the opposite; None: none does
     """
 
-    def __init__(self, draws: Draws, bound: tuple[int, int, int] | None, *, others: int | None = None) -> None:
+    def __init__(
+        self,
+        draws: Draws,
+        bound: tuple[int, int, int] | None,
+        *,
+        others: int | None = None,
+        turned: int | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
+        self._turned = turned
+        # Where the values are that have lost their gradient.
+        self._detached: set[int] = set()
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
@@ -96,8 +203,11 @@ class Coupled(TorchDispatchMode):
         self.parted: set[int] = set()
         """Draws of which a part of the batch has other shapes than the whole."""
         self.operations: list[str] = []
-        self.bends: list[tuple[str, Tensor]] = []
+        self.bends: list[Bend] = []
+        self.backward = False
+        """What runs is the backward of the loss, whose operations are not the user's."""
         self.read: list[int | bool] = []
+        self.read_at: list[str] = []
         self.constants: list[Any] = []
         self.mutated: set[tuple[int, int]] = set()
         """The addresses to which operations wrote in place."""
@@ -105,7 +215,7 @@ class Coupled(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
-        self._note_bend(func, args)
+        opposite = self._note_bend(func, args)
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
         for place, name in _written_arguments(func):
@@ -117,6 +227,9 @@ class Coupled(TorchDispatchMode):
         source = generator or torch.default_generator
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
+        self._follow(func, args, result)
+        if opposite:
+            result.logical_not_()
         if communicates and self._others is not None:
             received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
             for one in received.values():
@@ -128,6 +241,7 @@ class Coupled(TorchDispatchMode):
             self.reads = True
             if isinstance(result, bool | int):
                 self.read.append(result)
+                self.read_at.append(place_of_user())
         if draws:
             self.drew = True
             own = generator is not None and generator is not torch.default_generator
@@ -141,15 +255,50 @@ class Coupled(TorchDispatchMode):
                 self._take(str(func), made, own=own)
         return result
 
-    def _note_bend(self, func: Any, args: Any) -> None:
+    def _note_bend(self, func: Any, args: Any) -> bool:
+        """Note what an operation with a bend gets, or a comparison, which may have to say the opposite."""
         name = func.overloadpacket.__name__.removesuffix("_")
         self.selects |= name in _SELECTING
-        if name not in _BENT:
-            return
-        for one in args[:2]:
-            if isinstance(one, Tensor) and one.requires_grad and one.is_floating_point():
-                small = one.numel() <= MOST_BENT
-                self.bends.append((name, one.detach().clone() if small else one.detach()[..., :0]))
+        if self.backward or (name not in _BENT and name not in _COMPARING):
+            return False
+        # What is not equal to itself is no number: no bend.
+        given = args[:2] if name in _BENT or args[0] is not args[1] else ()
+        noted = [self.note(name, one) for one in given if isinstance(one, Tensor) and self._is_trained(one)]
+        return name in _COMPARING and any(noted)
+
+    def note(self, name: str, value: Tensor) -> bool:
+        """Note that an operation with a bend, or a comparison, gets a value.
+
+        Args:
+            name: of the operation
+            value: of any size
+
+        Returns:
+            Whether it has to say the opposite of what it finds.
+        """
+        small = value.numel() <= MOST_BENT
+        kept = _apart(value if small else value[..., :0])
+        place = place_of_user() if small else ""
+        self.bends.append(Bend(name=name, value=kept, place=place, compares=name in _COMPARING))
+        return len(self.bends) - 1 == self._turned
+
+    def _is_trained(self, value: Tensor) -> bool:
+        """Whether a value is computed from what is trained, perhaps without its gradient."""
+        return value.is_floating_point() and (value.requires_grad or _address(value) in self._detached)
+
+    def number_of(self, value: Tensor) -> "float | None":
+        """What is read of a tensor, where it is computed from what is trained; None: it is not."""
+        if value.numel() != 1 or not self._is_trained(value):
+            return None
+        found: float = Read(value.item(), self, _apart(value))
+        return found
+
+    def _follow(self, func: Any, args: Any, result: Any) -> None:
+        given = [one for one in args if isinstance(one, Tensor) and one.numel() <= MOST_BENT]
+        detached = func is torch.ops.aten.detach.default and args[0].requires_grad
+        if detached or (self._detached and any(_address(one) in self._detached for one in given)):
+            made = result if isinstance(result, tuple | list) else [result]
+            self._detached |= {_address(one) for one in made if isinstance(one, Tensor)} - {0}
 
     def _take(self, name: str, made: list[Tensor], *, own: bool) -> None:
         place, self._next = self._next, self._next + 1
@@ -233,6 +382,8 @@ _SHORT = (torch.float16, torch.bfloat16)
 _FEWER = (torch.float32, *_SHORT)
 _ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
 
+_ABOUT_NUMBERS = frozenset({"isfinite", "isinf", "isnan", "isneginf", "isposinf"})
+
 _DROPOUTS = frozenset(
     {
         "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
@@ -242,11 +393,26 @@ _DROPOUTS = frozenset(
 
 
 class WithoutBatchEffects(TorchFunctionMode):
-    """Dropout does nothing, RReLU has its mean slope, and batch norm uses its running statistics."""
+    """Dropout does nothing, RReLU has its mean slope, and batch norm uses its running statistics.
+
+    Args:
+        coupled: notes by which numbers that are read something is decided; None: nobody does
+    """
+
+    def __init__(self, coupled: Coupled | None = None) -> None:
+        super().__init__()
+        self._coupled = coupled
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
+        if name in _ABOUT_NUMBERS and isinstance(args[0], Tensor):
+            # Who looks whether a loss is a number does so for each part alike.
+            return func(_apart(args[0]))
+        if name == "item" and self._coupled is not None:
+            found = self._coupled.number_of(args[0])
+            if found is not None:
+                return found
         if name in _DROPOUTS:
             given = args[0] if args else kwargs["input"]
             in_place = name.endswith("_") or kwargs.get("inplace") or args[3:4] == (True,)

@@ -35,6 +35,7 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 """Entries of a container that are looked at, holders of a job, and how deep they lie in each other."""
@@ -377,6 +378,11 @@ HOOKS_GRADIENTS = frozenset(("register_hook", "register_post_accumulate_grad_hoo
 HOOKS_MODULES = frozenset(
     ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_parametrization")
 )
+PRUNES = frozenset(name for name in vars(prune) if name.endswith("structured")) | {"custom_from_mask"}
+RESETS = frozenset(name for name in dir(nn.init) if name.endswith("_") and not hasattr(Tensor, name)) | {
+    "reset_parameters"
+}
+"""By which code draws weights anew."""
 HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 

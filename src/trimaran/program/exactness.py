@@ -270,7 +270,13 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "for other samples from then on: leave seeds to Job.seed, or draw in the callback from a generator of its "
             "own, or use one device"
         )
-    if seen.taking_whole and (strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+    parts = strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
+    if (seen.pruning and not _follows_thawing(strategy)) or (seen.resetting and parts):
+        yield (
+            f"{(*seen.pruning, *seen.resetting)[0]} prunes parameters, or draws them anew, and here a rank updates "
+            'some of them, or has parts: do so in Job.model, or use one device, or replicas with sync="all-reduce"'
+        )
+    if seen.taking_whole and parts:
         callback, how = seen.taking_whole[0]
         yield (
             f"{callback} {how} and a rank has only its part of the weights: average parameter by parameter, in a dict "
@@ -515,7 +521,7 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     if seen.bent and splits:
         yield (
-            f'"{seen.bent}" is applied to a value of the whole batch, such as its mean, and a part of the batch may be '
+            f"{seen.bent} is applied to a value of the whole batch, such as its mean, and a part of the batch may be "
             "on the other side of its bend: apply it to each sample, or use one device without microbatches"
         )
 
@@ -575,9 +581,9 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
         )
     if seen.reduction == "batch" and "data" in seen.path:
         return (
-            f"the way that the forward takes depends on values of the batch, and {what} gradients differ by up to "
-            f"{_share(difference)}: decide for each sample (torch.where), return (sum, weight) where the loss is a "
-            "mean over something else than samples, or use one device without microbatches"
+            f"the way that the forward takes depends on values of the batch{_at(seen)}, and {what} gradients differ "
+            f"by up to {_share(difference)}: decide for each sample (torch.where), return (sum, weight) where the loss "
+            "is a mean over something else than samples, or use one device without microbatches"
         )
     return (
         f"the loss of a batch is not made of the losses of its parts: {what} gradients differ by up to "
@@ -585,6 +591,10 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
         "(sum, weight); if it compares samples, gather them in the loss "
         "(torch.distributed.nn.functional.all_gather), or use one device without microbatches"
     )
+
+
+def _at(seen: Behaviour) -> str:
+    return f" ({seen.decided_at} reads one)" if seen.decided_at else ""
 
 
 def _sees_all(seen: Behaviour) -> str:

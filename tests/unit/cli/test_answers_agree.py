@@ -224,8 +224,8 @@ def test_a_plan_by_the_analytical_model_names_its_bottleneck(command: str) -> No
 DECODER = ("gpt2:124m", "--cluster", "dgx-a100")
 NETWORK = ("lenet", "--cluster", "dgx1-v100", "--devices", "2")
 SPELLED = {
-    "pytorch:2020": [("plan", *DECODER, "--batch", "64"), ("plan", *NETWORK), ("scale", *NETWORK)],
-    "trimaran:2024": [("plan", *DECODER, "--batch", "64"), ("explain", *NETWORK)],
+    "pytorch:2020": [("plan", *NETWORK), ("scale", *NETWORK)],
+    "trimaran:2024": [("explain", *NETWORK)],
     **{
         software: [("price", *DECODER, "--strategy", "dp8 zero1", "--batch", "64")]
         for software in ("megatron:2023.5", "torchtitan:2025", "nemo:2024")

@@ -62,10 +62,10 @@ def test_other_networks_are_cut(between: Any) -> None:
 def test_attributes_that_a_graph_has_as_constants() -> None:
     model = Network(Leaf())
     constants = Constants(model, {"first", "second", "between"})
-    assert constants.changed() == []
+    assert constants.take_over() == []
     model.factor = 2.0
     model.between.training = False  # type: ignore[attr-defined]
-    assert constants.changed() == ["factor of session.model"]
+    assert constants.take_over() == ["factor of session.model"]
 
 
 def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> None:
@@ -74,11 +74,11 @@ def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> N
     model.register_buffer("scale", torch.tensor(2.0))
     buffer, constants = model.scale, Constants(model, {"first", "second", "between"})
     model.scale = 0.5 * buffer
-    assert constants.changed() == []
+    assert constants.take_over() == []
     assert model.scale is buffer
     assert float(buffer) == 1.0
     model.scale = torch.ones(2)
-    assert constants.changed() == ["session.model.scale"]
+    assert constants.take_over() == ["session.model.scale"]
 
 
 def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
@@ -86,12 +86,12 @@ def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
     called = {"first", "second", "between"}
     constants, of_all = Constants(model, called), Constants(model, called, hooked=False)
     handle = model.first.register_forward_hook(lambda *_: None)
-    assert (constants.changed(), of_all.changed()) == ([], ["the hooks of session.model.first"])
+    assert (constants.take_over(), of_all.take_over()) == ([], ["the hooks of session.model.first"])
     handle.remove()
     model.register_forward_pre_hook(lambda *_: None)
-    assert constants.changed() == ["the hooks of session.model"]
+    assert constants.take_over() == ["the hooks of session.model"]
     model.second = nn.Linear(8, 4)
-    assert "session.model.second" in constants.changed()
+    assert "session.model.second" in constants.take_over()
 
 
 class Settings:
@@ -111,9 +111,9 @@ def test_what_forwards_of_containers_refer_to_is_constant_in_a_graph() -> None:
         delta = 1.0
 
     constants = Constants(Scaled(torch.relu), {"first", "second"})
-    assert constants.changed() == []
+    assert constants.take_over() == []
     settings.alpha = SETTINGS["beta"] = namespace.gamma = Scaled.delta = 2.0
-    found = constants.changed()
+    found = constants.take_over()
     SETTINGS["beta"] = 1.0
     assert {one.removesuffix(" of session.model") for one in found} == {
         "settings.alpha", "SETTINGS['beta']", "namespace.gamma", "Scaled.delta"

@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
 
 from trimaran.base.errors import InputError
@@ -275,9 +277,35 @@ def bent(loss: Callable[[Tensor], Tensor]) -> Job:
     return make_job(loss=lambda output, target: loss(functional.cross_entropy(output, target)))
 
 
+SHOWN = {"loss": ""}
+
+
+def finite(loss: Tensor) -> Tensor:
+    if not torch.isfinite(loss) or loss.item() > 1e6:
+        raise ValueError("the loss is no number")
+    return loss
+
+
+def logged(loss: Tensor) -> Tensor:
+    SHOWN["loss"] = "large" if loss.item() > 1.2 else "small"
+    return loss
+
+
 def half_of_the_samples(output: Tensor, target: Tensor) -> Tensor:
     losses = functional.cross_entropy(output, target, reduction="none")
     return losses.topk(max(1, len(losses) // 2)).values.mean()
+
+
+class Recomputed(nn.Module):
+    """Dropout in an activation checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.2), nn.LayerNorm(8), nn.Linear(8, 8), nn.Tanh())
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(checkpoint(self.first, x, use_reentrant=False))
 
 
 class Drawing(Dataset[Any]):
@@ -352,8 +380,41 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "loss counts": (counted_by_the_loss, MICROBATCHES, "calls['number'] of the loss"),
     "loss follows an average": (averaged_by_the_loss, REPLICAS | MICROBATCHES, "average of the loss"),
     "loss reads the weights": (decayed_by_the_loss, GRAPHS | SHARDS, "the loss holds the model"),
-    "flooding": (lambda: bent(lambda loss: (loss - 0.1).abs() + 0.1), REPLICAS | MICROBATCHES, '"abs" is applied'),
-    "hinge of a mean": (lambda: bent(lambda loss: (loss - 0.1).relu()), REPLICAS | MICROBATCHES, '"relu" is applied'),
+    "flooding": (
+        lambda: bent(lambda loss: (loss - 0.1).abs() + 0.1),
+        REPLICAS | MICROBATCHES,
+        '"abs" in test_examine_state.py:',
+    ),
+    "hinge of a mean": (lambda: bent(lambda loss: (loss - 0.1).relu()), REPLICAS | MICROBATCHES, '"relu" in'),
+    "the worse of two means": (
+        lambda: bent(lambda loss: torch.stack([loss, 0.01 * loss]).max()),
+        REPLICAS | MICROBATCHES,
+        '"max" in',
+    ),
+    "free bits": (lambda: bent(lambda loss: torch.where(loss > 0.1, loss, 0.1)), REPLICAS | MICROBATCHES, '">" in'),
+    "an indicator of a mean": (
+        lambda: bent(lambda loss: loss * (loss.detach() - 9 < 0)),
+        REPLICAS | MICROBATCHES,
+        '"<" in',
+    ),
+    "a large loss counts less": (
+        lambda: bent(lambda loss: loss if loss.item() / 2 < 50 else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '"<" in',
+    ),
+    "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
+    "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
+    "dropout in a checkpoint": (lambda: make_job(model=Recomputed), frozenset(), ""),
+    "a callback draws a layer anew": (
+        lambda: make_job(on_epoch=lambda session, epoch, found: session.model[0].reset_parameters()),
+        SHARDS | GRAPHS,
+        "Job.on_epoch prunes parameters, or draws them anew",
+    ),
+    "a callback prunes": (
+        lambda: make_job(on_step=lambda session, *_: prune.l1_unstructured(session.model[0], "weight", amount=0.5)),
+        SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
+        "Job.on_step prunes",
+    ),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
     "data draw by themselves": (
         lambda: make_job(dataset=Drawing),

@@ -19,6 +19,7 @@ from tests.unit.graph.chain import (
     train_whole,
 )
 from tests.unit.graph.networks import (
+    Codes,
     FrozenNorm,
     FunctionalDropout,
     InPlace,
@@ -75,7 +76,7 @@ def test_parts_that_are_no_chain_give_the_same_step(name: str, seed: int) -> Non
 
 @pytest.mark.parametrize(
     "model",
-    [FunctionalDropout, FrozenNorm, InPlace, LeakyLeaf, RecurrentLoop, Regions, SharedNorm, SizesOfBatch],
+    [Codes, FunctionalDropout, FrozenNorm, InPlace, LeakyLeaf, RecurrentLoop, Regions, SharedNorm, SizesOfBatch],
     ids=lambda model: model.__name__,
 )
 def test_every_cut_of_odd_models_gives_the_same_step(model: Callable[[], nn.Module]) -> None:

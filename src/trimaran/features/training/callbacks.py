@@ -10,12 +10,15 @@ ranks must make, the ranks tell each other what they were asked for and what has
 So a call on one rank only is an error with names, and not a wait without an end; and one rank's request to stop is
 heard by all. Whether weights have changed is seen by sums of their bits: after an epoch of all, after a step of up to
 256 elements of each tensor.
+
+A loop of the user's may change between two steps what a callback may. Whether it leaves ranks alike they ask each other
+after 1, 2, 4, 8, ... steps; what a rank sees by itself it looks at before each step.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -32,7 +35,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 
-Name = Literal["on_step", "on_epoch"]
+Name = Literal["on_step", "on_epoch", "the loop"]
 
 _SAMPLED = 256
 _MIXED = ("DTensor", "must match the size", "shape")
@@ -108,6 +111,7 @@ class Callbacks:
         self._before: _State | None = None
         self._stop = False
         self._parameters = tuple(executor.model.parameters())
+        self._identities = {id(one) for one in self._parameters}
         self._trained = [one.requires_grad for one in self._parameters]
         self._gradient_hooks_before = self._gradient_hooks()
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
@@ -116,7 +120,9 @@ class Callbacks:
                 raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         self._held_before = self._values()
-        self._refusing = ExitStack()
+        self._refusing, self._between = ExitStack(), ExitStack()
+        self._loop: _State | None = None
+        self._step_hooks_before = self._step_hooks()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
         self._refusing.enter_context(self._refused())
 
@@ -150,7 +156,38 @@ class Callbacks:
     @property
     def running(self) -> bool:
         """A callback is under way."""
-        return self._running is not None
+        return self._running not in (None, "the loop")
+
+    @property
+    def _who(self) -> str:
+        """Whose code runs."""
+        return f"Job.{self._running}" if self.running else "the loop"
+
+    def watch(self) -> None:
+        """A step has ended, and code of the user's runs until the next one."""
+        if self._alone:
+            return
+        self._running = "the loop"
+        if not self._whole or _is_power(self._executor.steps):
+            self._loop = self._look()
+        self._between.enter_context(self._rebinding_refused())
+
+    def meet(self) -> None:
+        """A step begins: see that code of the user's has left what ranks have in common, and what is trained.
+
+        Raises:
+            InputError: it has not
+        """
+        self._between.close()
+        self._check_trained()
+        before, self._loop = self._loop, None
+        if before is not None:
+            if not self._whole and self._look().parameters != before.parameters:
+                raise self._changes_parts("before the next step")
+            if _is_power(self._executor.steps):
+                self._before = before
+                self._agree(_END)
+        self._running = self._before = None
 
     def call(self, session: Any, name: Name, number: int, metrics: dict[str, float]) -> bool:
         """Call one, where the job has it; every rank does.
@@ -221,6 +258,8 @@ class Callbacks:
         name, before = self._running, self._before
         if name is None or before is None:
             yield
+            if self._loop is not None:
+                self._loop = self._after(operation, self._loop)
             return
         self._agree(operation)
         self._running = None
@@ -228,29 +267,48 @@ class Callbacks:
             yield
         finally:
             self._running = name
-            after = self._look()
-            # An evaluation hands replica 0's buffers out; the weights are as the callback has put them.
-            weights = after.parameters if operation == "load" else before.parameters
-            self._before = _State(
-                identities=before.identities,
-                trained=before.trained,
-                parameters=weights,
-                buffers=after.buffers,
-                options=before.options,
-                numbers=before.numbers,
-                step=before.step,
-            )
+            self._before = self._after(operation, before)
+
+    def _after(self, operation: str, before: _State) -> _State:
+        """What code of the user's began with, after the session has done something for it."""
+        after = self._look()
+        # An evaluation hands replica 0's buffers out; the weights are as the user's code has put them.
+        weights = after.parameters if operation == "load" else before.parameters
+        return replace(before, parameters=weights, buffers=after.buffers)
 
     def _gradient_hooks(self) -> list[int]:
         kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
         return [sum(len(getattr(one, kind, None) or ()) for kind in kinds) for one in self._parameters]
 
-    def check_trained(self) -> None:
-        """See that the parameters that require gradients are those of the last step, or callback.
+    def _step_hooks(self) -> int:
+        kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+        return sum(len(getattr(self._executor.updater.optimizer, kind, ())) for kind in kinds)
+
+    def _check_trained(self) -> None:
+        """See that the parameters are those of the last step, or callback, and require gradients as there.
 
         Raises:
-            InputError: they are not; or shares of parameters have got hooks, which would not see gradients
+            InputError: they do not; or have gradients already; or hooks would see a part of them
         """
+        named = () if self._alone else self._executor.model.named_parameters()
+        if replaced := [name for name, one in named if id(one) not in self._identities]:
+            raise _replaced("the loop, or a callback,", replaced)
+        left = not self._alone and any(one.grad is not None for one in self._parameters)
+        if left:
+            named = self._executor.model.named_parameters()
+            raise InputError(
+                f"{format_some([name for name, one in named if one.grad is not None])} had gradients before the step, "
+                f"of a backward of the loop or a callback, and under {self._strategy.name} they are those of a rank: "
+                "put that term into Job.loss, or call zero_grad() after a backward that is for nothing but a look",
+                code="session.gradients-before-step",
+            )
+        if not self._alike and self._step_hooks() != self._step_hooks_before:
+            raise InputError(
+                f"a hook was registered on the step of the optimizer, and under {self._strategy.name} it would see the "
+                "parameters of one rank, or parts: clip by Job.clip_norm, or train by replicas that update everything "
+                "(dp, zero=0)",
+                code="session.hook-on-step",
+            )
         if self._shares and self._gradient_hooks() != self._gradient_hooks_before:
             raise InputError(
                 f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
@@ -271,6 +329,8 @@ class Callbacks:
     def accept_trained(self) -> None:
         """Take the parameters that require gradients now for those of the last step."""
         self._trained = [one.requires_grad for one in self._parameters]
+        if self._loop is not None:
+            self._loop = self._look()
 
     def _accept(self) -> None:
         """Take over what has changed, or refuse it."""
@@ -285,15 +345,12 @@ class Callbacks:
 
     def _agree(self, operation: str) -> bool:
         """Tell the others, hear them, and refuse what differs."""
-        before, after, name = self._before, self._look(), f"Job.{self._running}"
+        before, after, name = self._before, self._look(), self._who
         if before is None:
             return self._stop
-        replaced = _changed(before.identities, after.identities)
-        if replaced:
-            raise InputError(
-                f"{name} replaced {format_some(replaced)}: parameters that are made after the start are in no "
-                "optimizer and no exchange; make all of them in Job.model, and freeze or change them in place"
-            )
+        known = set(before.identities.values())
+        if replaced := [one for one, what in after.identities.items() if what not in known]:
+            raise _replaced(name, sorted(replaced))
         if self._alone:
             return self._stop
         if after.step is not before.step and not self._alike:
@@ -315,7 +372,7 @@ class Callbacks:
             _digest([before.options]),
             _digest([after.options]) if retuned and self._has_like_groups() else 0,
             int(after.numbers != before.numbers),
-            self._data(),
+            self._data() if self.running else -1,
         )
         doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers, data = zip(
             *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
@@ -342,21 +399,26 @@ class Callbacks:
                     "by the step and the metrics, or train by replicas: --allow dp"
                 )
                 raise InputError(
-                    f"{name} changed {what} on some ranks only: a callback runs on every rank, and must change the "
-                    'same on each, so put only what writes or prints under "if session.rank == 0"'
-                    + ("" if self._whole or "in another way" not in what else parts)
+                    f"{name} changed {what} on some ranks only: it runs on every rank, and must change the same on "
+                    'each, so put only what writes or prints under "if session.rank == 0"'
+                    + ("" if self._whole or "in another way" not in what else parts),
+                    code="session.unlike",
                 )
         if any(buffers):
             self._compare_buffers(before.buffers, after.buffers)
         if any(set_numbers):
             self._compare_numbers(before.numbers, after.numbers)
         if operation == _END and not self._whole and any(moved):
-            raise InputError(
-                f"{name} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
-                "date: put them back before it ends, as after an evaluation of other weights; read whole ones from a "
-                "file (session.load); or train by replicas, of which each has all: --allow dp"
-            )
+            raise self._changes_parts("before it ends")
         return any(stops)
+
+    def _changes_parts(self, when: str) -> InputError:
+        return InputError(
+            f"{self._who} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
+            f"date: put them back {when}, as after an evaluation of other weights; read whole ones from a file "
+            "(session.load); or train by replicas, of which each has all: --allow dp",
+            code="session.changes-parts",
+        )
 
     def _has_like_groups(self) -> bool:
         """Whether groups of the optimizer that have the same options are the same ones on each rank."""
@@ -395,7 +457,7 @@ class Callbacks:
         for one, then, now in zip(self._settable, befores, afters, strict=False):
             if len(set(then)) == 1 and len(set(now)) > 1:
                 raise InputError(
-                    f"Job.{self._running} set {one.path}, which ranks had alike, to another value on each: let it "
+                    f"{self._who} set {one.path}, which ranks had alike, to another value on each: let it "
                     "follow the step and the metrics alone, which are the same on every rank, not what is drawn, or "
                     "what a forward leaves of the samples of a rank",
                     code="callback.unlike-numbers",
@@ -421,6 +483,7 @@ class Callbacks:
 
     def close(self) -> None:
         """Give the model back."""
+        self._between.close()
         self._refusing.close()
 
     @contextmanager
@@ -437,28 +500,25 @@ class Callbacks:
         part = f"under {self._strategy.name} a rank has only its part of the weights"
         by_name = "in a dict by the names of session.model.named_parameters(); or train by replicas: --allow dp"
 
-        def who() -> str:
-            return f"Job.{self._running}" if self.running else "the loop"
-
         def refuse(model: nn.Module, arguments: Any) -> None:
             if self.running or partitioned:
                 raise InputError(
-                    f"{who()} called session.model, and {part}: use session.evaluate(dataset), or session.weights(), "
-                    "which gives rank 0 whole tensors; or train by replicas: --allow dp",
+                    f"{self._who} called session.model, and {part}: use session.evaluate(dataset), or "
+                    "session.weights(), which gives rank 0 whole tensors; or train by replicas: --allow dp",
                     code="model.called-in-parts",
                 )
 
         def refuse_copy(memo: Any) -> None:
             raise InputError(
-                f"{who()} copied session.model, as AveragedModel does, and {part}: average parameter by parameter, "
+                f"{self._who} copied session.model, as AveragedModel does, and {part}: average parameter by parameter, "
                 f"{by_name}",
                 code="model.copied-in-parts",
             )
 
         def refuse_state(*arguments: Any, **keywords: Any) -> None:
             raise InputError(
-                f"{who()} asked for session.model.state_dict(), and {part}: session.save(path) writes a file of the "
-                f"whole, and session.weights() gives it to rank 0, called by every rank; to average, do so "
+                f"{self._who} asked for session.model.state_dict(), and {part}: session.save(path) writes a file of "
+                f"the whole, and session.weights() gives it to rank 0, called by every rank; to average, do so "
                 f"{by_name}",
                 code="model.state-in-parts",
             )
@@ -477,11 +537,13 @@ class Callbacks:
     @contextmanager
     def _rebinding_refused(self) -> Iterator[None]:
         """Where parameters are DTensors, another tensor in the place of `.data` is refused: nothing would change."""
-        kinds = {type(one) for one in self._parameters if hasattr(one, "to_local")}
+        shares = {type(one) for one in self._parameters if hasattr(one, "to_local")}
+        # A callback of an epoch is called while a loop is watched.
+        kinds = [kind for kind in shares if "data" not in vars(kind)]
 
         def refuse(parameter: torch.Tensor, value: torch.Tensor) -> None:
             raise InputError(
-                f"Job.{self._running} assigned to .data of a parameter, and under {self._strategy.name} session.model "
+                f"{self._who} assigned to .data of a parameter, and under {self._strategy.name} session.model "
                 "has shares of them, in which that changes nothing: write to it in place (.data.copy_), or train by "
                 "replicas: --allow dp",
                 code="callback.rebinds-share",
@@ -494,6 +556,19 @@ class Callbacks:
         finally:
             for kind in kinds:
                 del kind.data
+
+
+def _replaced(who: str, names: Sequence[str]) -> InputError:
+    return InputError(
+        f"{who} replaced {format_some(names)}: parameters that are made after the start are in no optimizer and no "
+        "exchange; make all of them in Job.model, and freeze or change them in place",
+        code="session.replaces-parameters",
+    )
+
+
+def _is_power(steps: int) -> bool:
+    """Whether ranks ask each other after this number of steps: 1, 2, 4, 8, ..."""
+    return steps > 0 and steps & (steps - 1) == 0
 
 
 def not_replaceable(name: str, who: str = "") -> InputError:

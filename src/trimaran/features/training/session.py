@@ -407,7 +407,7 @@ class Session:
                 "to evaluate",
                 code="session.step-without-gradients",
             )
-        self._callbacks.check_trained()
+        self._callbacks.meet()
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
         samples = None
@@ -434,11 +434,13 @@ class Session:
         self._feed.follow()
         if self.executor.asked:
             self._agree_to_stop()
+        if self._ends_script:
+            self._callbacks.watch()
         return loss
 
     def _check_constants(self) -> None:
         """See that nothing was changed that the graph has as a constant."""
-        found = self._constants.changed() if self._constants is not None else []
+        found = self._constants.take_over() if self._constants is not None else []
         if found:
             raise InputError(
                 f"{format_some(found)} changed, and under {self.strategy.name} ranks run the graph of "

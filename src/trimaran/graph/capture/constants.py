@@ -47,11 +47,13 @@ class Constants:
         kinds = (bool, int, float, str, enum.Enum, types.FunctionType)
         return tuple(one.path for one in self._held.settable(lambda path, name: name in names, kinds))
 
-    def changed(self) -> list[str]:
-        """Those that are others now.
+    def take_over(self) -> list[str]:
+        """Write to a buffer what somebody has put into its place, as in `model.scale = 0.9 * model.scale`.
 
-        What somebody has put into the place of a buffer, as in `model.scale = 0.9 * model.scale`, is written to the
-        buffer, which the graph has.
+        The graph has the buffer.
+
+        Returns:
+            What is another one now and cannot be taken over.
         """
         others = []
         for path, module, name, one in self._buffers:

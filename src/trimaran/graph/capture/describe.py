@@ -33,7 +33,7 @@ from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
 from trimaran.graph.batches import call_model, compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
 from trimaran.graph.capture.export import NotExportableError, first_line, take_apart
-from trimaran.graph.capture.flow import Flow, hollow
+from trimaran.graph.capture.flow import Flow, hollow, written_by
 from trimaran.graph.capture.operations import (
     Read,
     SavedStorages,
@@ -312,7 +312,8 @@ def _is_operation(node: fx.Node, walk: Walk) -> bool:
     return (
         node.op == "call_function"
         and node.target not in (operator.getitem, hollow)
-        and bool(tensors_in(walk.values[node]))
+        # A block without gradients that follows the batch by buffers may give nothing, and write.
+        and (bool(tensors_in(walk.values[node])) or any(True for _ in written_by(node)))
     )
 
 

@@ -958,8 +958,18 @@ class TrainingState:
 
     def _own_groups(self, plain: Mapping[str, Any], source: str) -> "list[_Group | None]":
         """For each group of this rank's optimizer what was saved of it."""
+        updated = {name for one in plain["groups"] for name in one["names"]}
+        # A parameter that nothing reads is updated by no stage; in one process it has a group all the same.
+        whole = [{*names} for names in (plain.get("order") or {"groups": ()})["groups"]]
+        idle = [(names & updated, names - updated) for names in whole]
         groups = [
-            _Group(number, one["place"], frozenset(one["names"]), decode(one["options"], source), one["options"])
+            _Group(
+                number,
+                one["place"],
+                frozenset(one["names"]).union(*(more for names, more in idle if names & {*one["names"]})),
+                decode(one["options"], source),
+                one["options"],
+            )
             for number, one in enumerate(plain["groups"])
         ]
         found: list[_Group | None] = []
