@@ -12,7 +12,8 @@ heard by all. Whether weights have changed is seen by sums of their bits: after 
 256 elements of each tensor.
 
 A loop of the user's may change between two steps what a callback may. Whether it leaves ranks alike they ask each other
-after 1, 2, 4, 8, ... steps; what a rank sees by itself it looks at before each step.
+after 1, 2, 4, 8, ... steps; what a rank sees by itself it looks at before each step, up to 256 elements of each tensor
+of its part of the weights among it.
 """
 
 import hashlib
@@ -122,6 +123,7 @@ class Callbacks:
         self._held_before = self._values()
         self._refusing, self._between = ExitStack(), ExitStack()
         self._loop: _State | None = None
+        self._samples: list[torch.Tensor] | None = None
         self._step_hooks_before = self._step_hooks()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
         self._refusing.enter_context(self._refused())
@@ -168,7 +170,9 @@ class Callbacks:
         if self._alone:
             return
         self._running = "the loop"
-        if not self._whole or _is_power(self._executor.steps):
+        if not self._whole:
+            self._samples = _samples(self._parameters)
+        if _is_power(self._executor.steps):
             self._loop = self._look()
         self._between.enter_context(self._rebinding_refused())
 
@@ -180,13 +184,12 @@ class Callbacks:
         """
         self._between.close()
         self._check_trained()
-        before, self._loop = self._loop, None
-        if before is not None:
-            if not self._whole and self._look().parameters != before.parameters:
-                raise self._changes_parts("before the next step")
-            if _is_power(self._executor.steps):
-                self._before = before
-                self._agree(_END)
+        samples, self._samples = self._samples, None
+        if samples is not None and not all(map(torch.equal, samples, _samples(self._parameters))):
+            raise self._changes_parts("before the next step")
+        self._before, self._loop = self._loop, None
+        if self._before is not None:
+            self._agree(_END)
         self._running = self._before = None
 
     def call(self, session: Any, name: Name, number: int, metrics: dict[str, float]) -> bool:
@@ -260,6 +263,8 @@ class Callbacks:
             yield
             if self._loop is not None:
                 self._loop = self._after(operation, self._loop)
+            if self._samples is not None and operation == "load":
+                self._samples = _samples(self._parameters)
             return
         self._agree(operation)
         self._running = None
@@ -589,6 +594,18 @@ def not_replaceable(name: str, who: str = "") -> InputError:
         code="session.not-replaceable",
         name=name,
     )
+
+
+@torch.no_grad()
+def _samples(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The bits of some elements of each tensor that is strided, a copy for each device and type."""
+    found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        if local.layout is torch.strided and local.numel() and not local.is_meta:
+            flat = local.reshape(-1)
+            found.setdefault((local.device, local.dtype), []).append(flat[:: -(-flat.numel() // _SAMPLED)])
+    return [torch.cat(of).view(torch.uint8) for of in found.values()]
 
 
 def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ...]:
