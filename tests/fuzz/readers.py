@@ -967,6 +967,7 @@ READERS: Mapping[str, Reader] = {
 
 
 INTERNAL: Mapping[str, str] = {
+    "trimaran/cli/output.py": "the null device, to write to",
     "trimaran/features/export/pytorch.py": "templates of the package",
     "trimaran/features/export/launching.py": "likewise",
     "trimaran/jobs/builtin.py": "images of scikit-learn's package, and their order in this one",

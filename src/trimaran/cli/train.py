@@ -31,7 +31,7 @@ def train(
     asked: RequestOptions,
     pins: PinOptions,
     plan: PlanFile = None,
-    epochs: Annotated[int | None, option("Passes over the data.", min=1)] = None,
+    epochs: Annotated[int | None, option("Passes over the data.", min=0)] = None,
     batch: Batch = None,
     seed: Seed = None,
     runs: Runs = None,

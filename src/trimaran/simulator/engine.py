@@ -174,7 +174,7 @@ class Resources:
             next_rate: that it has now
 
         Example:
-            A latency of 1 s takes 8 s beside compute: 7 s of waiting, then its work. Left after 4 s and after 7.5 s:
+            A latency of 1 s takes 8 s next to compute: 7 s of waiting, then its work. Left after 4 s and after 7.5 s:
 
             >>> resources = Resources(ranks=1, links=0, interference=Interference(latency=8.0))
             >>> resources.start_latency(0, (0,)), resources.left_at(0, 1.0, rate=0.0, next_rate=0.125)

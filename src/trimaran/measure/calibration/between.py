@@ -72,7 +72,7 @@ def measure_between(world: World) -> Between | None:
     if world.rank != 0:
         return None
     found = find_between(timeline, instructions=len(program.ranks[0]), warmup=STEPS // 4)
-    # Ranks that share a core take turns, and their costs are measured so.
+    # Ranks that share a core have it one after another, and their costs are measured so.
     return found if world.local_size <= detect_processor().cores else replace(found, straggling=0.0)
 
 

@@ -178,7 +178,7 @@ class _Exchange:
 _Found = TypeVar("_Found")
 
 QUEUE = 128
-"""Transfers that are started at once, where a curve is of queued ones: as many as a deep network has gradients.
+"""Transfers that are started at once, where a curve is of queued ones: the number of gradients of a deep network.
 
 Threads that are kept busy need not be woken: of 128 broadcasts one took 125 µs, of 32 it took 209.
 """
