@@ -86,8 +86,8 @@ def test_a_plan_of_a_decoder_does_without_torch() -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize(("devices", "batch"), [(2, 16), (4, 64)])
 def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> None:
-    """Replicas of a small decoder: the same degrees, and times within the interval of the simulation."""
-    request = asked(cluster="dgx-a100", devices=devices, batch=batch, software="megatron:2025")
+    """Replicas of a small decoder: the same degrees, each by the software that it knows."""
+    request = asked(cluster="dgx-a100", devices=devices, batch=batch)
     source = JobSource(reference="gpt2:124m")
     source = dataclasses.replace(source, global_batch_size=batch)
     modelled = make_plan(source, request)
