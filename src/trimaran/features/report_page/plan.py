@@ -136,10 +136,10 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
 
 
 def _note_on_parts(simulated: Simulated | None, planned_s: float) -> str:
-    """What no rank's part says, and by which costs the step is another one than the plan's."""
+    """What follows the last instruction, and by which costs the step is another one than the plan's."""
     if simulated is None:
         return ""
-    parts = [f"Not attributed: {simulated.after_words}."] if simulated.chosen.timeline.after_s else []
+    parts = [f"After the last instruction: {simulated.after_words}."] if simulated.chosen.timeline.after_s else []
     now, then = format_seconds(simulated.chosen.step_time_s), format_seconds(planned_s)
     if now != then:
         parts.append(f"By the costs known now a step takes {now}, by those that the plan was made with {then}.")
