@@ -48,6 +48,7 @@ from trimaran.pricing.tables import (
 )
 from trimaran.pricing.types import Between, Cost, Interference, OpCost
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
+from trimaran.program.memory import CodecChoice
 from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
 from trimaran.program.strategy import (
     IN_LINE,
@@ -333,6 +334,7 @@ def strategy(
     bucket_bytes: int = DEFAULT_BUCKET_BYTES,
     execution: Execution = "eager",
     memory_bytes: int | None = None,
+    codec: CodecChoice | None = None,
     sync: Sync = "all-reduce",
     nodes: int = 1,
     zero: Literal[0, 1, 2, 3] = 0,
@@ -355,6 +357,7 @@ def strategy(
         bucket_bytes=bucket_bytes,
         execution=execution,
         memory_bytes=memory_bytes,
+        codec=codec,
         sync=sync,
         nodes=nodes,
         zero=zero,

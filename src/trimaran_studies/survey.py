@@ -260,14 +260,14 @@ def _decoded_on_the_device(job: SurveyedJob) -> Outcome:
     return Outcome(answer="worth it" if gain > _LEFT_OUT else "not worth it", gain=gain, said=said)
 
 
-def _in_less_memory(job: SurveyedJob, *, policy: str) -> Outcome:
+def _in_less_memory(job: SurveyedJob, *, policy: str, codec: str | None = None) -> Outcome:
     """A memory plan for a step of one device in a part of what it takes without; worth it where that does not fit."""
     from trimaran.features.memory_fit.estimate import estimate_memory
 
     device = find_machine(job.cluster).node.device.name
     try:
         found = estimate_memory(
-            job.reference, device=device, batch=job.local_batch, budget=_SHARE, largest_batch=False
+            job.reference, device=device, batch=job.local_batch, budget=_SHARE, codec=codec, largest_batch=False
         ).estimate
     except InfeasibleError as error:
         return Outcome(answer="does not fit", gain=None, said=str(error))
@@ -525,8 +525,8 @@ WORKS: tuple[Work, ...] = (
         "Sparsity for "
         "Training Deep Neural Networks. HPCA 2018",
         challenge="memory",
-        idea="zeros behind ReLUs are not copied to the host",
-        reason="the codec is measured (benchmarks/compression) and is no decision of a plan",
+        idea="zeros behind ReLUs are not copied to the host; here by the codec of our memory plan",
+        question=partial(_in_less_memory, policy="ours", codec="sparse"),
     ),
     Work(
         name="ZeRO-Offload",

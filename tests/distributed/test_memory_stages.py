@@ -1,8 +1,10 @@
 """Stages of a pipeline under a memory plan, several microbatches in flight: bit for bit those without a plan."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,17 +14,21 @@ from tests.distributed.training import Run, captured, open_executor, take_steps
 from tests.forks.client import launch
 from tests.raising import raises
 
+from trimaran import memory_budget
 from trimaran.base.errors import InputError
 from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.launch.world import World
+from trimaran.measure.offload import CopyRates
 from trimaran.measure.tracing import trace_on_rank
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.stages import passes_of, segmented, stage_step
-from trimaran.memory_budget import planned_memory
+from trimaran.memory_budget import device, planned_memory
+from trimaran.memory_budget.options import Options
 from trimaran.planner.memory_plans import ring_bytes
 from trimaran.pricing.memory import rank_states
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.program.lowering.lower import lower
+from trimaran.program.memory import parse_codec
 from trimaran.report.virtual_memory import MemoryReport
 
 MIB = 2**20
@@ -42,6 +48,17 @@ def train_under(world: World, run: Run, memory_bytes: int | None) -> dict[str, A
     return {"losses": losses, "weights": weights, "report": report}
 
 
+def coded_under(world: World, run: Run, memory_bytes: int) -> dict[str, Any]:
+    """The same with what comes after ReLUs coded: nothing is recomputed, and copies are taken to be so slow."""
+    slow = CopyRates(to_host_bytes_per_s=20e6, to_device_bytes_per_s=20e6, latency_s=0.0)
+    coded = replace(run, strategy=replace(run.strategy, codec=parse_codec("sparse")))
+    with (
+        patch.dict(device._known, cpu=slow),
+        patch.object(memory_budget, "Options", partial(Options, recompute=False)),
+    ):
+        return train_under(world, coded, memory_bytes)
+
+
 def train_each(world: World, runs: list[Run], share: float) -> list[dict[str, Any]]:
     """Each run without a plan, with room for everything, and in a budget between the least and that, by stage."""
     found = []
@@ -49,8 +66,11 @@ def train_each(world: World, runs: list[Run], share: float) -> list[dict[str, An
         plain, roomy = (train_under(world, run, nbytes) for nbytes in (None, ROOM))
         report: MemoryReport = roomy["report"]
         least, most = report.minimum_memory_bytes or 0, report.keep_peak_bytes or 0
-        tight = train_under(world, run, least + int(share * (most - least)))
-        found.append({"plain": plain, "roomy": roomy, "tight": tight})
+        budget = least + int(share * (most - least))
+        tight, coded = train_under(world, run, budget), None
+        if run is runs[0]:
+            coded = coded_under(world, run, budget)
+        found.append({"plain": plain, "roomy": roomy, "tight": tight, "coded": coded})
     return found
 
 
@@ -96,7 +116,7 @@ def test_a_pipeline_under_a_memory_plan_is_bit_equal_and_needs_what_was_predicte
             where = f"{run.name}, rank {rank}"
             plain, report = found["plain"], found["tight"]["report"]
             assert len(plain["losses"]) == STEPS
-            for under in (found["roomy"], found["tight"]):
+            for under in filter(None, (found["roomy"], found["tight"], found["coded"])):
                 assert under["losses"] == plain["losses"], where
                 assert under["weights"].keys() == plain["weights"].keys()
                 for name, weight in plain["weights"].items():
@@ -105,6 +125,8 @@ def test_a_pipeline_under_a_memory_plan_is_bit_equal_and_needs_what_was_predicte
             assert (report.phase, report.fallback_steps) == ("run", 0), where
             assert report.to_host_bytes == report.to_device_bytes > 0, where
             assert report.predicted_peak_bytes <= report.budget_bytes < report.keep_peak_bytes, where
+            if found["coded"] is not None:
+                assert found["coded"]["report"].coding_ratio > 1.3, where
 
 
 @pytest.mark.parametrize(

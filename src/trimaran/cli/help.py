@@ -82,7 +82,8 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
     "Parts of the strategy that you decide": (
         *("--strategy", "--allow", "--forbid", "--keep", "--dp", "--pp", "--tp", "--cp", "--ep", "--etp", "--vp"),
         *("--zero", "--micro-batch", "--microbatches", "--schedule", "--recompute", "--nodes", "--rank-order"),
-        *("--compression", "--powersgd-samples", "--gradients", "--optimizer-state", "--execution", "--accept-inexact"),
+        *("--compression", "--powersgd-samples", "--codec", "--gradients", "--optimizer-state", "--execution"),
+        "--accept-inexact",
     ),
     "Machine and costs": (
         *("--software", "--memory", "--reserve", "--oversubscribe", "--link", "--calibration", "--nccl-log"),

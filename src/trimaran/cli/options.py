@@ -358,6 +358,14 @@ class PinOptions:
             usual="none; with --allow compress what pays",
         ),
     ] = None
+    codec: Annotated[
+        str | None,
+        option(
+            'Let memory plans code what they offload, where that is faster: "sparse" (exact, of what comes after a '
+            'ReLU), "sparse:2.6" with how many times fewer bytes, "bf16" (rounds, so gradients differ).',
+            usual="bytes go as they are",
+        ),
+    ] = None
     powersgd_samples: Annotated[
         float | None,
         option(

@@ -17,6 +17,7 @@ from trimaran.launch.ranks import Event, launch
 from trimaran.launch.world import World
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.memory import CODECS
 from trimaran.program.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], sizes: Sequence[int
         sizes: of microbatches [samples]
     """
     from trimaran.graph.capture.capture import capture
-    from trimaran.measure.offload import copy_rates
+    from trimaran.measure.offload import coding_rate, copy_rates
 
     job = make_job()
     captured = capture(job)
     rates = copy_rates(world.device)
+    coding = {name: coding_rate(name) for name in CODECS} if world.device == "cpu" else {}
     traces: dict[int, TracedStep] = {}
     for size in sizes:
         recording, hooks = _trace(world, replace(job, global_batch_size=size), captured)
@@ -72,7 +74,7 @@ def trace_on_rank(world: World, make_job: Callable[[], Job], sizes: Sequence[int
             to_device_bytes_per_s=rates.to_device_bytes_per_s,
             copy_latency_s=rates.latency_s,
         )
-        traces[size] = TracedStep(trace=recording.trace, costs=costs, hooks=hooks)
+        traces[size] = TracedStep(trace=recording.trace, costs=costs, hooks=hooks, coding_bytes_per_s=coding)
         world.report({"traced": len(traces)})
     return traces
 

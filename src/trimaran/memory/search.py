@@ -25,7 +25,8 @@ group holds one unit of every block, so that flipping a group solves one block a
 import random
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 from trimaran.graph.trace.types import StepTrace, TraceOp
@@ -329,7 +330,9 @@ class MemoryOutcome:
         plan: what happens to its storages
         run: its simulation
         live: its live bytes
-        bound: lower bound on the time of any plan
+        problem: the step, with every way that a plan may take
+        budget_bytes: peak that it keeps [bytes]
+        host_bytes: most that may lie on the host at once [bytes]; None: no limit
         minimum_memory: least memory in which the step can run
         host_peak_bytes: most that lies on the host at once [bytes]
         evaluations: choices that were scored
@@ -339,11 +342,18 @@ class MemoryOutcome:
     plan: MemoryPlan
     run: MemoryRun
     live: LiveBytes
-    bound: Bound
+    problem: MemoryProblem
+    budget_bytes: int
+    host_bytes: int | None
     minimum_memory: MinimumMemory
     host_peak_bytes: int
     evaluations: int
     is_complete: bool = True
+
+    @cached_property
+    def bound(self) -> Bound:
+        """Lower bound on the time of any plan; two linear programs are solved for it."""
+        return bound_of(self.problem, self.budget_bytes, self.host_bytes)
 
     @property
     def ratio_to_limit(self) -> float:
@@ -364,6 +374,8 @@ def plan_memory(
 ) -> MemoryOutcome:
     """Plan the memory of a step.
 
+    A codec never makes the step longer: the best plan without it is taken where that is as fast.
+
     Args:
         trace: the step
         costs: its durations, the link to the host, and how much may lie there at once
@@ -380,25 +392,35 @@ def plan_memory(
     if budget_bytes < least.nbytes:
         raise below_minimum(budget_bytes, least)
     host_bytes = _host_bytes(trace, costs)
-    deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
-    for smallest in dict.fromkeys((smallest_bytes, 0)):
-        problem = memory_problem(trace, costs, smallest_bytes=smallest, banned=banned)
-        scores = Scores(problem, budget_bytes, host_bytes, deadline_s)
-        choice = _choose(problem, scores, effort)
-        if choice is None:
-            continue
-        plan = build_plan(problem, choice, scores.look(choice)[1], policy=POLICY, budget_bytes=budget_bytes)
-        return MemoryOutcome(
-            plan=plan if plan.moved else KEEP_ALL,
-            run=simulate_memory(trace, plan, costs),
-            live=live_bytes(trace, plan),
-            bound=bound_of(problem, budget_bytes, host_bytes),
-            minimum_memory=least,
-            host_peak_bytes=host_peak(trace, plan),
-            evaluations=scores.evaluations,
-            is_complete=not scores.late(),
-        )
-    raise none_found(budget_bytes, host_bytes, least)
+    ways = (costs,) if costs.codec is None else (replace(costs, codec=None), costs)
+    found = list[MemoryOutcome]()
+    for way in ways:
+        deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s / len(ways)
+        for smallest in dict.fromkeys((smallest_bytes, 0)):
+            problem = memory_problem(trace, way, smallest_bytes=smallest, banned=banned)
+            scores = Scores(problem, budget_bytes, host_bytes, deadline_s)
+            choice = _choose(problem, scores, effort)
+            if choice is None:
+                continue
+            plan = build_plan(problem, choice, scores.look(choice)[1], policy=POLICY, budget_bytes=budget_bytes)
+            found.append(
+                MemoryOutcome(
+                    plan=plan if plan.moved else KEEP_ALL,
+                    run=simulate_memory(trace, plan, way),
+                    live=live_bytes(trace, plan),
+                    problem=problem,
+                    budget_bytes=budget_bytes,
+                    host_bytes=host_bytes,
+                    minimum_memory=least,
+                    host_peak_bytes=host_peak(trace, plan),
+                    evaluations=scores.evaluations,
+                    is_complete=not scores.late(),
+                )
+            )
+            break
+    if not found:
+        raise none_found(budget_bytes, host_bytes, least)
+    return replace(min(found, key=lambda one: one.run.step_time_s), problem=found[-1].problem)
 
 
 def step_within(trace: StepTrace, costs: MemoryCosts, *, budget_bytes: int, enough_s: float) -> float:

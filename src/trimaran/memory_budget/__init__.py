@@ -26,7 +26,7 @@ from trimaran.graph.user_model import HOOKED
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
-from trimaran.pricing.copy_codecs import parse_codec
+from trimaran.program.memory import check_codec_runs, parse_codec
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
 
@@ -194,15 +194,22 @@ def _refuses_hooks(trace: TracebackType | None) -> bool:
     return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
 
 
-def planned_memory(strategy: Strategy, *, local_ranks: int) -> AbstractContextManager[VirtualMemory | None]:
+def planned_memory(
+    strategy: Strategy, *, local_ranks: int, device: str = "cpu"
+) -> AbstractContextManager[VirtualMemory | None]:
     """Virtual memory around the training of one rank, where the strategy has a memory budget.
 
     Args:
         strategy: what is run
         local_ranks: of the job on this machine; each has its part of the host's memory
+        device: of the rank
+
+    Raises:
+        InputError: a codec on a GPU, whose copy engine does not code
     """
     if strategy.memory_bytes is None:
         return nullcontext()
+    check_codec_runs(strategy.codec, on_gpu=device != "cpu")
     return VirtualMemory(
         Options(
             budget=Budget(nbytes=strategy.memory_bytes),
@@ -214,5 +221,6 @@ def planned_memory(strategy: Strategy, *, local_ranks: int) -> AbstractContextMa
             account=False,
             optimizer_state="auto",
             whole_steps=strategy.pp > 1,
+            codec=strategy.codec,
         )
     )

@@ -3,22 +3,17 @@
 Rates are measured once in a process, while nothing else runs.
 """
 
-import functools
-import statistics
-import time
 from dataclasses import replace
 
-import numpy as np
-
-from trimaran.base.errors import InputError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.machine.detect import spare_host_bytes
-from trimaran.measure.offload import MEASURED_BYTES, CopyRates, measure_copies
+from trimaran.measure.offload import MEASURED_BYTES, CopyRates, coding_rate, measure_copies
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
-from trimaran.memory_hooks.coding import CODECS, Coding, Traffic
+from trimaran.memory_hooks.coding import Traffic
 from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
-from trimaran.pricing.copy_codecs import CodecChoice, copy_codec
+from trimaran.pricing.copy_codecs import copy_codec
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
+from trimaran.program.memory import CodecChoice, check_codec_runs
 
 
 class Device:
@@ -34,13 +29,7 @@ class Device:
     """
 
     def __init__(self, kind: str, host_bytes: int | None, codec: CodecChoice | None = None) -> None:
-        if codec is not None and kind == "cuda":
-            raise InputError(
-                f'codec="{codec.name}" is for steps on a CPU: the copy engines of a GPU move bytes as they are. Leave '
-                "codec out; `trimaran memory --codec` says what coding would be worth there",
-                code="virtual-memory.codec-on-gpu",
-                codec=codec.name,
-            )
+        check_codec_runs(codec, on_gpu=kind == "cuda")
         self.kind = kind
         self.codec = codec
         self.host_bytes = spare_host_bytes() if host_bytes is None else host_bytes
@@ -92,30 +81,6 @@ class Device:
         """End the copies."""
         self.engine.close()
 
-
-@functools.cache
-def coding_rate(name: str) -> float:
-    """Rate at which a codec codes, or undoes it, on this CPU [bytes/s].
-
-    Measured once, on 4 MiB with half of all words zero.
-
-    Args:
-        name: of the codec
-    """
-    values = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
-    values[::2] = 0.0
-    device = values.view(np.uint8)
-    host, coding = np.empty_like(device), Coding(CODECS[name]())
-    times_s = []
-    for _ in range(_ROUNDS):
-        begin_s = time.perf_counter()
-        coding.save(device, host)
-        coding.load(host, device)
-        times_s.append(time.perf_counter() - begin_s)
-    return 2 * len(device) / statistics.median(times_s)
-
-
-_ROUNDS = 5
 
 _known: dict[str, CopyRates] = {}
 """Rates by kind of device, once they were measured."""

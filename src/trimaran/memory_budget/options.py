@@ -6,7 +6,7 @@ from typing import Literal
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_bytes
-from trimaran.pricing.copy_codecs import CodecChoice
+from trimaran.program.memory import CodecChoice
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 

@@ -19,17 +19,18 @@ MODEL_ERROR = 0.03
 def simplicity(strategy: Strategy) -> tuple[int, ...]:
     """Sort key by which the simpler of two equally good strategies comes first.
 
-    Synchronous strategies come before stale ones, and those with exact gradients before those with compression. One
-    process is simpler than replicas, replicas are simpler than a pipeline or a placement, these than sharded
-    operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
+    Synchronous strategies come before stale ones, and those with exact gradients before those with compression or a
+    codec that rounds. One process is simpler than replicas, replicas are simpler than a pipeline or a placement, these
+    than sharded operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
     compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
-    microbatches, stages before branches, GPipe before other orders, samples
-    read each time before kept, fewer workers before more.
+    microbatches, stages before branches, GPipe before other orders, samples read each time before kept, fewer workers
+    before more.
     """
     shape = 4 * (strategy.tp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
     return (
         strategy.is_stale,
         unfaithfulness(strategy.compression),
+        strategy.codec is not None and not strategy.codec.is_exact,
         shape,
         strategy.devices,
         strategy.memory_bytes is not None,
@@ -53,6 +54,7 @@ Option = Candidate | AnalyticalCandidate
 _SIMPLER = (
     "gradients of the weights that they update",
     "gradients that lose less",
+    "nothing rounded on its way to the host",
     "simpler kinds of parallelism",
     "fewer devices",
     "no offload or recompute",

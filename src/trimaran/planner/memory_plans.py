@@ -22,6 +22,7 @@ from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
 from trimaran.memory.stages import passes_of, segmented, stage_step
+from trimaran.pricing.copy_codecs import CopyCodec, copy_codec
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.types import Cost, ProgramCosts
 from trimaran.program.lowering.partition import segment_ops
@@ -40,10 +41,14 @@ class Squeeze:
     Attributes:
         factor: time of its forwards and backwards, relative to that without offload or recompute
         peak_bytes: most that lives at once [bytes]
+        offloaded_bytes: that go to the host in a step, or in a microbatch of a whole network [bytes]
+        coded_bytes: of these, what is coded for its copies [bytes]
     """
 
     factor: float
     peak_bytes: int
+    offloaded_bytes: int = 0
+    coded_bytes: int = 0
 
 
 Squeezes = Mapping[int, Squeeze]
@@ -159,7 +164,8 @@ def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, hos
     """
     if strategy.memory_bytes is None:
         raise InputError(f"the strategy {strategy.name} has no memory budget to hold: give Strategy.memory_bytes")
-    trace, costs = traced.trace, replace(traced.costs, host_bytes=host_bytes)
+    trace = traced.trace
+    costs = replace(traced.costs, host_bytes=host_bytes, codec=_codec_of(strategy, traced))
     staying = resident_bytes + costs.workspace_bytes
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
     kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
@@ -171,7 +177,24 @@ def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, hos
     return Squeeze(
         factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
         peak_bytes=outcome.live.peak + staying,
+        offloaded_bytes=outcome.run.to_host_bytes,
+        coded_bytes=sum(trace.storages[number].copy_bytes for number in outcome.plan.codecs),
     )
+
+
+def _codec_of(strategy: Strategy, traced: TracedStep) -> CopyCodec | None:
+    """The codec of a strategy for a step, at the rate that its device has."""
+    if strategy.codec is None:
+        return None
+    name = strategy.codec.name
+    if name not in traced.coding_bytes_per_s:
+        raise InputError(
+            f"the strategy {strategy.name} has the codec {name}, whose rate on this device is not known: give "
+            "TracedStep.coding_bytes_per_s",
+            code="memory-plan.codec-without-rate",
+            codec=name,
+        )
+    return copy_codec(strategy.codec, traced.trace, coding_bytes_per_s=traced.coding_bytes_per_s[name])
 
 
 def squeezed(costs: ProgramCosts, program: Program, effects: Squeezes) -> ProgramCosts:

@@ -28,6 +28,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import parse_large, whole_number
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
+from trimaran.program.memory import CodecChoice, parse_codec
 from trimaran.program.strategy import (
     RANK_ORDER,
     Axis,
@@ -154,7 +155,7 @@ def read_kinds(names: Iterable[str], *, option: str) -> tuple[str, ...]:
 
 DEGREES: tuple[str, ...] = (
     *("dp", "pp", "tp", "cp", "ep", "etp", "chunks", "zero", "microbatches", "microbatch", "recompute"),
-    *("schedule", "nodes", "compression", "workers"),
+    *("schedule", "nodes", "compression", "codec", "workers"),
 )
 """Properties of a strategy that can be pinned by value."""
 
@@ -197,6 +198,7 @@ class Pins:
         compress: gradients may be sent with loss
         stale: gradients may be those of earlier weights; the schedule "pipedream" opts in too
         compression: of gradients, as it is written on the command line; a method opts in, "none" is no method
+        codec: by which memory plans may code what they offload, as it is written on the command line
         powersgd_samples: times the samples that PowerSGD needs to the target; None: as on built-in jobs. It is a figure
             and forbids nothing
         workers: processes of each rank that load; how ranks are fed is chosen last, so no strategy violates it
@@ -235,6 +237,7 @@ class Pins:
     compress: bool = False
     stale: bool = False
     compression: str | None = None
+    codec: str | None = None
     powersgd_samples: float | None = None
     workers: int | None = None
     cp: int | None = None
@@ -261,6 +264,11 @@ class Pins:
     def method(self) -> Compression | None:
         """The method that is asked for; None: none is."""
         return None if self.compression is None else parse_compression(self.compression)
+
+    @property
+    def codec_choice(self) -> CodecChoice | None:
+        """The codec of memory plans; None: bytes go as they are."""
+        return None if self.codec is None else parse_codec(self.codec)
 
     @property
     def allows_compression(self) -> bool:
@@ -412,6 +420,8 @@ class Pins:
         lossy = self._objection_to_loss(strategy)
         if lossy:
             return lossy
+        if strategy.memory_bytes is not None and strategy.codec != self.codec_choice:
+            return "the lack of --codec" if self.codec is None else f"--codec {self.codec}"
         if strategy.is_stale and not self.allows_stale:
             return NO_STALE_OPT_IN
         if self.schedule is not None and (strategy.parts or strategy.pp == 1 or strategy.schedule != self.schedule):
@@ -496,8 +506,9 @@ class Pins:
             return f"--vp {self.chunks} conflicts with --pp 1"
         if several and {"interleaved", "pp"} & set(self.forbid):
             return f"--vp {self.chunks} conflicts with --forbid {' '.join(self.forbid)}"
-        if self.recompute not in (None, "none") and "memory" in self.forbid:
-            return f"--recompute {self.recompute} conflicts with --forbid memory"
+        for name in ("recompute", "codec"):
+            if getattr(self, name) not in (None, "none") and "memory" in self.forbid:
+                return f"--{name} {getattr(self, name)} conflicts with --forbid memory"
         for name in ("cp", "ep"):
             if self.rules_out(name) and (getattr(self, name) or 1) > 1 and not self.strategy:
                 option = f"--forbid {name}" if name in self.forbid else f"--allow {','.join(self.allow)}"
@@ -588,6 +599,7 @@ def parse_pins(
     schedule: str | None = None,
     nodes: int | None = None,
     compression: str | None = None,
+    codec: str | None = None,
     powersgd_samples: float | None = None,
     gradients: str | None = None,
     optimizer_state: str | None = None,
@@ -615,6 +627,7 @@ def parse_pins(
         schedule: as in `Pins`
         nodes: as in `Pins`
         compression: "none", "bf16", "fp16" or "powersgd:RANK"
+        codec: "sparse", "sparse:RATIO" or "bf16"
         powersgd_samples: as in `Pins`
         gradients: "fp32" or "bf16"; with `strategy` too
         optimizer_state: as in `OptimizerState`; with `strategy` too
@@ -635,7 +648,7 @@ def parse_pins(
         if not strategy.strip():
             raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
         degrees = (dp, pp, tp, cp, ep, etp, vp, micro_batch, microbatches)
-        others = (*degrees, recompute, zero, schedule, nodes, compression, powersgd_samples, rank_order)
+        others = (*degrees, recompute, zero, schedule, nodes, compression, codec, powersgd_samples, rank_order)
         if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
             raise InputError(
                 f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
@@ -691,6 +704,7 @@ def parse_pins(
         stale="stale" in allowed,
         special=tuple(kind for kind in allowed if kind in SPECIAL),
         compression=None if compression is None else _read_compression(compression),
+        codec=None if codec is None else parse_codec(codec).text,
         powersgd_samples=powersgd_samples,
         workers=workers,
         rank_order=None if rank_order is None else read_rank_order(rank_order),
@@ -716,7 +730,7 @@ _REPEATED = ("keep", "forbid", "allow")
 _PROGRAMS_ALONE = frozenset({"cp", "ep", "uneven"})
 """Kinds of degrees that a program may forbid or allow, and the command line has no word for."""
 
-_TEXTS = ("strategy", "schedule", "recompute", "compression", "rank_order", "gradients", "optimizer_state")
+_TEXTS = ("strategy", "schedule", "recompute", "compression", "codec", "rank_order", "gradients", "optimizer_state")
 _NUMBERS = ("dp", "pp", "tp", "cp", "ep", "etp", "vp", "zero", "microbatches", "micro_batch", "nodes", "workers")
 
 
@@ -917,6 +931,7 @@ def pins_of_strategy(name: str) -> Pins:
         optimizer_state=said.optimizer_state,
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,
         compression=None if said.compression is None else said.compression.option,
+        codec=None if said.codec is None else said.codec.text,
         workers=said.feeding.workers or None,
         rank_order=said.rank_order if said.rank_order != RANK_ORDER else None,
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from trimaran.base.units import format_seconds
+from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     Option,
@@ -27,7 +27,7 @@ from trimaran.planner.choice import (
     simplicity,
 )
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem
+from trimaran.planner.problem import Problem, assess_split, effect_of_memory
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.trials import Trials
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
@@ -316,6 +316,31 @@ def said_of_compression(found: Search[Candidate], pins: Pins) -> str:
     if open_ones:
         said += f"; {len(open_ones)} more that compress were not simulated in time"
     return ". ".join([said, *_assumed(best, pins), *_sooner(lossy, chosen)])
+
+
+def said_of_codec(problem: Problem, chosen: Candidate) -> str:
+    """What the codec that memory plans may use is worth in a plan; empty where there is none.
+
+    Args:
+        problem: of the search
+        chosen: the plan
+    """
+    codec = problem.pins.codec_choice
+    if codec is None:
+        return ""
+    effects = effect_of_memory(chosen.strategy, problem) or {}
+    if not any(one.offloaded_bytes for one in effects.values()):
+        return f"codec {codec.text}: this plan offloads nothing, so nothing is coded"
+    coded = sum(one.coded_bytes for one in effects.values())
+    if not coded:
+        return f"codec {codec.text} codes nothing: plans with plain copies are as fast"
+    plain = assess_split(replace(chosen.strategy, codec=None), problem)
+    offloaded = sum(one.offloaded_bytes for one in effects.values())
+    exact = "exact" if codec.is_exact else "not exact: it rounds what comes back, so gradients differ"
+    return (
+        f"codec {codec.text} ({exact}; taken to leave {1 / codec.ratio:.0%} of the bytes) codes {format_bytes(coded)} "
+        f"of {format_bytes(offloaded)} that go to the host: {_against(chosen, plain)}"
+    )
 
 
 def _gain(chosen: Candidate, lossless: list[Candidate]) -> str:

@@ -614,7 +614,9 @@ def _splits(plain: Strategy, problem: Problem) -> tuple[Strategy, ...]:
 
 def _in_room(plain: Strategy, problem: Problem) -> Strategy:
     """A strategy with the memory of its devices as its budget."""
-    return dataclasses.replace(plain, memory_bytes=min(room_bytes(problem, plain.devices)))
+    return dataclasses.replace(
+        plain, memory_bytes=min(room_bytes(problem, plain.devices)), codec=problem.pins.codec_choice
+    )
 
 
 def _under_budget(strategy: Strategy, splits: Iterable[Strategy], problem: Problem, hunt: "Hunt") -> list[Candidate]:
@@ -648,7 +650,7 @@ def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidat
     short = [one.strategy for one in hunt.rejected if one.cause == "memory"]
     found: list[Candidate] = []
     for plain in dict.fromkeys([*(one.strategy for one in hunt.candidates), *short]):
-        strategy = dataclasses.replace(plain, memory_bytes=budget_bytes)
+        strategy = dataclasses.replace(plain, memory_bytes=budget_bytes, codec=problem.pins.codec_choice)
         obstacle = memory_obstacle(strategy)
         if obstacle:
             hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=obstacle))

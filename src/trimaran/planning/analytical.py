@@ -601,6 +601,8 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--nodes {pins.nodes}", f"{model}, which sums gradients as one group"
     if pins.method is not None:
         yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
+    if pins.codec is not None:
+        yield f"--codec {pins.codec}", f"{model}, which recomputes layers and moves no activations to the host"
     if pins.bucket_bytes not in (None, DEFAULT_BUCKET_BYTES):
         yield f"--strategy {pins.strategy}", f"{model}, which has one size of buckets"
     others = [kind for kind in pins.allow if kind not in _KINDS]

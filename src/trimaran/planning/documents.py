@@ -125,6 +125,7 @@ def degrees(option: Option) -> dict[str, Any]:
         "execution": strategy.execution,
         "bucket_bytes": strategy.bucket_bytes,
         "compression": None if strategy.compression is None else strategy.compression.name,
+        "codec": None if strategy.codec is None else strategy.codec.text,
     }
 
 

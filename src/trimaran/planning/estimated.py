@@ -38,7 +38,7 @@ from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
 from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
-from trimaran.planner.result import Search, said_of_compression, simulated_search
+from trimaran.planner.result import Search, said_of_codec, said_of_compression, simulated_search
 from trimaran.planner.search import lacking_memory, search
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
@@ -53,6 +53,7 @@ from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.workloads import make_request
 from trimaran.pricing.compute import operation_phases
+from trimaran.pricing.copy_codecs import gpu_coding_rates
 from trimaran.pricing.exchange.replica_memory import holds_words
 from trimaran.pricing.kernels.software import RUNTIME
 from trimaran.pricing.offload_costs import TracedStep
@@ -130,7 +131,7 @@ def traces_of(
     found = {}
     for size in sorted(sizes):
         trace = steps.tracer.trace(size)
-        found[size] = TracedStep(trace=trace, costs=steps.costs(trace))
+        found[size] = TracedStep(trace=trace, costs=steps.costs(trace), coding_bytes_per_s=gpu_coding_rates(device))
         state_bytes = sum(one.nbytes for one in trace.storages if one.role in WEIGHTS)
         if minimum_memory(trace).nbytes - state_bytes + state_bytes // problem.devices > max(
             problem.cluster.memory_bytes
@@ -296,7 +297,7 @@ class Estimated(CatalogBackend):
         problem = machine_problem(reference, request)
         self._progress("searching", 0, 0)
         problem, found = search_within_memory(reference, problem, request)
-        said = filter(None, [said_of_compression(found, request.pins)])
+        said = filter(None, [said_of_compression(found, request.pins), said_of_codec(problem, found.chosen)])
         notes = (
             *problem.graph.notes,
             *placement_notes(problem, found.chosen.strategy),

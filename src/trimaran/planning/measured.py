@@ -11,7 +11,7 @@ from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
-from trimaran.planner.result import Search, said_of_compression
+from trimaran.planner.result import Search, said_of_codec, said_of_compression
 from trimaran.planner.search import prices
 from trimaran.planner.space import offered
 from trimaran.planner.target_estimates import Contender, Goal
@@ -179,7 +179,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
             *inexactness(graph, found.chosen.strategy),
             *calibrated.lacks(cluster.size),
             *feeding_notes(found),
-            *filter(None, [said_of_compression(found, request.pins)]),
+            *filter(None, [said_of_compression(found, request.pins), said_of_codec(problem, found.chosen)]),
         ),
     )
 

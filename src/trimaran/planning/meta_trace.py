@@ -38,10 +38,9 @@ from trimaran.memory_hooks.microbatching import Split, splitting
 from trimaran.pricing.analytical.decoders import is_known, shape_of_configuration
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import parameter_count
-from trimaran.pricing.copy_codecs import CodecChoice
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
-from trimaran.program.memory import KEEP_ALL
+from trimaran.program.memory import KEEP_ALL, CodecChoice
 from trimaran.program.strategy import Degrees
 from trimaran.simulator.memory import LiveBytes, live_bytes
 

@@ -30,6 +30,7 @@ from trimaran.planning.target import source_as_planned
 from trimaran.pricing.program import price
 from trimaran.program.exactness import check_exact
 from trimaran.program.lowering.lower import lower
+from trimaran.program.memory import check_codec_runs
 from trimaran.program.plan import (
     CandidateRow,
     Objective,
@@ -128,6 +129,7 @@ def load_plan(
     )
     strategy = fed_as_asked(plan.strategy, request.pins)
     check_exact(graph.behaviour, strategy)
+    check_codec_runs(strategy.codec, on_gpu=cluster.machine.node.device.kind == "cuda")
     program, plan = plan_program(plan, source=str(path)), replace(plan, strategy=strategy)
     check_against_graph(program, graph, strategy, batch=job.global_batch_size)
     size = job.global_batch_size // (plan.strategy.dp * plan.strategy.microbatches)

@@ -21,6 +21,7 @@ from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import CostTable
 from trimaran.program.exactness import difference
+from trimaran.program.memory import check_codec_runs
 from trimaran.program.strategy import IN_LINE, Execution, Feeding, Strategy
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     job = source.make()
     check_room(job)
     cluster = local_cluster(request)
+    check_codec_runs(request.pins.codec_choice, on_gpu=cluster.machine.node.device.kind == "cuda")
     progress("capturing the graph", 0, 0)
     graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=cluster.size)
     if graph.behaviour is not None:

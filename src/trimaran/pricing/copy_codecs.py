@@ -22,68 +22,27 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimaran.base.errors import InputError
 from trimaran.graph.trace.types import StepTrace, Value
-
-SPARSE, BF16 = "sparse", "bf16"
-CODECS = (SPARSE, BF16)
-LOSSLESS = frozenset({SPARSE})
-
-SPARSE_RATIO = 1.7
-"""How many times fewer bytes what comes after a ReLU has, where nothing else is known."""
+from trimaran.machine.types import Device
+from trimaran.program.memory import BF16, SPARSE, CodecChoice
 
 GPU_PASSES: Mapping[str, float] = {SPARSE: 7.0, BF16: 1.5}
 """Times that a GPU that codes with ordinary operations reads or writes each byte. "sparse": compare (1.25), number what
 is there (0.25 and 2), pick it (1 and 2, and what comes out). "bf16": read 4 bytes, write 2."""
 
-_MAKES_ZEROS = ("aten.relu", "aten.threshold", "aten.clamp_min", "aten.hardtanh")
-_PASSES_ZEROS = ("aten.max_pool", "aten.native_dropout", "aten._adaptive_avg_pool", "aten.avg_pool")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodecChoice:
-    """A codec that a user names.
-
-    Attributes:
-        name: "sparse" or "bf16"
-        ratio: how many times fewer bytes what it codes has
-    """
-
-    name: str
-    ratio: float
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether bits come back as they were."""
-        return self.name in LOSSLESS
-
-
-def parse_codec(text: str) -> CodecChoice:
-    """A codec as a user writes it.
+def gpu_coding_rates(device: Device) -> dict[str, float]:
+    """Rates at which a GPU codes with ordinary operations, or undoes it, by codec and by bytes that go in [bytes/s].
 
     Args:
-        text: "sparse", "sparse:2.6" with how many times fewer bytes there are after a ReLU, or "bf16"
-
-    Raises:
-        InputError: there is no such codec, or a ratio that is not above 1
-
-    Example:
-        >>> parse_codec("sparse:2.6").ratio, parse_codec("bf16").is_exact
-        (2.6, False)
+        device: of the catalog
     """
-    name, _, ratio = text.strip().partition(":")
-    try:
-        value = float(ratio) if ratio else (2.0 if name == BF16 else SPARSE_RATIO)
-    except ValueError:
-        value = math.nan
-    if name not in CODECS or not 1.0 < value < math.inf or (name == BF16 and ratio):
-        raise InputError(
-            f'codec: expected "sparse", "sparse:2.6" (how many times fewer bytes) or "bf16" (rounds, so gradients '
-            f'differ), got "{text}"',
-            code="codec.unknown",
-            codec=text,
-        )
-    return CodecChoice(name=name, ratio=value)
+    rate = device.bandwidth.bytes_per_s * device.bandwidth.fraction
+    return {name: rate / passes for name, passes in GPU_PASSES.items()}
+
+
+_MAKES_ZEROS = ("aten.relu", "aten.threshold", "aten.clamp_min", "aten.hardtanh")
+_PASSES_ZEROS = ("aten.max_pool", "aten.native_dropout", "aten._adaptive_avg_pool", "aten.avg_pool")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,7 +3,8 @@
 Durations are fixed: a copy does not slow down an operation that it overlaps.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,11 @@ from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.machine.types import Device
-from trimaran.pricing.copy_codecs import GPU_PASSES, CodecChoice, CopyCodec, copy_codec
+from trimaran.pricing.copy_codecs import CopyCodec, copy_codec, gpu_coding_rates
 from trimaran.pricing.exchange.replica_memory import workspace_bytes
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
+from trimaran.program.memory import CodecChoice
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -188,11 +190,7 @@ def modelled_costs(
         workspace_bytes=workspace_bytes(workload.works, device),
         codec=None
         if codec is None
-        else copy_codec(
-            codec,
-            trace,
-            coding_bytes_per_s=device.bandwidth.bytes_per_s * device.bandwidth.fraction / GPU_PASSES[codec.name],
-        ),
+        else copy_codec(codec, trace, coding_bytes_per_s=gpu_coding_rates(device)[codec.name]),
     )
 
 
@@ -251,8 +249,11 @@ class TracedStep:
         trace: of one microbatch, with its update
         costs: of its operations, and of copies to the host and back
         hooks: cost of the hooks; nothing on a GPU, whose host runs ahead
+        coding_bytes_per_s: of each codec that is known here, the rate of coding and of undoing it, by bytes that go in
+            [bytes/s]
     """
 
     trace: StepTrace
     costs: MemoryCosts
     hooks: HookCosts = HookCosts()
+    coding_bytes_per_s: Mapping[str, float] = field(default_factory=dict)

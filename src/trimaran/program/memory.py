@@ -15,10 +15,12 @@ the plan alone, whatever the clocks say; a late copy costs time, never memory.
     DEL s of a storage to recompute has no copy to wait for. A storage with no steps is kept, as autograd does.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trimaran.base.errors import InputError
 from trimaran.program.types import Kind
 
 MEMORY_KINDS = frozenset({Kind.OFFLOAD, Kind.RELEASE, Kind.PREFETCH, Kind.RECOMPUTE})
@@ -111,3 +113,95 @@ class MemoryPlan:
 
 KEEP_ALL = MemoryPlan(policy="none", budget_bytes=None, decisions={}, steps=(), recipes={}, reasons={})
 """Ordinary autograd."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How offloaded bytes may be coded on their way
+
+
+SPARSE, BF16 = "sparse", "bf16"
+CODECS = (SPARSE, BF16)
+LOSSLESS = frozenset({SPARSE})
+
+SPARSE_RATIO = 1.7
+"""How many times fewer bytes what comes after a ReLU has, where nothing else is known."""
+
+BF16_RATIO = 2.0
+"""The same of fp32 values that are rounded to bfloat16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecChoice:
+    """A codec that a user names.
+
+    Attributes:
+        name: "sparse" or "bf16"
+        ratio: how many times fewer bytes what it codes has
+    """
+
+    name: str
+    ratio: float
+
+    @property
+    def text(self) -> str:
+        """As a user writes it.
+
+        Example:
+            >>> parse_codec("sparse").text, parse_codec("sparse:2.6").text, parse_codec("bf16").text
+            ('sparse', 'sparse:2.6', 'bf16')
+        """
+        usual = self.ratio == (BF16_RATIO if self.name == BF16 else SPARSE_RATIO)
+        return self.name if usual else f"{self.name}:{self.ratio:g}"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether bits come back as they were."""
+        return self.name in LOSSLESS
+
+
+def parse_codec(text: str) -> CodecChoice:
+    """A codec as a user writes it.
+
+    Args:
+        text: "sparse", "sparse:2.6" with how many times fewer bytes there are after a ReLU, or "bf16"
+
+    Raises:
+        InputError: there is no such codec, or a ratio that is not above 1
+
+    Example:
+        >>> parse_codec("sparse:2.6").ratio, parse_codec("bf16").is_exact
+        (2.6, False)
+    """
+    name, _, ratio = text.strip().partition(":")
+    try:
+        value = float(ratio) if ratio else (BF16_RATIO if name == BF16 else SPARSE_RATIO)
+    except ValueError:
+        value = math.nan
+    if name not in CODECS or not 1.0 < value < math.inf or (name == BF16 and ratio):
+        raise InputError(
+            f'codec: expected "sparse", "sparse:2.6" (how many times fewer bytes) or "bf16" (rounds, so gradients '
+            f'differ), got "{text}"',
+            code="codec.unknown",
+            codec=text,
+        )
+    return CodecChoice(name=name, ratio=value)
+
+
+def check_codec_runs(codec: CodecChoice | None, *, on_gpu: bool) -> None:
+    """Refuse to run a codec where copies cannot be coded.
+
+    Args:
+        codec: that is asked for; None: none
+        on_gpu: whether the copies are those of a GPU
+
+    Raises:
+        InputError: a codec on a GPU, whose copy engine does not code
+    """
+    if codec is not None and on_gpu:
+        raise InputError(
+            f'codec="{codec.name}" is for steps on a CPU: the copy engines of a GPU move bytes as they are. Leave '
+            "the codec out; `trimaran memory --codec` and `trimaran plan --cluster NAME --codec` say what coding would "
+            "be worth there",
+            code="virtual-memory.codec-on-gpu",
+            codec=codec.name,
+        )

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, parse_bytes, whole_number
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
+from trimaran.program.memory import CodecChoice, parse_codec
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How a rank gets its batches: what was decided of it
@@ -370,6 +371,7 @@ class Strategy(Degrees):
         execution: segments as they are, or each through torch.compile
         memory_bytes: memory in which a rank's step is made to fit by offloading and recomputing [bytes]; None: all that
             autograd saves is kept
+        codec: may code what is offloaded within `memory_bytes`, where that is faster; None: bytes go as they are
         sync: how replicas stay alike; "p2p" and "hierarchical" are for whole networks (pp=1)
         nodes: that replicas are spread over, as many on each, in the order of ranks; counts with sync "hierarchical"
         units: modules that are gathered and freed as one, with zero=3 (or their gradients scattered, with 2); in the
@@ -388,6 +390,7 @@ class Strategy(Degrees):
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     execution: Execution = "eager"
     memory_bytes: int | None = None
+    codec: CodecChoice | None = None
     sync: Sync = "all-reduce"
     nodes: int = 1
     units: tuple[str, ...] = ()
@@ -443,6 +446,8 @@ class Strategy(Degrees):
             'dp4 hierarchical'
             >>> Strategy(memory_bytes=12 * 2**30).name
             'one device in 12.0 GiB'
+            >>> Strategy(memory_bytes=12 * 2**30, codec=parse_codec("sparse")).name
+            'one device in 12.0 GiB codec:sparse'
             >>> Strategy(dp=2, pp=2, tp=4, schedule="interleaved", chunks=2, microbatches=8).name
             'dp2 pp2 interleaved x2 tp4 m8'
             >>> Strategy(pp=4, schedule="pipedream").name
@@ -504,6 +509,8 @@ class Strategy(Degrees):
             parts.append(f"order={'-'.join(self.rank_order)}")
         if self.memory_bytes is not None:
             parts.append(f"in {format_bytes(self.memory_bytes)}")
+        if self.codec is not None:
+            parts.append(f"codec:{self.codec.text}")
         if self.feeding.name:
             parts.append(self.feeding.name)
         return " ".join(parts)
@@ -622,6 +629,8 @@ def read_strategy(name: str) -> Strategy:
         ('pp4 pipedream stale', 4)
         >>> read_strategy("pp2 1f1b cp2 recompute").name
         'pp2 1f1b cp2 recompute'
+        >>> read_strategy("pp2 1f1b m4 in 8.0 GiB codec:sparse:2.6").codec.ratio
+        2.6
         >>> read_strategy("dp8 zero1 bf16-gradients adam-8bit").optimizer_state
         'adam-8bit'
         >>> read_strategy("tp8 cp2 pp9 vp7 dp4 zero1 mb2 recompute:attention").name
@@ -671,6 +680,8 @@ def said_by(name: str) -> dict[str, Any]:
             found["segment_layers"] = _read_layers(word.removeprefix("layers:"), name)
         elif word.startswith("order="):
             found["rank_order"] = read_rank_order(word.removeprefix("order="), option=f'strategy "{name}"')
+        elif word.startswith("codec:"):
+            found["codec"] = parse_codec(word.removeprefix("codec:"))
         elif word == "cached":
             feeding["cached"] = True
         elif word == "stale":
@@ -693,9 +704,26 @@ def said_by(name: str) -> dict[str, Any]:
             found["bucket_bytes"] = parse_bytes(word[1:])
         else:
             found["compression"] = _read_method(word, name)
+    if "codec" in found and "memory_bytes" not in found:
+        raise codec_without_memory(name, found["codec"])
     if found.get("chunks", 1) > 1 and "schedule" not in found:
         found["schedule"] = "interleaved"
     return found | {"feeding": Feeding(**feeding)} if feeding else found
+
+
+def codec_without_memory(name: str, codec: CodecChoice) -> InputError:
+    """The refusal of a codec where no memory plan is.
+
+    Args:
+        name: of the strategy
+        codec: that it has
+    """
+    return InputError(
+        f'strategy "{name}": the codec {codec.text} codes what a memory plan offloads, and there is none without a '
+        'budget: say it, as in "in 8GiB codec:sparse", or leave the codec out',
+        code="strategy.codec-without-memory",
+        codec=codec.text,
+    )
 
 
 def read_recompute(text: str, name: str = "") -> dict[str, Any]:

@@ -36,9 +36,8 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
-from trimaran.pricing.copy_codecs import LOSSLESS
 from trimaran.program.json_files import to_plain
-from trimaran.program.memory import MemoryPlan
+from trimaran.program.memory import LOSSLESS, MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from trimaran.base.errors import InputError
 from trimaran.measure.offload import CopyRates
 from trimaran.memory_budget import device
 from trimaran.memory_budget.device import Device
-from trimaran.pricing.copy_codecs import parse_codec
+from trimaran.program.memory import parse_codec
 
 STEPS = 6
 

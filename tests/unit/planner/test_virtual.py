@@ -8,19 +8,20 @@ from tests.memory_chains import KIB, Unit, chain_trace
 from tests.raising import raises
 from tests.unit.planner.test_search import GRAPH, TABLE
 
-from trimaran.base.errors import InfeasibleError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.explanation.what_if import changed, parse_change
-from trimaran.planner.memory_plans import squeeze
-from trimaran.planner.pins import NO_PINS, pins_of_strategy
+from trimaran.planner.memory_plans import Squeeze, squeeze
+from trimaran.planner.pins import NO_PINS, parse_pins, pins_of_strategy, read_pins
 from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
-from trimaran.planner.result import Search
+from trimaran.planner.result import Search, said_of_codec
 from trimaran.planner.search import search
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
-from trimaran.program.memory import KEEP_ALL
+from trimaran.program.memory import KEEP_ALL, parse_codec
+from trimaran.program.rules.fit import check_strategy
 from trimaran.program.types import Kind
 from trimaran.simulator.memory import live_bytes
 
@@ -79,6 +80,30 @@ def test_hooks_lengthen_a_step_that_moves_something() -> None:
     assert alone.factor == pytest.approx(free.factor + 1e-3 * len(step.trace.packs) / 0.16, abs=1e-4)
     both = squeeze(builders.strategy(dp=2, memory_bytes=budget), step)
     assert both.factor - alone.factor == pytest.approx(2 * 1e-3 / 0.16, abs=1e-4)
+
+
+def test_a_codec_shortens_copies_that_do_not_hide() -> None:
+    """bf16 halves what crosses a slow link; a codec that is slower than the link, or of what no ReLU made, is idle."""
+    step = traced(bytes_per_s=10 * MIB, repeatable=False)
+    budget = peak(step) - 2 * MIB
+
+    def under(codec: str | None, rate: float = 1e12) -> Squeeze:
+        rated = dataclasses.replace(step, coding_bytes_per_s={"bf16": rate, "sparse": rate})
+        choice = None if codec is None else parse_codec(codec)
+        return squeeze(builders.strategy(memory_bytes=budget, codec=choice), rated)
+
+    plain, coded = under(None), under("bf16")
+    assert (coded.factor - 1) < 0.6 * (plain.factor - 1)
+    assert (plain.coded_bytes, coded.coded_bytes) == (0, coded.offloaded_bytes)
+    assert coded.offloaded_bytes > 0
+    for same in (under("bf16", rate=MIB), under("sparse")):
+        assert (same.factor, same.coded_bytes) == (plain.factor, 0)
+
+
+def test_a_codec_without_a_rate_is_refused() -> None:
+    step = traced()
+    with raises("memory-plan.codec-without-rate", InputError, codec="bf16"):
+        squeeze(builders.strategy(memory_bytes=peak(step), codec=parse_codec("bf16")), step)
 
 
 def test_devices_that_are_added_bring_a_core_each() -> None:
@@ -193,6 +218,57 @@ def test_stages_under_a_budget_take_the_time_of_their_own_plans() -> None:
     assert max(found.peak_bytes) <= 10 * MIB
     with raises("memory-plan.below-minimum-of-stage", InfeasibleError, match="stage 0"):
         assess_split(dataclasses.replace(tight, memory_bytes=MIB), problem)
+
+
+def test_stages_code_what_they_offload() -> None:
+    graph, step = staged(4, bytes_per_s=100 * MIB)
+    step = dataclasses.replace(step, coding_bytes_per_s={"bf16": 1e12})
+    problem = builders.problem(graph=graph, table=TABLE, batch=16, traces={4: step})
+    tight = assess(builders.strategy(pp=2, schedule="1f1b", microbatches=4), problem).strategy
+    tight = dataclasses.replace(tight, memory_bytes=10 * MIB)
+    coded = dataclasses.replace(tight, codec=parse_codec("bf16"))
+    assert assess_split(coded, problem).step_time_s < assess_split(tight, problem).step_time_s
+    effects = effect_of_memory(coded, problem)
+    assert effects is not None
+    assert effects[0].coded_bytes == effects[0].offloaded_bytes > 0
+
+
+def test_a_codec_that_is_asked_for_is_in_memory_plans_and_in_nothing_else() -> None:
+    """A plan says what the codec is worth, or that nothing is offloaded."""
+    step = traced(bytes_per_s=10 * MIB, repeatable=False)
+    step = dataclasses.replace(step, coding_bytes_per_s={"bf16": 1e12})
+
+    def found(name: str) -> tuple[Candidate, str]:
+        pins = pins_of_strategy(name)
+        problem = builders.problem(graph=GRAPH, table=TABLE, batch=16, traces={16: step}, pins=pins)
+        chosen = search(problem).chosen
+        return chosen, said_of_codec(problem, chosen)
+
+    tight, said = found("one device in 6.0 MiB codec:bf16")
+    assert tight.name == "one device in 6.0 MiB codec:bf16"
+    assert "codec bf16 (not exact" in said
+    assert "one device in 6.0 MiB " in said
+    roomy, said = found("one device in 64.0 MiB codec:bf16")
+    assert roomy.step_time_s < tight.step_time_s
+    assert "offloads nothing" in said
+    assert found("one device in 6.0 MiB")[1] == ""
+
+
+def test_a_codec_pins_memory_plans_alone() -> None:
+    pins = parse_pins(codec="sparse:2.6")
+    assert pins.names == ("--codec sparse:2.6",)
+    assert read_pins(pins.options) == pins
+    assert pins.without("--codec sparse:2.6") == NO_PINS
+    sparse = builders.strategy(memory_bytes=MIB, codec=parse_codec("sparse:2.6"))
+    assert pins.objection(builders.strategy()) == pins.objection(sparse) == ""
+    assert pins.objection(builders.strategy(memory_bytes=MIB)) == "--codec sparse:2.6"
+    assert NO_PINS.objection(sparse) == "the lack of --codec"
+    with raises("codec.unknown", InputError):
+        parse_pins(codec="zip")
+    with raises("pin.degrees-and-others", InputError, match="--codec sparse conflicts with --forbid memory"):
+        parse_pins(codec="sparse", forbid=["memory"])
+    with raises("strategy.codec-without-memory", InputError, codec="sparse:2.6"):
+        check_strategy(GRAPH, builders.strategy(codec=parse_codec("sparse:2.6")), batch=16)
 
 
 def test_a_pipeline_that_lacks_memory_alone_is_planned_with_offload() -> None:

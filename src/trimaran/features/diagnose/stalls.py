@@ -434,7 +434,7 @@ def stalls_rank(
     job = source.make() if isinstance(source, JobSource) else source
     captured = capture(job) if needs_graph(strategy) else None
     executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use)
-    with planned_memory(strategy, local_ranks=world.local_size):
+    with planned_memory(strategy, local_ranks=world.local_size, device=world.device):
         found = run_ways(
             executor,
             job,

@@ -42,10 +42,9 @@ from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.microbatching import Split
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
-from trimaran.pricing.copy_codecs import parse_codec
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
-from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan
+from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, parse_codec
 from trimaran.report.memory import (
     Holder,
     LargestBatch,

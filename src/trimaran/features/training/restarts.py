@@ -247,7 +247,7 @@ def plan_again(planned: Planned, devices: int, *, gradient_noise: bool, progress
         InfeasibleError: nothing fits
     """
     batch, request = planned.global_batch_size, planned.request
-    kept = ("forbid", "allow", "compress", "compression", "powersgd_samples", "workers")
+    kept = ("forbid", "allow", "compress", "compression", "codec", "powersgd_samples", "workers")
     pins = replace(NO_PINS, **{name: getattr(request.pins, name) for name in kept})
     fewer = replace(
         request,

@@ -155,7 +155,9 @@ class Session:
             self._constants = Constants(self.executor.model, called, hooked=strategy.tp == 1 and not strategy.shards)
         self._ends_script = False
         self._memory = ExitStack()
-        self._virtual = self._memory.enter_context(planned_memory(strategy, local_ranks=world.local_size))
+        self._virtual = self._memory.enter_context(
+            planned_memory(strategy, local_ranks=world.local_size, device=world.device)
+        )
         self._feed = self.executor.feed()
         self._fetched: tuple[Any, int] | None = None
         self._held_out: Any = None

@@ -114,7 +114,8 @@ def _unpriced(words: Strategy, said: dict[str, Any]) -> Iterator[tuple[str, str]
     program = "only a simulated program has it, for up to 64 devices (`trimaran plan`)"
     if said.get("schedule") in ("gpipe", "pipedream"):
         yield said["schedule"], _KNOWN
-    for field in ("parts", "sync", "shards", "bucket_bytes", "execution", "memory_bytes", "compression", "feeding"):
+    own = ("parts", "sync", "shards", "bucket_bytes", "execution", "memory_bytes", "codec", "compression", "feeding")
+    for field in own:
         if field in said:
             default = getattr(Strategy(), field)
             if getattr(words, field) != default:

@@ -12,7 +12,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import check_shards
-from trimaran.program.strategy import PROGRAM_SCHEDULES, Strategy, Sync
+from trimaran.program.strategy import PROGRAM_SCHEDULES, Strategy, Sync, codec_without_memory
 
 
 def check_parts(graph: Graph, strategy: Strategy) -> None:
@@ -190,6 +190,8 @@ def _check_whole(strategy: Strategy) -> None:
             memory_bytes=strategy.memory_bytes,
             pp=strategy.pp,
         )
+    if strategy.codec is not None and strategy.memory_bytes is None:
+        raise codec_without_memory(strategy.name, strategy.codec)
     if strategy.sync == "p2p" and (split or strategy.zero):
         raise InputError(
             f'Strategy.sync "p2p" is for whole networks (pp=1), got {strategy.name}: a weight of several stages would '
