@@ -15,6 +15,7 @@ import msgspec
 from trimaran.jobs.learning_rate import Recipe
 from trimaran.program.gradients import Compression
 from trimaran.program.json_files import PROGRAM_VERSION
+from trimaran.program.memory import CodecChoice
 from trimaran.program.plan import (
     PLAN_VERSION,
     CandidateRow,
@@ -28,7 +29,8 @@ from trimaran.program.strategy import Feeding, Part, Shard, Strategy
 from trimaran.program.types import Instruction, Mark, Program
 
 _TYPES = (
-    *(CandidateRow, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedTraining, Recipe),
+    *(CandidateRow, CodecChoice, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedTraining),
+    Recipe,
     *(Prediction, Premises, Program, Shard, Strategy),
 )
 _CONTENT_DIGEST = {

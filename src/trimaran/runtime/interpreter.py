@@ -31,6 +31,7 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
 from trimaran.graph.batches import split_batch
 from trimaran.graph.metrics import WholeMetric
+from trimaran.graph.trace.record import loading
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded
 from trimaran.program.overlap import of_batch
@@ -284,7 +285,8 @@ class Interpreter:
     def _load(self, instruction: Instruction, state: State) -> None:
         start = self._recorder.stamp()
         microbatch = microbatch_of(instruction)
-        state.batches[microbatch] = state.source(microbatch)
+        with loading():
+            state.batches[microbatch] = state.source(microbatch)
         self._recorder.add(instruction.token, HOST, start, self._recorder.stamp(), instruction.nbytes)
 
     def _forward(self, instruction: Instruction, state: State) -> None:

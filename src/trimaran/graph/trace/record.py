@@ -43,6 +43,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -364,6 +365,25 @@ UNSEEN = frozenset({"aten::lift_fresh", "aten::lift", "aten::lift_fresh_copy"})
 """Give a tensor that Python has just made to the dispatcher."""
 
 
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around what makes a batch: no recorder takes it for a part of the step, and the batch is there from then on.
+
+    The rows of a data set that it reads are memory of the loader.
+    """
+    mode = _get_current_dispatch_mode()
+    tape = mode.tape if isinstance(mode, Operations) else None
+    if tape is None or tape.busy:
+        yield
+        return
+    tape.busy = True
+    try:
+        yield
+    finally:
+        tape.busy = False
+        tape.loaded = len(tape.events)
+
+
 class Operations(TorchDispatchMode):
     """Notes every operation.
 
@@ -419,8 +439,9 @@ class Operations(TorchDispatchMode):
         made_unseen = opaque or op in UNSEEN or tensor.grad_fn is not None or phase is Phase.BACKWARD
         if made_unseen:
             return book.add(storage, Role.ACTIVATION, len(self.tape.events), self.paths.current.module, unseen=True)
-        role = Role.OPTIMIZER if phase is Phase.UPDATE and self.tape.updating else Role.INPUT
-        return book.add(storage, role, -1)
+        if phase is Phase.UPDATE and self.tape.updating:
+            return book.add(storage, Role.OPTIMIZER, -1)
+        return book.add(storage, Role.INPUT, self.tape.loaded or -1)
 
     def _note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tape, book = self.tape, self.tape.book

@@ -51,6 +51,7 @@ class Tape:
         real: whether the step is known to be none on meta tensors, although autograd may use some in forward mode
         waiting: whether no forward has begun yet; then no more than `patience` events are noted
         patience: see `waiting`
+        loaded: moment at which a batch was last made, unseen; 0: none was, or before the first event
         gradients: storage of the gradient by that of its parameter
         optimizer: class name of the first optimizer that steps
     """
@@ -69,6 +70,7 @@ class Tape:
     real: bool = False
     waiting: bool = False
     patience: int = 10_000
+    loaded: int = 0
     gradients: dict[int, int] = field(default_factory=dict)
     optimizer: str = ""
     book: StorageBook = field(init=False)
