@@ -68,7 +68,15 @@ def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = 
         InfeasibleError: the budget is below the memory of the step's largest operation, or the host has too little room
     """
     gradients = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
-    return _planned(traced, strategy, resident_bytes=gradients, host_bytes=host_bytes)
+    # A plan is made once: its costs are asked for again by other strategies, by searches and by whoever explains one.
+    known = _KNOWN_WHOLE.setdefault(traced, {})
+    key = (strategy.memory_bytes, strategy.codec, strategy.devices, gradients, host_bytes)
+    if key not in known:
+        known[key] = _planned(traced, strategy, resident_bytes=gradients, host_bytes=host_bytes)
+    return known[key]
+
+
+_KNOWN_WHOLE: WeakKeyDictionary[TracedStep, dict[object, Squeeze]] = WeakKeyDictionary()
 
 
 def squeeze_stages(
@@ -96,7 +104,6 @@ def squeeze_stages(
         InputError: the strategy has no budget
         InfeasibleError: the budget is below the minimum memory of a stage, or the host has too little room
     """
-    # A plan is made once for a strategy on its devices: its costs are asked for again by whoever explains it.
     known = _KNOWN.setdefault(traced, {})
     rings = [ring_bytes(program, rank) if through_memory else 0 for rank in range(len(program.ranks))]
     resident = tuple(map(sum, zip(resident_bytes, rings, strict=True)))

@@ -808,6 +808,9 @@ def _price(name: str, plan: Option, choose_with: Callable[[Pins], Option], fewer
         without = choose_with(fewer)
     except InfeasibleError:
         return PinPrice(pin=name, without=None, price=0.0)
+    # A hurried search may miss the plan itself, which keeps fewer pins too.
+    if without.objective_s > plan.objective_s and not fewer.objection(plan.strategy):
+        without = plan
     return PinPrice(
         pin=name,
         without=without,
