@@ -60,7 +60,7 @@ from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, agree_on_data, open_feed
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import Interpreter, cycle_of, released_sends
-from trimaran.runtime.parts.part import evaluating
+from trimaran.runtime.parts.part import Making, evaluating
 from trimaran.runtime.parts.setup import (
     bucket_instructions,
     check_alike,
@@ -180,12 +180,12 @@ class Executor:
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self.model)
         modules = describe_modules(self.model)
-        self._part = make_part(
-            job,
-            strategy,
-            capture,
-            self.model,
-            self._traits,
+        making = Making(
+            job=job,
+            strategy=strategy,
+            capture=capture,
+            model=self.model,
+            traits=self._traits,
             use=use,
             never=never,
             world=world,
@@ -193,6 +193,7 @@ class Executor:
             instructions=self._instructions,
             reduce_bucket=self._reduce_bucket,
         )
+        self._part = make_part(making)
         self.reads = self._part.reads
         self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
