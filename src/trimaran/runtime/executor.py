@@ -222,16 +222,12 @@ class Executor:
         self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
         self.training = TrainingState(
-            job,
-            strategy,
-            world,
-            agreement=self.agreement,
-            part=self._part,
+            making,
+            self._part,
             updater=self.updater,
             scaler=self.scaler,
             codec=self._codec,
             gatherer=self._state,
-            traits=self._traits,
             place=(self._replica, row),
             modules=modules,
         )
@@ -663,7 +659,7 @@ class Executor:
 
     def _make_reductions(self, in_flight: InFlight, on_nan: OnNan) -> Reductions:
         """The collectives of this rank, and its update."""
-        job, strategy, part = self._job, self._strategy, self._part
+        job, strategy = self._job, self._strategy
         channels, recorder = self._channels, self._recorder
         compressed = hierarchical = None
         if self._codec is not None:
@@ -680,15 +676,11 @@ class Executor:
             channels=channels,
             in_flight=in_flight,
             recorder=recorder,
+            part=self._part,
             updater=self.updater,
             scaler=self.scaler,
-            tied=part.tied,
-            buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
-            owned=part.buckets,
             compressed=compressed,
             hierarchical=hierarchical,
-            used=part.used,
-            never=part.never,
             typical=None if job.loss_weight is None else typical_weight(job),
             on_nan=on_nan,
         )
