@@ -20,7 +20,7 @@ cache        samples that the host keeps after their first read
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, get_args
 
@@ -161,7 +161,7 @@ DEGREES: tuple[str, ...] = (
 _OPTIONS = {"chunks": "vp", "microbatch": "micro-batch"}
 """Options of another name than the property that they pin."""
 
-_PROPERTIES = {option: name for name, option in _OPTIONS.items()}
+_PROPERTIES = {option.replace("-", "_"): name for name, option in _OPTIONS.items()}
 
 _BY_DEGREE = frozenset({"dp", "pp", "tp", "zero", "cp", "ep"})
 
@@ -356,7 +356,7 @@ class Pins:
         if name == STALE_OPT_IN:
             return replace(self, stale=False)
         option, _, value = name.removeprefix("--").partition(" ")
-        option = _PROPERTIES.get(option, option)
+        option = _PROPERTIES.get(option.replace("-", "_"), option)
         if option == "allow" and value in self.special:
             return replace(self, special=tuple(kind for kind in self.special if kind != value))
         if option == "strategy":
@@ -569,58 +569,13 @@ MOST_WORKERS = 256
 """Of one rank, that a person may ask for."""
 
 
-def parse_pins(
-    *,
-    keep: Iterable[str] = (),
-    forbid: Iterable[str] = (),
-    allow: Iterable[str] = (),
-    dp: int | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    cp: int | None = None,
-    ep: int | None = None,
-    etp: int | None = None,
-    vp: int | None = None,
-    micro_batch: int | None = None,
-    recompute: str | None = None,
-    zero: int | None = None,
-    microbatches: int | None = None,
-    schedule: str | None = None,
-    nodes: int | None = None,
-    compression: str | None = None,
-    powersgd_samples: float | None = None,
-    gradients: str | None = None,
-    optimizer_state: str | None = None,
-    workers: int | None = None,
-    strategy: str | None = None,
-    rank_order: str | None = None,
-) -> Pins:
+def parse_pins(**given: Any) -> Pins:
     """Pins as they are written on the command line.
 
     Args:
-        keep: such as "layer4=1"
-        forbid: kinds of parallelism
-        allow: kinds of parallelism; those of `OPT_INS` opt in, and restrict nothing
-        dp: as in `Pins`
-        pp: as in `Pins`
-        tp: as in `Pins`
-        cp: as in `Pins`
-        ep: as in `Pins`
-        etp: as in `Pins`
-        vp: parts of the layers on each stage: `Pins.chunks`
-        micro_batch: sequences of a microbatch: `Pins.microbatch`
-        recompute: as in `Pins`
-        zero: as in `Pins`
-        microbatches: as in `Pins`
-        schedule: as in `Pins`
-        nodes: as in `Pins`
-        compression: "none", "bf16", "fp16" or "powersgd:RANK"
-        powersgd_samples: as in `Pins`
-        gradients: "fp32" or "bf16"; with `strategy` too
-        optimizer_state: as in `OptimizerState`; with `strategy` too
-        workers: as in `Pins`
-        strategy: the name of a whole strategy, in place of all other pins
-        rank_order: such as "tp,cp,dp,pp"
+        given: values of options, by the names of the fields that they pin, or of the options where these differ (`vp`
+            pins `chunks`, `micro_batch` pins `microbatch`). `keep`, `forbid` and `allow` are lists of texts; kinds of
+            `OPT_INS` that are allowed opt in, and restrict nothing. None, or an empty list: nothing is said
 
     Raises:
         InputError: a word or a figure that means nothing, or two pins that contradict each other
@@ -631,19 +586,21 @@ def parse_pins(
         >>> parse_pins(allow=["compress"]).names, parse_pins(compression="PowerSGD:2").names
         (('--allow compress',), ('--compression powersgd:2',))
     """
-    if strategy is not None:
+    said = {name: value for name, value in given.items() if value is not None and value not in ((), [])}
+    types = said.pop("gradients", None), said.pop("optimizer_state", None)
+    if "strategy" in said:
+        strategy, workers = said.pop("strategy"), said.pop("workers", None)
         if not strategy.strip():
             raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
-        degrees = (dp, pp, tp, cp, ep, etp, vp, micro_batch, microbatches)
-        others = (*degrees, recompute, zero, schedule, nodes, compression, powersgd_samples, rank_order)
-        if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
+        if said:
             raise InputError(
                 f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        pins = _with_types(pins_of_strategy(strategy), gradients, optimizer_state)
+        pins = _with_types(pins_of_strategy(strategy), *types)
         return pins if workers is None else replace(pins, workers=workers)
+    schedule, zero, workers, samples = (said.get(one) for one in ("schedule", "zero", "workers", "powersgd_samples"))
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
             f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}",
@@ -652,17 +609,17 @@ def parse_pins(
         )
     if zero is not None and zero not in (0, 1, 2, 3):
         raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
-    if recompute is not None:
-        read_recompute(recompute)
+    if "recompute" in said:
+        read_recompute(said["recompute"])
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
-    if powersgd_samples is not None and not 1.0 <= powersgd_samples < math.inf:
+    if samples is not None and not 1.0 <= samples < math.inf:
         raise InputError(
-            f"--powersgd-samples must be 1 or more, times the samples without it, got {powersgd_samples}",
+            f"--powersgd-samples must be 1 or more, times the samples without it, got {samples}",
             code="pin.bad-powersgd-samples",
-            value=powersgd_samples,
+            value=samples,
         )
-    forbidden, allowed = read_kinds(forbid, option="--forbid"), read_kinds(allow, option="--allow")
+    forbidden, allowed = (read_kinds(said.pop(name, ()), option=f"--{name}") for name in ("forbid", "allow"))
     both = sorted(set(forbidden) & set(allowed))
     if both:
         raise InputError(
@@ -670,30 +627,18 @@ def parse_pins(
             code="pin.allowed-and-forbidden",
             kinds=tuple(both),
         )
+    readers: dict[str, Callable[[Any], Any]] = {
+        "keep": lambda texts: tuple(sorted({_read_keep(one) for text in texts for one in text.split(",")})),
+        "compression": _read_compression,
+        "rank_order": read_rank_order,
+    }
     pins = Pins(
-        keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
         forbid=forbidden,
         allow=tuple(kind for kind in allowed if kind not in OPT_INS),
-        dp=dp,
-        pp=pp,
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        chunks=vp,
-        microbatch=micro_batch,
-        recompute=recompute,
-        zero=zero,  # type: ignore[arg-type]  # checked above
-        microbatches=microbatches,
-        schedule=schedule,  # type: ignore[arg-type]  # checked above
-        nodes=nodes,
         compress="compress" in allowed,
         stale="stale" in allowed,
         special=tuple(kind for kind in allowed if kind in SPECIAL),
-        compression=None if compression is None else _read_compression(compression),
-        powersgd_samples=powersgd_samples,
-        workers=workers,
-        rank_order=None if rank_order is None else read_rank_order(rank_order),
+        **{_PROPERTIES.get(name, name): readers.get(name, _as_it_is)(value) for name, value in said.items()},
     )
     contradiction = pins.conflict_of_stale()
     if contradiction:
@@ -702,14 +647,14 @@ def parse_pins(
     if contradiction:
         raise InputError(f"{contradiction}: leave one of them out", code="pin.degrees-and-others")
     may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
-    if powersgd_samples is not None and not may_be_powersgd:
+    if samples is not None and not may_be_powersgd:
         raise InputError(
-            f"--powersgd-samples {powersgd_samples:g}: no plan may use PowerSGD; add --allow compress or "
+            f"--powersgd-samples {samples:g}: no plan may use PowerSGD; add --allow compress or "
             "--compression powersgd:RANK, or leave it out",
             code="pin.powersgd-unused",
-            value=powersgd_samples,
+            value=samples,
         )
-    return _with_types(pins, gradients, optimizer_state)
+    return _with_types(pins, *types)
 
 
 _REPEATED = ("keep", "forbid", "allow")
@@ -933,6 +878,10 @@ def _recomputed(strategy: Strategy) -> str:
     if strategy.recompute_layers is not None:
         return f"layers:{strategy.recompute_layers}"
     return "+".join(sorted(strategy.recomputed)) or "none"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _read_compression(text: str) -> str:
