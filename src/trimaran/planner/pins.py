@@ -20,8 +20,8 @@ cache        samples that the host keeps after their first read
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from trimaran.base.errors import InputError
@@ -282,20 +282,29 @@ class Pins:
         """
         if self.strategy:
             return (f"--strategy {self.strategy}", *self._besides_strategy().names)
-        found = [f"--keep {module}={row}" for module, row in self.keep]
-        found += [f"--forbid {kind}" for kind in self.forbid]
-        found += [f"--{option} {value}" for option, value in self.types.items()]
+        return tuple(text for text, _ in self._each())
+
+    def _each(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each pin as it is written on the command line, with what changes without it; a whole strategy is left out."""
+        for one in self.keep:
+            yield f"--keep {one[0]}={one[1]}", {"keep": tuple(other for other in self.keep if other != one)}
+        for kind in self.forbid:
+            yield f"--forbid {kind}", {"forbid": tuple(other for other in self.forbid if other != kind)}
+        for option, value in self.types.items():
+            yield f"--{option} {value}", {option.replace("-", "_"): None}
         if self.allow:
-            found.append(f"--allow {','.join(self.allow)}")
+            yield f"--allow {','.join(self.allow)}", {"allow": ()}
         if self.compress:
-            found.append(OPT_IN)
+            yield OPT_IN, {"compress": False}
         if self.stale:
-            found.append(STALE_OPT_IN)
+            yield STALE_OPT_IN, {"stale": False}
         if self.rank_order is not None:
-            found.append(f"--rank-order {','.join(self.rank_order)}")
-        found += [f"--allow {kind}" for kind in self.special]
-        given = ((name, getattr(self, name)) for name in DEGREES)
-        return (*found, *(f"--{_OPTIONS.get(name, name)} {value}" for name, value in given if value is not None))
+            yield f"--rank-order {','.join(self.rank_order)}", {"rank_order": None}
+        for kind in self.special:
+            yield f"--allow {kind}", {"special": tuple(other for other in self.special if other != kind)}
+        for name in DEGREES:
+            if (value := getattr(self, name)) is not None:
+                yield f"--{_OPTIONS.get(name, name)} {value}", {name: None}
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -351,25 +360,9 @@ class Pins:
             >>> Pins(forbid=("pp", "tp")).without("--forbid tp").names
             ('--forbid pp',)
         """
-        if name == OPT_IN:
-            return replace(self, compress=False)
-        if name == STALE_OPT_IN:
-            return replace(self, stale=False)
-        option, _, value = name.removeprefix("--").partition(" ")
-        option = _PROPERTIES.get(option.replace("-", "_"), option)
-        if option == "allow" and value in self.special:
-            return replace(self, special=tuple(kind for kind in self.special if kind != value))
-        if option == "strategy":
+        if name == f"--strategy {self.strategy}":
             return self._besides_strategy()
-        if option in self.types:
-            return replace(self, **{option.replace("-", "_"): None})  # type: ignore[arg-type]  # one of two fields
-        if option == "rank-order":
-            return replace(self, rank_order=None)
-        if option == "keep":
-            return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
-        if option == "forbid":
-            return replace(self, forbid=tuple(kind for kind in self.forbid if kind != value))
-        return replace(self, **{option: _FREE[option]})  # type: ignore[arg-type]  # the default of that field
+        return replace(self, **dict(self._each())[name])
 
     def objection(self, strategy: Strategy) -> str:
         """The pin that a strategy violates, as far as its degrees and kinds say; empty where it respects all.
@@ -547,8 +540,6 @@ class Pins:
 
 NO_PINS = Pins()
 """Nothing is decided."""
-
-_FREE = {entry.name: entry.default for entry in fields(Pins)}
 
 
 def is_within(path: str, module: str) -> bool:
