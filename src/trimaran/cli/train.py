@@ -194,8 +194,7 @@ def train(
 
 
 def _next(run: str) -> str:
-    """What one does with a run: show it to others, or ask why its plan was chosen."""
-    from trimaran.cli.following import following, is_command
+    """What one does with a run: show it to others."""
     from trimaran.report.tables import next_text
 
-    return next_text(["trimaran", "report", run] if is_command("report") else following("explain"))
+    return next_text(["trimaran", "report", run])
