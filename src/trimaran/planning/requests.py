@@ -675,22 +675,8 @@ def parse_request(
     for what in ("devices", "batch"):
         if given.get(what) is not None:
             counts_given(given[what], what=what)
-    if cluster is not None and given.get("devices") is not None:
-        cluster = grown_cluster(cluster, given["devices"])
-    request = PlanRequest(
-        cluster=cluster or "",
-        memory_bytes=None if memory is None else parse_bytes(f"{memory}B" if type(memory) is int else str(memory)),
-        reserve=None if reserve is None else parse_reserve(reserve),
-        link=None if link is None else parse_link(link),
-        objective=None if objective is None else _one_of(objective, Objective, "objective"),
-        execution=_execution_of(_one_of(execution, Executions, "execution"), given.get("pins", NO_PINS)),
-        precision=None if precision is None else parse_precision(precision),
-        software=None if software is None else parse_software(software),
-        options={} if sequence is None else {"sequence": str(sequence)},
-        documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
-        **given,
-    )
-    gap, limit_s, imbalance = request.gap, request.time_limit_s, request.expert_imbalance
+    others = PlanRequest(cluster=cluster or "", **given)
+    gap, limit_s, imbalance = others.gap, others.time_limit_s, others.expert_imbalance
     if not 0.0 <= gap < math.inf:
         raise InputError(f"--gap is a share, 0 or more, got {gap:g}", code="plan.bad-gap", gap=gap)
     if limit_s is not None and not 0.0 <= limit_s < math.inf:
@@ -699,22 +685,44 @@ def parse_request(
             code="plan.bad-time-limit",
             time_limit_s=limit_s,
         )
-    if packing is not None and lengths is None and not request.is_here:
-        raise InputError(
-            f"--packing {packing}: of documents whose lengths are not given; say --lengths",
-            code="lengths.packing-alone",
-            packing=packing,
-        )
-    _check_place(request, sequence=sequence, packing=packing)
-    if not request.is_here:
-        check_loading(request.loading, workers=request.pins.workers)
+    if cluster is not None and others.devices is not None:
+        cluster = grown_cluster(cluster, others.devices)
+    said: dict[str, object] = {
+        "link": link,
+        "calibration": others.calibration,
+        "oversubscribe": others.oversubscribe or None,
+    }
+    said |= {"precision": precision, "software": software, "lengths": lengths, "packing": packing}
+    said |= {"expert-imbalance": None if imbalance == 1.0 else imbalance, "sequence": sequence}
+    said |= {name.replace("_", "-"): value for name, value in asdict(others.loading).items()}
+    _check_place(said, objective=objective, is_here=cluster is None)
+    if cluster is not None:
+        check_loading(others.loading, workers=others.pins.workers)
+        if packing is not None and lengths is None:
+            raise InputError(
+                f"--packing {packing}: of documents whose lengths are not given; say --lengths",
+                code="lengths.packing-alone",
+                packing=packing,
+            )
         if not 1.0 <= imbalance <= _LARGEST:
             raise InputError(
                 f"--expert-imbalance: the busiest rank has at least the balanced load, 1; got {imbalance:g}",
                 code="experts.bad-imbalance",
                 imbalance=imbalance,
             )
-    return request
+    return replace(
+        others,
+        cluster=cluster or "",
+        memory_bytes=None if memory is None else parse_bytes(f"{memory}B" if type(memory) is int else str(memory)),
+        reserve=None if reserve is None else parse_reserve(reserve),
+        link=None if link is None else parse_link(link),
+        objective=None if objective is None else _one_of(objective, Objective, "objective"),
+        execution=_execution_of(_one_of(execution, Executions, "execution"), others.pins),
+        precision=None if precision is None else parse_precision(precision),
+        software=None if software is None else parse_software(software),
+        options={} if sequence is None else {"sequence": str(sequence)},
+        documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
+    )
 
 
 def cost_options(request: PlanRequest) -> tuple[str, ...]:
@@ -811,42 +819,42 @@ def check_not_analytical(request: PlanRequest) -> None:
         )
 
 
-def _check_place(request: PlanRequest, *, sequence: int | None, packing: str | None) -> None:
-    """Refuse options of this machine in a request for one of the catalog, and the other way round."""
-    if not request.is_here:
-        for option, is_said in (
-            ("link", request.link is not None),
-            ("calibration", request.calibration is not None),
-            ("oversubscribe", request.oversubscribe),
-        ):
-            if is_said:
-                raise InputError(
-                    f"--{option} is for plans of this machine and means nothing with --cluster: leave it out",
-                    option=option,
-                )
-        if request.objective == "epoch":
-            raise InputError(
-                "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
-                "--cluster: leave it out",
-                code="target.epoch-objective",
-            )
-        return
-    measured = "here steps of the job's own data are measured"
-    for option, value, instead in (
-        ("precision", request.precision, "here a job computes as `Job.precision` says"),
-        ("software", request.software, "here its operations are measured"),
-        ("lengths", request.documents, measured),
-        ("packing", packing, measured),
-        ("expert-imbalance", None if request.expert_imbalance == 1.0 else request.expert_imbalance, measured),
-        ("sequence", sequence, "here a job is trained on its data; a published one takes JOB:sequence=N"),
-        *((one.replace("_", "-"), value, "here loading is measured") for one, value in asdict(request.loading).items()),
-    ):
-        if value is not None:
-            raise InputError(
-                f"--{option} is for plans with --cluster: {instead}; leave it out",
-                code="plan.option-needs-cluster",
-                option=option,
-            )
+_OF_THIS_MACHINE = ("link", "calibration", "oversubscribe")
+_INSTEAD = {
+    "precision": "here a job computes as `Job.precision` says",
+    "software": "here its operations are measured",
+    "sequence": "here a job is trained on its data; a published one takes JOB:sequence=N",
+    **dict.fromkeys(("lengths", "packing", "expert-imbalance"), "here steps of the job's own data are measured"),
+}
+"""What is in the place of options of catalog machines here; loading is measured."""
+
+
+def _check_place(said: Mapping[str, object], *, objective: str | None, is_here: bool) -> None:
+    """Refuse options of this machine in a request for one of the catalog, and the other way round.
+
+    Args:
+        said: options with their values; None: not said
+        objective: of the request; None: not said
+        is_here: it is for this machine
+    """
+    given = [option for option, value in said.items() if value is not None]
+    wrong = next((option for option in given if (option in _OF_THIS_MACHINE) is not is_here), None)
+    if wrong is not None and is_here:
+        raise InputError(
+            f"--{wrong} is for plans with --cluster: {_INSTEAD.get(wrong, 'here loading is measured')}; leave it out",
+            code="plan.option-needs-cluster",
+            option=wrong,
+        )
+    if wrong is not None:
+        raise InputError(
+            f"--{wrong} is for plans of this machine and means nothing with --cluster: leave it out", option=wrong
+        )
+    if objective == "epoch" and not is_here:
+        raise InputError(
+            "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
+            "--cluster: leave it out",
+            code="target.epoch-objective",
+        )
 
 
 def parse_reserve(text: str) -> Reserve:
