@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.commands.running import trimaran
-from tests.distributed.signalled_runs import JOBS
+from tests.distributed.signalled_runs import JOBS, plan_for_two
 from tests.forks.client import forked_ranks, server
 
 
@@ -19,8 +18,10 @@ def _forked() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def planned_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `plan.json` for the jobs of `signalled_jobs` on two ranks; what it costs is next to it."""
-    folder = tmp_path_factory.mktemp("planned")
-    pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
-    done = trimaran("plan", f"{JOBS}:plain", *pins, "--output", "plan.json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return plan_for_two(tmp_path_factory.mktemp("planned"), f"{JOBS}:plain")
+
+
+@pytest.fixture(scope="session")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the job `spoken` of `resumed_jobs`."""
+    return plan_for_two(tmp_path_factory.mktemp("planned"), f"{Path(__file__).with_name('resumed_jobs.py')}:spoken")

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.commands.running import trimaran
 from tests.distributed.signalled_jobs import FAULT
 from tests.forks.client import Forked
 from tests.forks.commands import begin_module
@@ -23,6 +24,14 @@ from tests.forks.commands import begin_module
 JOBS = Path(__file__).with_name("signalled_jobs.py")
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 200.0
+
+
+def plan_for_two(folder: Path, job: str, name: str = "plan.json") -> Path:
+    """The folder, with a plan of a job by replicas on both devices; what it costs is measured once, next to it."""
+    pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
+    done = trimaran("plan", job, *pins, "--output", name, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
 
 
 class Run:

@@ -21,7 +21,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
-from trimaran.features.training.rank import train_rank
+from trimaran.features.training.rank import TrainOptions, train_rank
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.jobs.resolve import JobSource
@@ -97,7 +97,7 @@ def test_callbacks_do_as_in_a_plain_loop(strategies: list[Strategy], tmp_path: P
 
 def train_by_plan(world: World, plan: Plan, evaluation: str, folder: Path) -> tuple[list[Any], Any]:
     source = JobSource(reference=f"{called.__file__}:diary")
-    result = train_rank(world, source, plan, None, evaluation, folder, False, False)
+    result = train_rank(world, source, plan, None, evaluation, folder, TrainOptions())
     import trimaran_user_called  # type: ignore[import-not-found]
 
     return trimaran_user_called.DIARY.told, result.epochs

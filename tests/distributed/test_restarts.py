@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 from tests.commands.running import trimaran
 from tests.distributed.restarted_jobs import WRONG_STEP
-from tests.distributed.signalled_runs import Run
+from tests.distributed.signalled_runs import Run, plan_for_two
 
 JOBS = Path(__file__).with_name("restarted_jobs.py")
 PLAIN = Path(__file__).with_name("resumed_jobs.py")
@@ -21,14 +21,9 @@ Start = Callable[..., Run]
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planned(spoken: Path) -> Path:
     """A folder with a plan on two ranks for each network."""
-    folder = tmp_path_factory.mktemp("planned")
-    pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
-    for job, name in ((f"{PLAIN}:spoken", "plan.json"), (f"{JOBS}:torn", "torn.json")):
-        done = trimaran("plan", job, *pins, "--output", name, cwd=folder)
-        assert done.returncode == 0, done.stderr
-    return folder
+    return plan_for_two(spoken, f"{JOBS}:torn", "torn.json")
 
 
 @pytest.fixture

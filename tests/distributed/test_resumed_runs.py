@@ -19,13 +19,8 @@ STEPS = 3 * EPOCH
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `plan.json` on two ranks."""
-    folder = tmp_path_factory.mktemp("planned")
-    pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
-    done = trimaran("plan", f"{JOBS}:spoken", *pins, "--output", "plan.json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+def planned(spoken: Path) -> Path:
+    return spoken
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.commands.running import trimaran
-from tests.distributed.signalled_runs import Run
+from tests.distributed.signalled_runs import Run, plan_for_two
 from tests.forks.client import server
 
 JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
@@ -16,10 +16,7 @@ JOBS = Path(__file__).parents[1] / "commands" / "faulty_jobs.py"
 
 def plan(folder: Path, job: str) -> Path:
     """The folder, with a plan that takes both devices; what it costs is measured."""
-    pins = ("--devices", "2", "--dp", "2", "--pp", "1", "--execution", "eager")
-    done = trimaran("plan", f"{JOBS}:{job}", *pins, "--output", f"{job}.json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    return plan_for_two(folder, f"{JOBS}:{job}", f"{job}.json")
 
 
 @pytest.fixture(scope="module")

@@ -409,7 +409,7 @@ def _seal_weights(content: bytes) -> bytes:
 
 
 def _read_weights(path: Path) -> object:
-    from trimaran.runtime.checkpoint.weights import read_weights
+    from tests.weights import read_weights
 
     read_weights(_small_model(), path)
     return None

@@ -54,11 +54,6 @@ def following(
     return words
 
 
-def is_command(name: str) -> bool:
-    """Whether this program has a command."""
-    return name in _answered["context"].find_root().command.commands
-
-
 def _name(parameter: Any) -> str:
     return str(max(parameter.opts, key=len))
 

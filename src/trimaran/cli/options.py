@@ -394,8 +394,7 @@ class PinOptions:
         """
         from trimaran.planner.pins import parse_pins
 
-        given = vars(self)
-        return parse_pins(**given | {name: given[name] or () for name in ("allow", "forbid", "keep")})
+        return parse_pins(**vars(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -180,7 +180,6 @@ def rehearse_plan(
     *,
     strategy: "Strategy | None" = None,
     ranks: str = "kinds",
-    steps: int = STEPS,
     progress: "Progress | None" = None,
 ) -> "PlanRehearsed":
     """Export a plan and rehearse the export.
@@ -190,7 +189,6 @@ def rehearse_plan(
         target: runtime that the plan is exported to
         strategy: that is exported in place of the chosen one, of a plan of degrees; None: the chosen one
         ranks: that are rehearsed: "kinds", "all", or numbers such as "0,8"
-        steps: of an optimizer
         progress: is told how many ranks have ended
 
     Raises:
@@ -211,7 +209,7 @@ def rehearse_plan(
     chosen = whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan
     if strategy is not None:
         chosen = replace(chosen, strategy=strategy)
-    launch = launch_plan(chosen, target, steps=steps)
+    launch = launch_plan(chosen, target, steps=STEPS)
     with temporary_folder("trimaran-export-") as folder:
         for name, text in launch.files.items():
             put_in_place(folder / name, text.encode())
@@ -222,7 +220,7 @@ def rehearse_plan(
             cluster=str(planned.request.cluster),
             memory=None if limit is None else limit + planned.machine.node.device.memory.context_bytes,
             ranks=ranks,
-            steps=steps,
+            steps=STEPS,
             alloc_conf=launch.allocator,
         )
         found = answer(question, progress=progress or ignore_progress)

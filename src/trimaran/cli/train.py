@@ -117,13 +117,11 @@ def train(
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import print_plan, print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
-        from trimaran.features.training.rank import parse_saving
-        from trimaran.features.training.restarts import check_restarts
+        from trimaran.features.training.rank import TrainOptions, parse_saving
         from trimaran.features.training.run_record import check_runs, say_status
         from trimaran.features.training.train import (
             beginning,
             check_resumable,
-            check_rollback,
             check_starts_ranks,
             check_weights,
             how_to_go_on,
@@ -136,17 +134,22 @@ def train(
         from trimaran.planning.requests import parse_target
         from trimaran.program.strategy import Strategy
         from trimaran.report.run_report import report_document
-        from trimaran.runtime.step.on_nan import check_on_nan
-        from trimaran.runtime.step.stashing import check_stale
 
         # Before the plan, which may take long to make.
         check_starts_ranks(os.environ)
-        check_on_nan(on_nan)
         source = JobSource(reference=job, epochs=epochs, global_batch_size=batch, seed=seed)
-        saving = None if save_every is None else parse_saving(save_every)
-        check_rollback(on_nan, saves=saving is not None)
-        check_restarts(max_restarts, saves=saving is not None, verify=verify)
         begun = beginning(weights, optimizer=with_optimizer, trust_pickle=trust_pickle, resume=resume)
+        options = TrainOptions(
+            gradient_noise=gradient_noise,
+            verify=verify,
+            on_nan=on_nan,  # type: ignore[arg-type]  # checked below
+            hang_timeout=hang_timeout,
+            saving=None if save_every is None else parse_saving(save_every),
+            resume=resume,
+            max_restarts=max_restarts,
+            weights=begun,
+        )
+        options.check()
         if begun is not None:
             check_weights(begun, source)
         if resume is not None:
@@ -161,11 +164,9 @@ def train(
             check_runs_here(plan)
         # Before the plan, which may take long to make, and before the model, which may too.
         check_runs(runs)
-        check_runs(runs, room_of(source, saves=saving is not None))
+        check_runs(runs, room_of(source, saves=options.saving is not None))
         if request.pins.schedule == "pipedream":
-            observes = "--gradient-noise" if gradient_noise else "--verify" if verify else ""
-            saves = "" if saving is None else "--save-every"
-            check_stale(Strategy(pp=2, schedule="pipedream"), observes=observes, saves=saves)
+            options.check_strategy(Strategy(pp=2, schedule="pipedream"))
         out = console()
         with progress_shown() as progress:
             obtain = obtain_observable_plan if gradient_noise else obtain_plan
@@ -173,19 +174,7 @@ def train(
         if not as_json:
             print_plan(out, planned)
         with progress_shown() as progress:
-            trained = train_planned(
-                planned,
-                parent=runs,
-                gradient_noise=gradient_noise,
-                verify=verify,
-                on_nan=on_nan,
-                hang_timeout=hang_timeout,
-                saving=saving,
-                resume=resume,
-                max_restarts=max_restarts,
-                weights=begun,
-                progress=progress,
-            )
+            trained = train_planned(planned, options, parent=runs, progress=progress)
         stopped = trained.stopped
         if as_json:
             how: dict[str, object] = {}
@@ -205,8 +194,7 @@ def train(
 
 
 def _next(run: str) -> str:
-    """What one does with a run: show it to others, or ask why its plan was chosen."""
-    from trimaran.cli.following import following, is_command
+    """What one does with a run: show it to others."""
     from trimaran.report.tables import next_text
 
-    return next_text(["trimaran", "report", run] if is_command("report") else following("explain"))
+    return next_text(["trimaran", "report", run])

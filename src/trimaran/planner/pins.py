@@ -20,8 +20,8 @@ cache        samples that the host keeps after their first read
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from trimaran.base.errors import InputError
@@ -162,7 +162,7 @@ DEGREES: tuple[str, ...] = (
 _OPTIONS = {"chunks": "vp", "microbatch": "micro-batch"}
 """Options of another name than the property that they pin."""
 
-_PROPERTIES = {option: name for name, option in _OPTIONS.items()}
+_PROPERTIES = {option.replace("-", "_"): name for name, option in _OPTIONS.items()}
 
 _BY_DEGREE = frozenset({"dp", "pp", "tp", "zero", "cp", "ep"})
 
@@ -290,20 +290,29 @@ class Pins:
         """
         if self.strategy:
             return (f"--strategy {self.strategy}", *self._besides_strategy().names)
-        found = [f"--keep {module}={row}" for module, row in self.keep]
-        found += [f"--forbid {kind}" for kind in self.forbid]
-        found += [f"--{option} {value}" for option, value in self.types.items()]
+        return tuple(text for text, _ in self._each())
+
+    def _each(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each pin as it is written on the command line, with what changes without it; a whole strategy is left out."""
+        for one in self.keep:
+            yield f"--keep {one[0]}={one[1]}", {"keep": tuple(other for other in self.keep if other != one)}
+        for kind in self.forbid:
+            yield f"--forbid {kind}", {"forbid": tuple(other for other in self.forbid if other != kind)}
+        for option, value in self.types.items():
+            yield f"--{option} {value}", {option.replace("-", "_"): None}
         if self.allow:
-            found.append(f"--allow {','.join(self.allow)}")
+            yield f"--allow {','.join(self.allow)}", {"allow": ()}
         if self.compress:
-            found.append(OPT_IN)
+            yield OPT_IN, {"compress": False}
         if self.stale:
-            found.append(STALE_OPT_IN)
+            yield STALE_OPT_IN, {"stale": False}
         if self.rank_order is not None:
-            found.append(f"--rank-order {','.join(self.rank_order)}")
-        found += [f"--allow {kind}" for kind in self.special]
-        given = ((name, getattr(self, name)) for name in DEGREES)
-        return (*found, *(f"--{_OPTIONS.get(name, name)} {value}" for name, value in given if value is not None))
+            yield f"--rank-order {','.join(self.rank_order)}", {"rank_order": None}
+        for kind in self.special:
+            yield f"--allow {kind}", {"special": tuple(other for other in self.special if other != kind)}
+        for name in DEGREES:
+            if (value := getattr(self, name)) is not None:
+                yield f"--{_OPTIONS.get(name, name)} {value}", {name: None}
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -359,25 +368,9 @@ class Pins:
             >>> Pins(forbid=("pp", "tp")).without("--forbid tp").names
             ('--forbid pp',)
         """
-        if name == OPT_IN:
-            return replace(self, compress=False)
-        if name == STALE_OPT_IN:
-            return replace(self, stale=False)
-        option, _, value = name.removeprefix("--").partition(" ")
-        option = _PROPERTIES.get(option, option)
-        if option == "allow" and value in self.special:
-            return replace(self, special=tuple(kind for kind in self.special if kind != value))
-        if option == "strategy":
+        if name == f"--strategy {self.strategy}":
             return self._besides_strategy()
-        if option in self.types:
-            return replace(self, **{option.replace("-", "_"): None})  # type: ignore[arg-type]  # one of two fields
-        if option == "rank-order":
-            return replace(self, rank_order=None)
-        if option == "keep":
-            return replace(self, keep=tuple(entry for entry in self.keep if f"{entry[0]}={entry[1]}" != value))
-        if option == "forbid":
-            return replace(self, forbid=tuple(kind for kind in self.forbid if kind != value))
-        return replace(self, **{option: _FREE[option]})  # type: ignore[arg-type]  # the default of that field
+        return replace(self, **dict(self._each())[name])
 
     def objection(self, strategy: Strategy) -> str:
         """The pin that a strategy violates, as far as its degrees and kinds say; empty where it respects all.
@@ -559,8 +552,6 @@ class Pins:
 NO_PINS = Pins()
 """Nothing is decided."""
 
-_FREE = {entry.name: entry.default for entry in fields(Pins)}
-
 
 def is_within(path: str, module: str) -> bool:
     """Whether a path is that of a module or of something inside it.
@@ -580,60 +571,13 @@ MOST_WORKERS = 256
 """Of one rank, that a person may ask for."""
 
 
-def parse_pins(
-    *,
-    keep: Iterable[str] = (),
-    forbid: Iterable[str] = (),
-    allow: Iterable[str] = (),
-    dp: int | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    cp: int | None = None,
-    ep: int | None = None,
-    etp: int | None = None,
-    vp: int | None = None,
-    micro_batch: int | None = None,
-    recompute: str | None = None,
-    zero: int | None = None,
-    microbatches: int | None = None,
-    schedule: str | None = None,
-    nodes: int | None = None,
-    compression: str | None = None,
-    codec: str | None = None,
-    powersgd_samples: float | None = None,
-    gradients: str | None = None,
-    optimizer_state: str | None = None,
-    workers: int | None = None,
-    strategy: str | None = None,
-    rank_order: str | None = None,
-) -> Pins:
+def parse_pins(**given: Any) -> Pins:
     """Pins as they are written on the command line.
 
     Args:
-        keep: such as "layer4=1"
-        forbid: kinds of parallelism
-        allow: kinds of parallelism; those of `OPT_INS` opt in, and restrict nothing
-        dp: as in `Pins`
-        pp: as in `Pins`
-        tp: as in `Pins`
-        cp: as in `Pins`
-        ep: as in `Pins`
-        etp: as in `Pins`
-        vp: parts of the layers on each stage: `Pins.chunks`
-        micro_batch: sequences of a microbatch: `Pins.microbatch`
-        recompute: as in `Pins`
-        zero: as in `Pins`
-        microbatches: as in `Pins`
-        schedule: as in `Pins`
-        nodes: as in `Pins`
-        compression: "none", "bf16", "fp16" or "powersgd:RANK"
-        codec: "sparse", "sparse:RATIO" or "bf16"
-        powersgd_samples: as in `Pins`
-        gradients: "fp32" or "bf16"; with `strategy` too
-        optimizer_state: as in `OptimizerState`; with `strategy` too
-        workers: as in `Pins`
-        strategy: the name of a whole strategy, in place of all other pins
-        rank_order: such as "tp,cp,dp,pp"
+        given: values of options, by the names of the fields that they pin, or of the options where these differ (`vp`
+            pins `chunks`, `micro_batch` pins `microbatch`). `keep`, `forbid` and `allow` are lists of texts; kinds of
+            `OPT_INS` that are allowed opt in, and restrict nothing. None, or an empty list: nothing is said
 
     Raises:
         InputError: a word or a figure that means nothing, or two pins that contradict each other
@@ -644,19 +588,21 @@ def parse_pins(
         >>> parse_pins(allow=["compress"]).names, parse_pins(compression="PowerSGD:2").names
         (('--allow compress',), ('--compression powersgd:2',))
     """
-    if strategy is not None:
+    said = {name: value for name, value in given.items() if value is not None and value not in ((), [])}
+    types = said.pop("gradients", None), said.pop("optimizer_state", None)
+    if "strategy" in said:
+        strategy, workers = said.pop("strategy"), said.pop("workers", None)
         if not strategy.strip():
             raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
-        degrees = (dp, pp, tp, cp, ep, etp, vp, micro_batch, microbatches)
-        others = (*degrees, recompute, zero, schedule, nodes, compression, codec, powersgd_samples, rank_order)
-        if any(others) or zero == 0 or list(keep) or list(forbid) or list(allow):
+        if said:
             raise InputError(
                 f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        pins = _with_types(pins_of_strategy(strategy), gradients, optimizer_state)
+        pins = _with_types(pins_of_strategy(strategy), *types)
         return pins if workers is None else replace(pins, workers=workers)
+    schedule, zero, workers, samples = (said.get(one) for one in ("schedule", "zero", "workers", "powersgd_samples"))
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
             f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}",
@@ -665,17 +611,17 @@ def parse_pins(
         )
     if zero is not None and zero not in (0, 1, 2, 3):
         raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
-    if recompute is not None:
-        read_recompute(recompute)
+    if "recompute" in said:
+        read_recompute(said["recompute"])
     if workers is not None and not 0 <= workers <= MOST_WORKERS:
         raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
-    if powersgd_samples is not None and not 1.0 <= powersgd_samples < math.inf:
+    if samples is not None and not 1.0 <= samples < math.inf:
         raise InputError(
-            f"--powersgd-samples must be 1 or more, times the samples without it, got {powersgd_samples}",
+            f"--powersgd-samples must be 1 or more, times the samples without it, got {samples}",
             code="pin.bad-powersgd-samples",
-            value=powersgd_samples,
+            value=samples,
         )
-    forbidden, allowed = read_kinds(forbid, option="--forbid"), read_kinds(allow, option="--allow")
+    forbidden, allowed = (read_kinds(said.pop(name, ()), option=f"--{name}") for name in ("forbid", "allow"))
     both = sorted(set(forbidden) & set(allowed))
     if both:
         raise InputError(
@@ -683,31 +629,19 @@ def parse_pins(
             code="pin.allowed-and-forbidden",
             kinds=tuple(both),
         )
+    readers: dict[str, Callable[[Any], Any]] = {
+        "keep": lambda texts: tuple(sorted({_read_keep(one) for text in texts for one in text.split(",")})),
+        "compression": _read_compression,
+        "codec": lambda text: parse_codec(text).text,
+        "rank_order": read_rank_order,
+    }
     pins = Pins(
-        keep=tuple(sorted({_read_keep(text) for texts in keep for text in texts.split(",")})),
         forbid=forbidden,
         allow=tuple(kind for kind in allowed if kind not in OPT_INS),
-        dp=dp,
-        pp=pp,
-        tp=tp,
-        cp=cp,
-        ep=ep,
-        etp=etp,
-        chunks=vp,
-        microbatch=micro_batch,
-        recompute=recompute,
-        zero=zero,  # type: ignore[arg-type]  # checked above
-        microbatches=microbatches,
-        schedule=schedule,  # type: ignore[arg-type]  # checked above
-        nodes=nodes,
         compress="compress" in allowed,
         stale="stale" in allowed,
         special=tuple(kind for kind in allowed if kind in SPECIAL),
-        compression=None if compression is None else _read_compression(compression),
-        codec=None if codec is None else parse_codec(codec).text,
-        powersgd_samples=powersgd_samples,
-        workers=workers,
-        rank_order=None if rank_order is None else read_rank_order(rank_order),
+        **{_PROPERTIES.get(name, name): readers.get(name, _as_it_is)(value) for name, value in said.items()},
     )
     contradiction = pins.conflict_of_stale()
     if contradiction:
@@ -716,14 +650,14 @@ def parse_pins(
     if contradiction:
         raise InputError(f"{contradiction}: leave one of them out", code="pin.degrees-and-others")
     may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
-    if powersgd_samples is not None and not may_be_powersgd:
+    if samples is not None and not may_be_powersgd:
         raise InputError(
-            f"--powersgd-samples {powersgd_samples:g}: no plan may use PowerSGD; add --allow compress or "
+            f"--powersgd-samples {samples:g}: no plan may use PowerSGD; add --allow compress or "
             "--compression powersgd:RANK, or leave it out",
             code="pin.powersgd-unused",
-            value=powersgd_samples,
+            value=samples,
         )
-    return _with_types(pins, gradients, optimizer_state)
+    return _with_types(pins, *types)
 
 
 _REPEATED = ("keep", "forbid", "allow")
@@ -948,6 +882,10 @@ def _recomputed(strategy: Strategy) -> str:
     if strategy.recompute_layers is not None:
         return f"layers:{strategy.recompute_layers}"
     return "+".join(sorted(strategy.recomputed)) or "none"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _read_compression(text: str) -> str:

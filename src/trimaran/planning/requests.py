@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
@@ -458,13 +458,7 @@ def parse_target(
     days: float | None = None,
     budget: str | float | None = None,
     counts: tuple[int, ...] = (),
-    mtbf: str | None = None,
-    checkpoint_rate: str | None = None,
-    checkpoint_every: str | None = None,
-    checkpoint_waits: bool = False,
-    restart: str | None = None,
-    repair: str | None = None,
-    spare_probability: float = 0.99,
+    **failures: Any,
 ) -> TargetRequest:
     """A request as it is written on the command line.
 
@@ -480,13 +474,7 @@ def parse_target(
         days: within which the training shall end
         budget: such as "1M USD" or "2e6"
         counts: as in `TargetRequest`
-        mtbf: as of `parse_reliability`
-        checkpoint_rate: as of `parse_reliability`
-        checkpoint_every: as of `parse_reliability`
-        checkpoint_waits: as of `parse_reliability`
-        restart: as of `parse_reliability`
-        repair: as of `parse_reliability`
-        spare_probability: as of `parse_reliability`
+        failures: of the cluster, as of `parse_reliability`
 
     Raises:
         InputError: texts that mean nothing, both of `batch` and `batches`, a share outside 0 to 1, failures of a
@@ -501,15 +489,7 @@ def parse_target(
             f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them",
             code="accuracy.batch-and-batches",
         )
-    reliability = parse_reliability(
-        mtbf=mtbf,
-        checkpoint_rate=checkpoint_rate,
-        checkpoint_every=checkpoint_every,
-        checkpoint_waits=checkpoint_waits,
-        restart=restart,
-        repair=repair,
-        spare_probability=spare_probability,
-    )
+    reliability = parse_reliability(**failures)
     _check_length(curve, tokens, days, budget, samples_per_epoch, reliability)
     amount, currency = (None, "") if budget is None else _parse_budget(budget)
     return TargetRequest(
@@ -656,53 +636,33 @@ EVERYTHING = PlanRequest()
 def parse_request(
     *,
     cluster: str | None = None,
-    devices: int | None = None,
-    batch: int | None = None,
     memory: str | int | None = None,
     reserve: str | None = None,
-    oversubscribe: bool = False,
     link: str | None = None,
     objective: str | None = None,
     execution: str = "any",
-    calibration: Path | None = None,
     precision: str | None = None,
     software: str | None = None,
     sequence: int | None = None,
-    pins: Pins = NO_PINS,
-    time_limit_s: float | None = None,
-    gap: float = 0.0,
-    target: TargetRequest = NO_TARGET,
-    accept_inexact: bool = False,
-    loading: Loading = NO_LOADING,
     lengths: str | None = None,
     packing: str | None = None,
-    expert_imbalance: float = 1.0,
+    **given: Any,
 ) -> PlanRequest:
     """A request as it is written on the command line.
 
     Args:
         cluster: as in `PlanRequest`; None: this machine
-        devices: as in `PlanRequest`
-        batch: as in `PlanRequest`
         memory: such as "12GiB", or a number [bytes]
         reserve: such as "3GiB" or "5%"
-        oversubscribe: as in `PlanRequest`
         link: a rate such as "1Gb/s"
         objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
-        calibration: as in `PlanRequest`
         precision: "fp32", "tf32", "bf16", "fp16" or "fp8", or a long name of one; None as in `PlanRequest`
         software: such as "pytorch:2022"; None as in `PlanRequest`
         sequence: tokens of a sequence, an option of the job; None: the job's
-        pins: as in `PlanRequest`
-        time_limit_s: as in `PlanRequest`
-        gap: as in `PlanRequest`
-        target: as in `PlanRequest`
-        accept_inexact: as in `PlanRequest`
-        loading: as in `PlanRequest`
         lengths: of documents, such as "512:0.4,2048:0.6", or a file, as of `parse_documents`
         packing: how they become sequences: "packed", "causal" or "padded"; None: packed
-        expert_imbalance: as in `PlanRequest`
+        given: the other fields of `PlanRequest`, as they are
 
     Raises:
         InputError: a text that means nothing, or an option that means nothing there or here
@@ -712,72 +672,56 @@ def parse_request(
         >>> request.memory_bytes, request.link.bytes_per_s
         (1024, 125000000.0)
     """
-    for what, count in (("devices", devices), ("batch", batch)):
-        if count is not None:
-            counts_given(count, what=what)
+    for what in ("devices", "batch"):
+        if given.get(what) is not None:
+            counts_given(given[what], what=what)
+    others = PlanRequest(cluster=cluster or "", **given)
+    gap, limit_s, imbalance = others.gap, others.time_limit_s, others.expert_imbalance
     if not 0.0 <= gap < math.inf:
         raise InputError(f"--gap is a share, 0 or more, got {gap:g}", code="plan.bad-gap", gap=gap)
-    if time_limit_s is not None and not 0.0 <= time_limit_s < math.inf:
+    if limit_s is not None and not 0.0 <= limit_s < math.inf:
         raise InputError(
-            f"--time-limit is a duration of 0 s or more, got {time_limit_s:g}",
+            f"--time-limit is a duration of 0 s or more, got {limit_s:g}",
             code="plan.bad-time-limit",
-            time_limit_s=time_limit_s,
+            time_limit_s=limit_s,
         )
+    if cluster is not None and others.devices is not None:
+        cluster = grown_cluster(cluster, others.devices)
+    said: dict[str, object] = {
+        "link": link,
+        "calibration": others.calibration,
+        "oversubscribe": others.oversubscribe or None,
+    }
+    said |= {"precision": precision, "software": software, "lengths": lengths, "packing": packing}
+    said |= {"expert-imbalance": None if imbalance == 1.0 else imbalance, "sequence": sequence}
+    said |= {name.replace("_", "-"): value for name, value in asdict(others.loading).items()}
+    _check_place(said, objective=objective, is_here=cluster is None)
     if cluster is not None:
-        if devices is not None:
-            cluster = grown_cluster(cluster, devices)
-        _check_elsewhere(link=link, calibration=calibration, oversubscribe=oversubscribe or None)
-        if objective == "epoch":
-            raise InputError(
-                "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
-                "--cluster: leave it out",
-                code="target.epoch-objective",
-            )
-        check_loading(loading, workers=pins.workers)
+        check_loading(others.loading, workers=others.pins.workers)
         if packing is not None and lengths is None:
             raise InputError(
                 f"--packing {packing}: of documents whose lengths are not given; say --lengths",
                 code="lengths.packing-alone",
                 packing=packing,
             )
-        if not 1.0 <= expert_imbalance <= _LARGEST:
+        if not 1.0 <= imbalance <= _LARGEST:
             raise InputError(
-                f"--expert-imbalance: the busiest rank has at least the balanced load, 1; got {expert_imbalance:g}",
+                f"--expert-imbalance: the busiest rank has at least the balanced load, 1; got {imbalance:g}",
                 code="experts.bad-imbalance",
-                imbalance=expert_imbalance,
+                imbalance=imbalance,
             )
-    else:
-        _check_here(
-            precision=precision,
-            software=software,
-            sequence=sequence,
-            loading=loading,
-            lengths=lengths,
-            packing=packing,
-            expert_imbalance=None if expert_imbalance == 1.0 else expert_imbalance,
-        )
-    return PlanRequest(
+    return replace(
+        others,
         cluster=cluster or "",
-        devices=devices,
-        batch=batch,
         memory_bytes=None if memory is None else parse_bytes(f"{memory}B" if type(memory) is int else str(memory)),
         reserve=None if reserve is None else parse_reserve(reserve),
-        oversubscribe=oversubscribe,
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
-        execution=_execution_of(_one_of(execution, Executions, "execution"), pins),
-        calibration=calibration,
+        execution=_execution_of(_one_of(execution, Executions, "execution"), others.pins),
         precision=None if precision is None else parse_precision(precision),
         software=None if software is None else parse_software(software),
         options={} if sequence is None else {"sequence": str(sequence)},
-        pins=pins,
-        time_limit_s=time_limit_s,
-        gap=gap,
-        target=target,
-        accept_inexact=accept_inexact,
-        loading=loading,
         documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
-        expert_imbalance=expert_imbalance,
     )
 
 
@@ -875,41 +819,42 @@ def check_not_analytical(request: PlanRequest) -> None:
         )
 
 
-def _check_elsewhere(*, link: str | None, calibration: Path | None, oversubscribe: bool | None) -> None:
-    """Refuse options of this machine in a request for a machine of the catalog."""
-    for option, value in (("link", link), ("calibration", calibration), ("oversubscribe", oversubscribe)):
-        if value is not None:
-            raise InputError(
-                f"--{option} is for plans of this machine and means nothing with --cluster: leave it out", option=option
-            )
+_OF_THIS_MACHINE = ("link", "calibration", "oversubscribe")
+_INSTEAD = {
+    "precision": "here a job computes as `Job.precision` says",
+    "software": "here its operations are measured",
+    "sequence": "here a job is trained on its data; a published one takes JOB:sequence=N",
+    **dict.fromkeys(("lengths", "packing", "expert-imbalance"), "here steps of the job's own data are measured"),
+}
+"""What is in the place of options of catalog machines here; loading is measured."""
 
 
-def _check_here(
-    *,
-    precision: str | None,
-    software: str | None,
-    sequence: int | None,
-    loading: Loading,
-    lengths: str | None,
-    packing: str | None,
-    expert_imbalance: float | None,
-) -> None:
-    """Refuse options of catalog machines in a request for this machine."""
-    for option, value, instead in (
-        ("precision", precision, "here a job computes as `Job.precision` says"),
-        ("software", software, "here its operations are measured"),
-        ("lengths", lengths, "here steps of the job's own data are measured"),
-        ("packing", packing, "here steps of the job's own data are measured"),
-        ("expert-imbalance", expert_imbalance, "here steps of the job's own data are measured"),
-        ("sequence", sequence, "here a job is trained on its data; a published one takes JOB:sequence=N"),
-        *((name.replace("_", "-"), value, "here loading is measured") for name, value in asdict(loading).items()),
-    ):
-        if value is not None:
-            raise InputError(
-                f"--{option} is for plans with --cluster: {instead}; leave it out",
-                code="plan.option-needs-cluster",
-                option=option,
-            )
+def _check_place(said: Mapping[str, object], *, objective: str | None, is_here: bool) -> None:
+    """Refuse options of this machine in a request for one of the catalog, and the other way round.
+
+    Args:
+        said: options with their values; None: not said
+        objective: of the request; None: not said
+        is_here: it is for this machine
+    """
+    given = [option for option, value in said.items() if value is not None]
+    wrong = next((option for option in given if (option in _OF_THIS_MACHINE) is not is_here), None)
+    if wrong is not None and is_here:
+        raise InputError(
+            f"--{wrong} is for plans with --cluster: {_INSTEAD.get(wrong, 'here loading is measured')}; leave it out",
+            code="plan.option-needs-cluster",
+            option=wrong,
+        )
+    if wrong is not None:
+        raise InputError(
+            f"--{wrong} is for plans of this machine and means nothing with --cluster: leave it out", option=wrong
+        )
+    if objective == "epoch" and not is_here:
+        raise InputError(
+            "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
+            "--cluster: leave it out",
+            code="target.epoch-objective",
+        )
 
 
 def parse_reserve(text: str) -> Reserve:

@@ -4,7 +4,6 @@ An optimizer may be given by its name, in place of the job's. Learning rates do 
 """
 
 import dataclasses
-import difflib
 import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn, optim
 
-from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.errors import ExecutionError, InputError, did_you_mean
 from trimaran.base.job import Job
 from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import capture, looked_at
@@ -57,10 +56,8 @@ def make_optimizer(name: str) -> Callable[[Iterable[nn.Parameter]], optim.Optimi
         "adafactor": lambda p: optim.Adafactor(p),
     }
     if name not in made:
-        near = difflib.get_close_matches(name, made, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else ""
         raise InputError(
-            f'unknown optimizer "{name}"{hint} Known are {", ".join(made)}', code="optimizer.unknown", optimizer=name
+            f'unknown optimizer "{name}"{did_you_mean(name, made)}', code="optimizer.unknown", optimizer=name
         )
     return made[name]
 

@@ -596,15 +596,22 @@ _FIGURES = {name: name for name in ("dp", "pp", "tp", "cp", "ep", "zero")} | {
     "hsdp": "shard_ranks",
     "group": "microbatch_group",
 }
-_FLAGS: Mapping[str, tuple[str, bool]] = {
+_CHOICES: Mapping[str, tuple[str, object]] = {
     "ulysses": ("ulysses", True),
     "offload": ("offload", True),
     "tp-overlap": ("tensor_overlap", True),
     "no-tp-overlap": ("tensor_overlap", False),
     "sp": ("sequence_parallel", True),
     "no-sp": ("sequence_parallel", False),
+    **{word: ("gradients", kind) for word, kind in _GRADIENT_WORDS.items()},
+    **{word: ("optimizer_state", kind) for word, kind in _OPTIMIZER_WORDS.items()},
+    **{
+        word: (field, word)
+        for field, words in (("schedule", Schedule), ("sync", Sync), ("execution", Execution))
+        for word in get_args(words)
+    },
 }
-"""Words of what is so or is not, and the fields that say it."""
+"""Words that choose, with the field and its value."""
 
 _FEEDING = {"w": "workers", "a": "ahead", "c": "copies_ahead"}
 _FIGURE = re.compile(rf"({'|'.join((*_FIGURES, *_FEEDING))}|placed)([0-9]{{1,7}})")
@@ -673,9 +680,9 @@ def said_by(name: str) -> dict[str, Any]:
             found |= {"pp": int(figure[2]), "parts": tuple(Part(ops=(), row=row) for row in range(int(figure[2])))}
         elif word.partition(":")[0] == "recompute":
             found |= read_recompute(word.partition(":")[2] or "layers", name)
-        elif word in _FLAGS:
-            field, holds = _FLAGS[word]
-            found[field] = holds
+        elif word in _CHOICES:
+            field, value = _CHOICES[word]
+            found[field] = value
         elif word.startswith("layers:"):
             found["segment_layers"] = _read_layers(word.removeprefix("layers:"), name)
         elif word.startswith("order="):
@@ -686,16 +693,6 @@ def said_by(name: str) -> dict[str, Any]:
             feeding["cached"] = True
         elif word == "stale":
             _check_stale(name)
-        elif word in _GRADIENT_WORDS:
-            found["gradients"] = _GRADIENT_WORDS[word]
-        elif word in _OPTIMIZER_WORDS:
-            found["optimizer_state"] = _OPTIMIZER_WORDS[word]
-        elif word in get_args(Schedule):
-            found["schedule"] = word
-        elif word in get_args(Sync):
-            found["sync"] = word
-        elif word in get_args(Execution):
-            found["execution"] = word
         elif word == "sharded":
             found["shards"] = (Shard(op="", style="vocabulary"),)
         elif word.startswith("in") and word[2:3].isdigit():
@@ -774,10 +771,8 @@ def _check_word(word: str, figure: re.Match[str] | None, seen: dict[str, str], n
             strategy=name,
             word=word,
         )
-    kinds = (get_args(Schedule), get_args(Sync), get_args(Execution), _GRADIENT_WORDS, _OPTIMIZER_WORDS)
-    choices = (str(index) for index, words in enumerate(kinds) if word in words)
-    flag = _FLAGS[word][0] if word in _FLAGS else word.partition(":")[0].partition("=")[0]
-    kind = _FIGURES.get(figure[1], figure[1]) if figure else next(choices, flag)
+    choice = _CHOICES[word][0] if word in _CHOICES else word.partition(":")[0].partition("=")[0]
+    kind = _FIGURES.get(figure[1], figure[1]) if figure else choice
     if kind in seen:
         raise InputError(
             f'strategy "{name}" has both {seen[kind]} and {word}: leave one out',

@@ -213,22 +213,18 @@ def _check_steps(excerpts: Sequence[Excerpt]) -> None:
         )
 
 
-def calibration_from_profile(
-    profile: Profile, record: Record, machine: Machine, *, software: Software | None = None
-) -> Calibration:
+def calibration_from_profile(profile: Profile, record: Record, machine: Machine) -> Calibration:
     """Factors from a profile of the script on one device: of operators, and of families of kernels for the others.
 
     Args:
         profile: of steps on a device of the machine's kind
         record: of the same script with the same batch, rehearsed on one rank
         machine: whose device was profiled
-        software: as of `step_time`
 
     Raises:
         InputError: the profile has none of the kernels that the step consists of
     """
-    software = software or Software()
-    prices = price_kernels(record.kernels, machine.node.device, software, tf32=False)
+    prices = price_kernels(record.kernels, machine.node.device, Software(), tf32=False)
     by_name: Counter[str] = Counter()
     by_kind: dict[WorkKind, float] = {}
     host_s = 0.0

@@ -26,9 +26,8 @@ from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.graph.types import Graph, Op
 from trimaran.pricing.compute import Context, context_of, operation_costs
 from trimaran.pricing.tables import CostTable, Form, OperationKey
-from trimaran.pricing.types import Cost, add, multiply
+from trimaran.pricing.types import Cost, OpCost, add, multiply
 from trimaran.program.json_files import to_plain
-from trimaran.program.strategy import Execution
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 Grouping = Literal["module", "operation", "kind"]
@@ -108,45 +107,33 @@ class Overhead:
 
 
 def find_spots(
-    graph: Graph, table: CostTable, *, batch: int, form: Form, execution: Execution, by: Grouping
-) -> tuple[Spot, ...]:
-    """Where forward and backward go, most expensive first.
+    graph: Graph, table: CostTable, *, batch: int, form: Form, by: Grouping
+) -> tuple[tuple[Spot, ...], Overhead]:
+    """Where forward and backward go, most expensive first; and how much of them is host work and small operations.
 
     Args:
         graph: the job's
-        table: measured costs
+        table: measured costs, of eager execution
         batch: samples of a microbatch
         form: how the model runs
-        execution: "eager" or "compiled"
         by: what one line stands for
 
     Raises:
         InputError: the table lacks an operation
     """
-    singles = _singles(graph, table, batch=batch, form=form, execution=execution)
+    costs = operation_costs(graph, table, batch=batch, execution="eager")
+    context = context_of(graph, table, costs, batch=batch, form=form, execution="eager")
+    singles = _singles(graph, costs, context, batch)
     groups: dict[str, list[Spot]] = {}
     for op in graph.ops:
         groups.setdefault(_NAMES[by](op), []).append(singles[op.id])
     spots = [_together(name, members) for name, members in groups.items()]
-    return tuple(sorted(spots, key=lambda spot: (-spot.seconds, spot.name)))
+    ordered = tuple(sorted(spots, key=lambda spot: (-spot.seconds, spot.name)))
+    return ordered, _overhead(graph, table, context, singles, batch)
 
 
-def find_overhead(graph: Graph, table: CostTable, *, batch: int, form: Form, execution: Execution) -> Overhead:
-    """How much of the compute is host work and calls of operations that are too small.
-
-    Args:
-        graph: the job's
-        table: measured costs
-        batch: samples of a microbatch
-        form: how the model runs
-        execution: "eager" or "compiled"
-
-    Raises:
-        InputError: the table lacks an operation
-    """
-    context = _context(graph, table, batch=batch, form=form, execution=execution)
-    singles = _singles(graph, table, batch=batch, form=form, execution=execution)
-    fixed = {op.id: _fixed_share(op, table, batch, execution) for op in graph.ops}
+def _overhead(graph: Graph, table: CostTable, context: Context, singles: Mapping[str, Spot], batch: int) -> Overhead:
+    fixed = {op.id: _fixed_share(op, table, batch) for op in graph.ops}
     total_s = math.fsum(spot.seconds for spot in singles.values())
     if not total_s or any(share is None for share in fixed.values()):
         small, small_share, fixed_share = None, None, None
@@ -172,15 +159,8 @@ _NAMES: Mapping[Grouping, Callable[[Op], str]] = {
 }
 
 
-def _context(graph: Graph, table: CostTable, *, batch: int, form: Form, execution: Execution) -> Context:
-    costs = operation_costs(graph, table, batch=batch, execution=execution)
-    return context_of(graph, table, costs, batch=batch, form=form, execution=execution)
-
-
-def _singles(graph: Graph, table: CostTable, *, batch: int, form: Form, execution: Execution) -> dict[str, Spot]:
+def _singles(graph: Graph, costs: Mapping[str, OpCost], context: Context, batch: int) -> dict[str, Spot]:
     """Each operation by itself, by id; a parameter or a storage counts with the first that uses or keeps it."""
-    costs = operation_costs(graph, table, batch=batch, execution=execution)
-    context = context_of(graph, table, costs, batch=batch, form=form, execution=execution)
     elements = {parameter.name: math.prod(parameter.shape) for parameter in graph.parameters}
     kept = {name: size.at(batch) for name, size in graph.kept_storages.items()}
     singles = {}
@@ -228,11 +208,9 @@ def kind_of(source: str) -> str:
     return source.partition(":")[0]
 
 
-def _fixed_share(op: Op, table: CostTable, batch: int, execution: str) -> float | None:
+def _fixed_share(op: Op, table: CostTable, batch: int) -> float | None:
     """Share of an operation's time that does not depend on the batch; None where one batch size was measured."""
-    points = table.operations.get(OperationKey(op.content, execution)) or table.operations.get(
-        OperationKey(op.content, "eager"), {}
-    )
+    points = table.operations.get(OperationKey(op.content, "eager"), {})
     if len(points) < 2:
         return None
     few, many = min(points), max(points)

@@ -60,7 +60,7 @@ from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.pipeline import Feed, agree_on_data, open_feed
 from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.interpreter import Interpreter, cycle_of, released_sends
-from trimaran.runtime.parts.part import evaluating
+from trimaran.runtime.parts.part import Making, evaluating
 from trimaran.runtime.parts.setup import (
     bucket_instructions,
     check_alike,
@@ -180,12 +180,12 @@ class Executor:
         # Before parameters are replaced by shares.
         self._state = StateGatherer(self.model)
         modules = describe_modules(self.model)
-        self._part = make_part(
-            job,
-            strategy,
-            capture,
-            self.model,
-            self._traits,
+        making = Making(
+            job=job,
+            strategy=strategy,
+            capture=capture,
+            model=self.model,
+            traits=self._traits,
             use=use,
             never=never,
             world=world,
@@ -193,6 +193,7 @@ class Executor:
             instructions=self._instructions,
             reduce_bucket=self._reduce_bucket,
         )
+        self._part = make_part(making)
         self.reads = self._part.reads
         self.scaler = LossScaler(world.device, self.agreement.first_rank) if job.precision == "fp16" else None
         self.updater = self._part.updater or make_updater(job, strategy, self._part, self.model, self._traits)
@@ -221,16 +222,12 @@ class Executor:
         self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
         self.training = TrainingState(
-            job,
-            strategy,
-            world,
-            agreement=self.agreement,
-            part=self._part,
+            making,
+            self._part,
             updater=self.updater,
             scaler=self.scaler,
             codec=self._codec,
             gatherer=self._state,
-            traits=self._traits,
             place=(self._replica, row),
             modules=modules,
         )
@@ -662,7 +659,7 @@ class Executor:
 
     def _make_reductions(self, in_flight: InFlight, on_nan: OnNan) -> Reductions:
         """The collectives of this rank, and its update."""
-        job, strategy, part = self._job, self._strategy, self._part
+        job, strategy = self._job, self._strategy
         channels, recorder = self._channels, self._recorder
         compressed = hierarchical = None
         if self._codec is not None:
@@ -679,15 +676,11 @@ class Executor:
             channels=channels,
             in_flight=in_flight,
             recorder=recorder,
+            part=self._part,
             updater=self.updater,
             scaler=self.scaler,
-            tied=part.tied,
-            buffers={number: tuple(stage.module.buffers()) for number, stage in part.stages.items()},
-            owned=part.buckets,
             compressed=compressed,
             hierarchical=hierarchical,
-            used=part.used,
-            never=part.never,
             typical=None if job.loss_weight is None else typical_weight(job),
             on_nan=on_nan,
         )

@@ -110,23 +110,23 @@ class Verifier:
         job: what is trained
         strategy: how
         world: this process's
-        fresh: the weights are still those that the job's factory makes; may be set before the first step
 
     Attributes:
+        fresh: the weights are still those that the job's factory makes; may be set before the first step
         seconds: that verifying has taken so far, without the steps [s]
 
     Raises:
         InputError: the job cannot be run as one process
     """
 
-    def __init__(self, executor: Executor, job: Job, strategy: Strategy, world: World, *, fresh: bool = True) -> None:
+    def __init__(self, executor: Executor, job: Job, strategy: Strategy, world: World) -> None:
         if job.precision == "fp16":
             raise InputError(
                 "a run in fp16 skips steps whose gradients are too large for it, which one process would do elsewhere: "
                 'verify the plan with Job.precision="bf16" or "fp32"'
             )
         self._executor, self._job, self._strategy, self._world = executor, job, strategy, world
-        self.fresh = fresh
+        self.fresh = True
         self.seconds = 0.0
         self._plain: PlainTraining | None = None
         self._compared: list[_Compared] = []

@@ -1,5 +1,6 @@
 """One question has one answer, whichever command is asked and however it is spelled; the useful part comes first."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -20,6 +21,12 @@ _ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096"
 
 
 def said(*command: str) -> str:
+    """What a command prints; one that neither reads nor writes a file says the same each time, and runs once."""
+    return (_run.__wrapped__ if any("/" in word for word in command) else _run)(*command)
+
+
+@functools.cache
+def _run(*command: str) -> str:
     found = CliRunner().invoke(app, list(command), env={"COLUMNS": "80"})
     assert found.exit_code == 0, found.output
     return found.stdout

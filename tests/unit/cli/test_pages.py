@@ -4,6 +4,7 @@ All in one process, on target clusters or of nothing that has to be measured; wh
 in a sweep.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from importlib import resources
@@ -80,9 +81,9 @@ OBVIOUS = frozenset(
 """Headings that explain themselves."""
 
 
-@pytest.fixture
-def tables(monkeypatch: pytest.MonkeyPatch) -> list[rich.table.Table]:
-    """The tables that are printed from now on."""
+@functools.cache
+def looked_at(command: str) -> tuple[str, list[rich.table.Table]]:
+    """The page of a command, and the tables on it; a command of a target cluster says the same each time."""
     found: list[rich.table.Table] = []
     render = rich.table.Table.__rich_console__
 
@@ -90,14 +91,15 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> list[rich.table.Table]:
         found.append(table)
         yield from render(table, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rich.table.Table, "__rich_console__", remembered)
-    return found
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rich.table.Table, "__rich_console__", remembered)
+        done = CliRunner().invoke(app, command.split(), env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.stdout, found
 
 
 def printed(command: str) -> str:
-    found = CliRunner().invoke(app, command.split(), env={"COLUMNS": "80"})
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    return looked_at(command)[0]
 
 
 def unexplained(page: str, tables: list[rich.table.Table]) -> list[str]:
@@ -114,8 +116,7 @@ def unexplained(page: str, tables: list[rich.table.Table]) -> list[str]:
     return missing
 
 
-def check(command: str, tables: list[rich.table.Table]) -> None:
-    page = printed(command)
+def check(command: str, page: str, tables: list[rich.table.Table]) -> None:
     lines = page.splitlines()
     # What cannot be folded, such as an address on the web, stays whole.
     wide = [line for line in lines if len(line.rstrip()) > 80 and " " in line.strip()]
@@ -132,32 +133,28 @@ def check(command: str, tables: list[rich.table.Table]) -> None:
 
 
 @pytest.mark.parametrize("command", QUICK)
-def test_a_page_has_a_verdict_legends_and_a_next_command_at_80_columns(
-    command: str, tables: list[rich.table.Table]
-) -> None:
-    check(command, tables)
+def test_a_page_has_a_verdict_legends_and_a_next_command_at_80_columns(command: str) -> None:
+    check(command, *looked_at(command))
 
 
 @pytest.mark.parametrize("command", PUBLISHED)
-def test_a_study_of_published_rows_has_them_too(
-    command: str, tables: list[rich.table.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_published_rows_has_them_too(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (resources.files("trimaran_studies.published") / "rows.csv").open(encoding="utf-8") as file:
         head, *rows = file.read().splitlines()
     kept = [row for row in rows if re.match(r"[^,]*,mp_step_time,[^,]*,VIA-Research/vTrain,", row)][:3]
     assert kept
     monkeypatch.chdir(tmp_path)
     Path("rows.csv").write_text("\n".join((head, *kept)) + "\n", encoding="utf-8")
-    check(f"{command} --data rows.csv", tables)
+    check(command, *looked_at(f"{command} --data rows.csv"))
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("command", SWEEP)
 def test_a_page_that_takes_measurements_has_them_too(
-    command: str, tables: list[rich.table.Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    check(command, tables)
+    check(command, *looked_at(command))
 
 
 def test_every_command_is_looked_at() -> None:

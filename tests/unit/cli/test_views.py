@@ -16,7 +16,7 @@ from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.explanation import explanation_document, print_explanation
 from trimaran.cli.views.plans import print_trained, simulation_document
-from trimaran.features.training.rank import Epoch, RankResult, RunDirectory
+from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, TrainOptions
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
@@ -135,7 +135,7 @@ def test_a_training_that_was_over_says_so_and_how_to_train_more(capsys: pytest.C
             planned=planned,
             result=RankResult(epochs=done, epochs_before=before),
             report=report,
-            resumed=Path("runs/old"),
+            options=TrainOptions(resume=Path("runs/old")),
         )
         print_trained(console(), trained)
         printed = capsys.readouterr().out

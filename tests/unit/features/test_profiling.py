@@ -14,7 +14,6 @@ from trimaran.planner.problem import Problem
 from trimaran.report.profile import (
     Profile,
     StepProfile,
-    find_overhead,
     find_spots,
     memory_table,
     overhead_lines,
@@ -29,7 +28,7 @@ def milliseconds(step: StepProfile) -> dict[str, float]:
 
 
 def whole(given: Problem) -> Profile:
-    graph, table = given.graph, given.table
+    spots, overhead = find_spots(given.graph, given.table, batch=4, form="replicated", by="operation")
     return Profile(
         job="chain",
         device="a core",
@@ -38,8 +37,8 @@ def whole(given: Problem) -> Profile:
         steps=(profile_step(builders.strategy(), given), profile_step(builders.strategy(dp=2), given)),
         by="operation",
         samples=4,
-        spots=find_spots(graph, table, batch=4, form="replicated", execution="eager", by="operation"),
-        overhead=find_overhead(graph, table, batch=4, form="replicated", execution="eager"),
+        spots=spots,
+        overhead=overhead,
         unseen=unseen(given),
     )
 

@@ -11,10 +11,9 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.features.training.rank import RunDirectory
-from trimaran.features.training.restarts import VISIBLE, Restarts, check_restarts, devices_left, gpus_left
+from trimaran.features.training.rank import RunDirectory, TrainOptions, parse_saving
+from trimaran.features.training.restarts import VISIBLE, Restarts, devices_left, gpus_left
 from trimaran.features.training.run_record import RunRecord
-from trimaran.features.training.train import check_rollback
 
 
 def died(rank: int = 1, code: int = -signal.SIGKILL, step: int | None = 5) -> ExecutionError:
@@ -125,15 +124,16 @@ def test_without_a_gpu_none_is_left() -> None:
 
 
 def test_restarts_and_rollbacks_need_checkpoints() -> None:
-    check_restarts(0, saves=False, verify=5)
-    check_restarts(3, saves=True)
+    saving = parse_saving("10min")
+    TrainOptions(verify=5).check()
+    TrainOptions(max_restarts=3, saving=saving).check()
     with raises("restart.nothing-saved", match="--save-every"):
-        check_restarts(1, saves=False)
+        TrainOptions(max_restarts=1).check()
     with raises("restart.verify"):
-        check_restarts(1, saves=True, verify=2)
-    check_rollback("skip", saves=False)
+        TrainOptions(max_restarts=1, saving=saving, verify=2).check()
+    TrainOptions(on_nan="skip").check()
     with raises("on-nan.nothing-saved", match="--save-every"):
-        check_rollback("rollback", saves=False)
+        TrainOptions(on_nan="rollback").check()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,22 +9,22 @@ from tests.builders import exact, network, table_for
 from trimaran.graph.types import Affine, Graph
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import Cost, OpCost
-from trimaran.report.profile import Grouping, Overhead, Spot, find_overhead, find_spots
+from trimaran.report.profile import Grouping, Overhead, Spot, find_spots
 
 
 def spots(graph: Graph, table: CostTable, by: Grouping = "operation", *, batch: int = 8) -> dict[str, Spot]:
-    found = find_spots(graph, table, batch=batch, form="module", execution="eager", by=by)
+    found, _ = find_spots(graph, table, batch=batch, form="module", by=by)
     return {spot.name: spot for spot in found}
 
 
 def overhead(graph: Graph, table: CostTable, *, batch: int = 8) -> Overhead:
-    return find_overhead(graph, table, batch=batch, form="module", execution="eager")
+    return find_spots(graph, table, batch=batch, form="module", by="operation")[1]
 
 
 def test_the_most_expensive_comes_first() -> None:
     """Layers of 1 to 4 ms a sample; the loss 1 ms, and after op0 by its name."""
     graph = network(4)
-    found = find_spots(graph, table_for(graph), batch=8, form="module", execution="eager", by="operation")
+    found, _ = find_spots(graph, table_for(graph), batch=8, form="module", by="operation")
     assert [spot.name for spot in found] == ["op3", "op2", "op1", "loss", "op0"]
     assert found[0].forward.seconds == pytest.approx(8 * 4e-3)
     assert found[0].backward.seconds == pytest.approx(8 * 8e-3)

@@ -6,10 +6,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests import zoo
 from tests.raising import raises
+from tests.weights import read_weights
 from torch import nn
 
 from trimaran.base.errors import CorruptDataError, ExecutionError
-from trimaran.runtime.checkpoint.weights import read_weights, write_weights
+from trimaran.runtime.checkpoint.weights import write_weights
 
 
 def save(model: nn.Module, path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 from tests.raising import raises
+from tests.weights import read_weights
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
@@ -27,7 +28,7 @@ from trimaran.checkpoint_files.dcp import _check_covered
 from trimaran.checkpoint_files.exports import write_export
 from trimaran.checkpoint_files.imports import open_content
 from trimaran.checkpoint_files.pickles import Named, read_pickle
-from trimaran.runtime.checkpoint.weights import read_weights, write_weights
+from trimaran.runtime.checkpoint.weights import write_weights
 
 FORMATS = {"safetensors": "m.safetensors", "pt": "m.pt", "dcp": "dcp", "huggingface": "hf"}
 

@@ -26,7 +26,6 @@ from trimaran.report.profile import (
     PhaseFigure,
     Profile,
     StepProfile,
-    find_overhead,
     find_spots,
     kind_of,
 )
@@ -85,7 +84,8 @@ def profile_job(
     steps = tuple(profile_step(strategy, problem) for strategy in strategies)
     widest = strategies[-1]
     samples, form = problem.batch // widest.dp, form_of(widest)
-    graph, table = problem.graph, problem.table
+    table = problem.table
+    spots, overhead = find_spots(problem.graph, table, batch=samples, form=form, by=by)
     return Profile(
         job=planned.simulated.job.name,
         device=table.fingerprint.device,
@@ -94,8 +94,8 @@ def profile_job(
         steps=steps,
         by=by,
         samples=samples,
-        spots=find_spots(graph, table, batch=samples, form=form, execution="eager", by=by),
-        overhead=find_overhead(graph, table, batch=samples, form=form, execution="eager"),
+        spots=spots,
+        overhead=overhead,
         unseen=unseen(problem),
     )
 

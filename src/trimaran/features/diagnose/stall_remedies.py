@@ -48,9 +48,10 @@ from trimaran.features.diagnose.script_remedies import (
 )
 from trimaran.graph.types import Graph
 from trimaran.measure.findings import sample_costs
+from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.rank import COMPRESSIONS, ExchangeTime, RankRun
-from trimaran.measure.stalls.steps import CLASSES, Split, Way, mean_split
+from trimaran.measure.stalls.steps import CLASSES, Split, Way
 from trimaran.planner.input_pipeline import MEMORY_SHARE, WORKER_BYTES
 from trimaran.planner.pins import Pins
 from trimaran.planner.space import samples_factor
@@ -572,7 +573,7 @@ def _even(evidence: Evidence) -> Iterator[Remedy]:
 
     def share(ranks: Sequence[Split]) -> float:
         work = _work(ranks)
-        return (work[slowest] - sum(work) / len(work)) / mean_split(ranks).step_s
+        return (work[slowest] - sum(work) / len(work)) / mean_step(ranks).step_s
 
     yield Remedy(
         id="even-ranks",

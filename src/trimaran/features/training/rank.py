@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import file_name, given, shown_path
+from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
 from trimaran.checkpoint_files.store import FOLDER
@@ -37,7 +38,7 @@ from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.json_files import finite
 from trimaran.program.plan import Plan, plan_program
-from trimaran.program.strategy import needs_graph, splits_batches
+from trimaran.program.strategy import Strategy, needs_graph, splits_batches
 from trimaran.program.text import parse_program
 from trimaran.report.gradient_noise import RunNoise, run_noise
 
@@ -274,6 +275,84 @@ class Beginning:
     trust_pickle: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """How a run trains, besides its plan.
+
+    Attributes:
+        gradient_noise: observe the noise scale of the gradients
+        verify: number of first steps to run as one process too, and compare
+        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, "skip" its update, or
+            "rollback" to the last checkpoint
+        hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
+            (`launch.watch`); infinite: nobody watches, and collectives end after 32 min
+        saving: when the state of the training is saved in the run directory; None: only where a signal ends it
+        resume: run directory or checkpoint to go on from; None: begin anew
+        max_restarts: times that the ranks are started again after a failure
+        weights: that it begins from; None: those of the job's model
+    """
+
+    gradient_noise: bool = False
+    verify: int = 0
+    on_nan: "OnNan" = "stop"
+    hang_timeout: float | None = None
+    saving: Saving | None = None
+    resume: Path | None = None
+    max_restarts: int = 0
+    weights: Beginning | None = None
+
+    def check(self) -> None:
+        """Refuse options that contradict each other, whatever the plan.
+
+        Raises:
+            InputError: an unknown answer to a loss that is not finite; going back, or restarts, where nothing is saved;
+                restarts of a training whose first steps are verified
+        """
+        from trimaran.runtime.step.on_nan import check_on_nan
+
+        check_on_nan(self.on_nan)
+        if self.on_nan == "rollback" and self.saving is None:
+            raise InputError(
+                "--on-nan rollback goes back to the last checkpoint, and none is made: add --save-every, such as "
+                "--save-every 10min",
+                code="on-nan.nothing-saved",
+            )
+        if self.max_restarts and self.saving is None:
+            raise InputError(
+                "--max-restarts goes on from checkpoints, and none is made: add --save-every, such as --save-every "
+                "10min",
+                code="restart.nothing-saved",
+            )
+        if self.max_restarts and self.verify:
+            raise InputError(
+                "--verify compares with one process that begins where the training begins, and a training that is "
+                "started again begins elsewhere: verify in a run without --max-restarts",
+                code="restart.verify",
+            )
+
+    def check_strategy(self, strategy: Strategy, job: Job | None = None) -> None:
+        """Refuse options that could not be kept under a strategy.
+
+        Args:
+            strategy: that the job is trained by
+            job: its callbacks are looked at; None: not known yet
+
+        Raises:
+            InputError: a step could not be left out, observed, verified or saved under it
+        """
+        from trimaran.runtime.step.on_nan import check_on_nan
+        from trimaran.runtime.step.stashing import check_stale
+
+        observes = "gradient_noise" if self.gradient_noise else "verify" if self.verify else ""
+        check_on_nan(self.on_nan, strategy, observes=observes)
+        option = f"--{observes.replace('_', '-')}" if observes else ""
+        check_stale(strategy, job, observes=option, saves="" if self.saving is None else "--save-every")
+
+
+PLAIN = TrainOptions()
+"""Nothing is observed or saved."""
+
+
 class Cadence:
     """Says after which steps a state is saved, the same on every rank.
 
@@ -346,15 +425,9 @@ def train_rank(
     behaviour: Behaviour | None,
     evaluation: str,
     run: Path,
-    record: bool,
-    gradient_noise: bool,
-    verify: int = 0,
+    options: TrainOptions,
     use: ParameterUse | None = None,
-    on_nan: "OnNan" = "stop",
     weights_bytes: int = 0,
-    saving: Saving | None = None,
-    resume: Path | None = None,
-    weights: Beginning | None = None,
     again: bool = False,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
@@ -366,15 +439,9 @@ def train_rank(
         behaviour: what was seen of the job
         evaluation: text form of the program of an evaluation
         run: run directory
-        record: note what happened when
-        gradient_noise: observe the noise scale of the gradients
-        verify: number of first steps to compare with one process
+        options: how it trains
         use: which parameters get a gradient; None: as the executor finds
-        on_nan: what to do where the loss of a step is not a finite number
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
-        saving: when the state is saved; None: only where a signal ends the training
-        resume: run directory or checkpoint to go on from; None: begin anew
-        weights: that it begins from; None: those of the job's model
         again: ranks were started before: go on from the last checkpoint of the run, where there is one
 
     Raises:
@@ -400,47 +467,48 @@ def train_rank(
         world,
         owns_world=False,
         evaluation=parse_program(evaluation),
-        record=record,
-        gradient_noise=1 if gradient_noise else 0,
+        gradient_noise=1 if options.gradient_noise else 0,
         use=use,
-        verify=verify,
-        on_nan=on_nan,
+        verify=options.verify,
+        on_nan=options.on_nan,
     )
     session.executor.training.graph = plan.premises.graph_digest
     session.executor.training.outside = kept_outside(behaviour)
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
-    if saving is not None:
+    if options.saving is not None:
         session.check_saving(directory.checkpoints)
     with ACTIVITY.during("loading a checkpoint"):
         own = again and session.load_checkpoint(directory.checkpoints, missing_ok=True)
-        loaded = own or (resume is not None and session.load_checkpoint(resume))
+        loaded = own or (options.resume is not None and session.load_checkpoint(options.resume))
+    weights = options.weights
     if weights is not None and not loaded:
         session.load(weights.path, trust_pickle=weights.trust_pickle, optimizer=weights.optimizer)
     if again or loaded:
         world.report({"went_on_from": session.steps, "rollbacks": [asdict(one) for one in session.rolled_back]})
-    if on_nan == "rollback" and not own:
+    rolls_back = options.on_nan == "rollback"
+    if rolls_back and not own:
         # There is always one to go back to.
         with ACTIVITY.during("saving the first checkpoint"):
             session.save_checkpoint(directory.checkpoints)
-    cadence = None if saving is None else Cadence(saving, session.executor.agreement, session.steps)
+    cadence = None if options.saving is None else Cadence(options.saving, session.executor.agreement, session.steps)
     started, epochs_before = session.steps, len(session.history)
     over = session.stopped or epochs_before >= job.epochs
     with ACTIVITY.during("between steps"):
-        rolls_back = on_nan == "rollback"
-        epochs = tuple(_train_epochs(session, world, verify, cadence, directory.checkpoints, rolls_back=rolls_back))
+        folder = directory.checkpoints
+        epochs = tuple(_train_epochs(session, world, options.verify, cadence, folder, rolls_back=rolls_back))
     stopped = None
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
         stopped = Stopped(signal=session.stop_signal, step=session.steps, epoch=len(epochs) + 1, loss=loss)
     unsaved_state = ""
-    if saving is not None or stopped is not None:
+    if options.saving is not None or stopped is not None:
         with ACTIVITY.during("saving the last checkpoint"):
-            unsaved_state = _save_last(session, directory.checkpoints, required=saving is not None)
+            unsaved_state = _save_last(session, directory.checkpoints, required=options.saving is not None)
     executor, notes, memory = session.executor, session.notes, session.memory
     skipped, rolled_back = session.skipped, session.rolled_back
     noise = None
-    if gradient_noise and epochs:
+    if options.gradient_noise and epochs:
         noise = run_noise(executor.observations(), executor.steps // len(epochs), optimizer=executor.updater.name)
         if started:
             notes = (*notes, f"the gradient noise scale is that of the steps after step {started}")

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError, TrimaranError
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, TrimaranError
 from trimaran.base.progress import Progress
 from trimaran.base.signals import STOP_SIGNALS, signal_name
 from trimaran.features.training.gradient_noise import obtain_observable_plan
@@ -48,32 +48,6 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _OF_PROCESSES = ("rank.died", "rank.hangs")
 _STOPPED_BY_SIGNAL = "T"
-
-
-def check_restarts(most: int, *, saves: bool, verify: int = 0) -> None:
-    """Refuse restarts that would lose what was trained, or that cannot do what else was asked for.
-
-    Args:
-        most: restarts of a run
-        saves: checkpoints are made while it trains
-        verify: number of first steps that are compared with one process
-
-    Raises:
-        InputError: nothing is saved, or steps are verified
-    """
-    if not most:
-        return
-    if not saves:
-        raise InputError(
-            "--max-restarts goes on from checkpoints, and none is made: add --save-every, such as --save-every 10min",
-            code="restart.nothing-saved",
-        )
-    if verify:
-        raise InputError(
-            "--verify compares with one process that begins where the training begins, and a training that is started "
-            "again begins elsewhere: verify in a run without --max-restarts",
-            code="restart.verify",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,12 @@ from trimaran.base.user_errors import summary
 from trimaran.checkpoint_files.store import Store
 from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
+    PLAIN,
     RUNS,
     Beginning,
     RankResult,
     RunDirectory,
-    Saving,
+    TrainOptions,
     create_run_directory,
     skipped_note,
     train_rank,
@@ -47,7 +48,6 @@ from trimaran.features.training.restarts import (
     VISIBLE,
     Restarts,
     Verdict,
-    check_restarts,
     devices_left,
     plan_again,
 )
@@ -94,10 +94,7 @@ class Trained:
         report: what `report.json` holds, with predicted against measured
         notes: what the run has shown: of its data, of skipped steps, of a rank that is slow
         unwritten: what could not be written of a run that a signal has ended, for people; empty: all was
-        saving: when its state was saved; None: only where a signal ended it
-        on_nan: what was done where the loss of a step was not a finite number
-        max_restarts: times that its ranks might have been started again
-        resumed: run or checkpoint that it went on from; None: it began anew
+        options: how it trained
     """
 
     run: RunDirectory
@@ -106,16 +103,13 @@ class Trained:
     report: RunReport
     notes: tuple[str, ...] = ()
     unwritten: str = ""
-    saving: Saving | None = None
-    on_nan: str = "stop"
-    max_restarts: int = 0
-    resumed: Path | None = None
+    options: TrainOptions = PLAIN
 
     @property
     def was_over(self) -> bool:
         """Whether nothing was left to train: the checkpoint that it went on from has all epochs."""
-        result = self.result
-        return self.resumed is not None and self.stopped is None and result.epochs_before == len(result.epochs) > 0
+        result, before = self.result, self.result.epochs_before
+        return self.options.resume is not None and self.stopped is None and before == len(result.epochs) > 0
 
     def how_to_resume(self, *, more: bool = False) -> str:
         """The command that goes on from its last checkpoint, or from that which it went on from itself.
@@ -123,15 +117,9 @@ class Trained:
         Args:
             more: with twice the epochs that are done, in place of those it had
         """
-        own = self.result.checkpoint is not None or self.resumed is None
-        return how_to_resume(
-            self.planned.source,
-            self.run if own or self.resumed is None else RunDirectory(path=self.resumed),
-            saving=self.saving,
-            on_nan=self.on_nan,
-            max_restarts=self.max_restarts,
-            epochs=str(2 * max(1, len(self.result.epochs))) if more else "",
-        )
+        before, epochs = self.options.resume, str(2 * max(1, len(self.result.epochs))) if more else ""
+        run = self.run if self.result.checkpoint is not None or before is None else RunDirectory(path=before)
+        return how_to_resume(self.planned.source, run, self.options, epochs=epochs)
 
     @property
     def stopped(self) -> Stopped | None:
@@ -183,17 +171,9 @@ class _Stopping:
 
 def train_planned(
     planned: Planned,
+    options: TrainOptions = PLAIN,
     *,
     parent: Path | None = None,
-    record: bool = True,
-    gradient_noise: bool = False,
-    verify: int = 0,
-    on_nan: str = "stop",
-    hang_timeout: float | None = None,
-    saving: Saving | None = None,
-    resume: Path | None = None,
-    max_restarts: int = 0,
-    weights: Beginning | None = None,
     progress: Progress = ignore_progress,
 ) -> Trained:
     """Run a plan on this machine; after a failure that may go away, again from the last checkpoint (`restarts`).
@@ -203,18 +183,8 @@ def train_planned(
 
     Args:
         planned: from `make_plan` or `load_plan`
+        options: how it trains
         parent: folder of run directories; None: `runs` in the current directory
-        record: note what happened when
-        gradient_noise: observe the noise scale of the gradients
-        verify: number of first steps to run as one process too, and compare
-        on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, "skip" its update, or
-            "rollback" to the last checkpoint
-        hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
-            (`launch.watch`); infinite: nobody watches, and collectives end after 32 min
-        saving: when the state of the training is saved in the run directory; None: never
-        resume: run directory or checkpoint to go on from; None: begin anew
-        max_restarts: times that the ranks are started again after a failure
-        weights: that it begins from, from `beginning`; None: those of the job's model
         progress: told of every step
 
     Raises:
@@ -227,58 +197,30 @@ def train_planned(
         Interrupted: a signal came before the first step was done
         TrimaranError: what a rank raised
     """
-    from trimaran.runtime.step.stashing import check_stale
-
     simulated = planned.simulated
-    observed = "gradient_noise" if gradient_noise else "verify" if verify else ""
-    _check_on_nan(planned, on_nan, observed, saving)
-    check_stale(
-        simulated.plan.strategy,
-        simulated.job,
-        observes="--gradient-noise" if gradient_noise else "--verify" if verify else "",
-        saves="" if saving is None else "--save-every",
-    )
-    check_restarts(max_restarts, saves=saving is not None, verify=verify)
-    resume = None if resume is None else given(resume).resolve()
-    room = weights_bytes(simulated.graph)
-    check_runs(parent, room)
+    options.check()
+    options.check_strategy(simulated.plan.strategy, simulated.job)
+    if options.resume is not None:
+        options = replace(options, resume=given(options.resume).resolve())
+    check_runs(parent, weights_bytes(simulated.graph))
     stopping = _Stopping()
     with Catcher(stopping.hear), _environment_kept():
         there = given(parent or RUNS).exists()
         run = create_run_directory(simulated.job.name, parent=parent)
         notes = RunRecord(run)
-        command = partial(how_to_resume, planned.source, run, saving=saving, on_nan=on_nan, max_restarts=max_restarts)
+        command = partial(how_to_resume, planned.source, run, options)
         try:
             with leaving(lambda number: notes.leave(number, stopping.step, stopping.epoch)):
                 notes.begin(
                     job=planned.reference,
                     strategy=simulated.plan.strategy.name,
-                    resumed=resume,
-                    weights=None if weights is None else weights.path,
+                    resumed=options.resume,
+                    weights=None if options.weights is None else options.weights.path,
                 )
                 _write_program(run, simulated)
-                launching = _Launching(
-                    run=run,
-                    notes=notes,
-                    stopping=stopping,
-                    record=record,
-                    gradient_noise=gradient_noise,
-                    verify=verify,
-                    on_nan=on_nan,
-                    hang_timeout=hang_timeout,
-                    saving=saving,
-                    resume=resume,
-                    weights=weights,
-                    progress=progress,
-                )
-                planned, result, others = launching.train(planned, Restarts(max_restarts))
-                return replace(
-                    _conclude(planned, run, notes, result, others),
-                    saving=saving,
-                    on_nan=on_nan,
-                    max_restarts=max_restarts,
-                    resumed=resume,
-                )
+                launching = _Launching(run=run, notes=notes, stopping=stopping, options=options, progress=progress)
+                planned, result, others = launching.train(planned, Restarts(options.max_restarts))
+                return replace(_conclude(planned, run, notes, result, others), options=options)
         except TrimaranError as raised:
             error = _explained(raised, planned)
             if error.code != "run.not-written":
@@ -308,36 +250,6 @@ def train_planned(
             raise
 
 
-def _check_on_nan(planned: Planned, on_nan: str, observed: str, saving: Saving | None) -> None:
-    """Refuse an answer to a loss that is not a finite number that could not be kept under a plan.
-
-    Raises:
-        InputError: it could not
-    """
-    from trimaran.runtime.step.on_nan import check_on_nan
-
-    check_on_nan(on_nan, planned.simulated.plan.strategy, observes=observed)
-    check_rollback(on_nan, saves=saving is not None)
-
-
-def check_rollback(on_nan: str, *, saves: bool) -> None:
-    """Refuse to go back to checkpoints where none is made while a run trains.
-
-    Args:
-        on_nan: what to do where the loss of a step is not a finite number
-        saves: checkpoints are made
-
-    Raises:
-        InputError: none is made
-    """
-    if on_nan == "rollback" and not saves:
-        raise InputError(
-            "--on-nan rollback goes back to the last checkpoint, and none is made: add --save-every, such as "
-            "--save-every 10min",
-            code="on-nan.nothing-saved",
-        )
-
-
 @contextlib.contextmanager
 def _environment_kept() -> Iterator[None]:
     """Show the same GPUs after the block as before it."""
@@ -353,25 +265,20 @@ def _environment_kept() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Launching:
-    """What all launches of a run have in common; attributes are as the arguments of `train_planned`.
+    """What all launches of a run have in common.
 
     Attributes:
         run: its directory
         notes: what is written of it
         stopping: signals to it
+        options: how it trains
+        progress: told of every step
     """
 
     run: RunDirectory
     notes: RunRecord
     stopping: _Stopping
-    record: bool
-    gradient_noise: bool
-    verify: int
-    on_nan: str
-    hang_timeout: float | None
-    saving: Saving | None
-    resume: Path | None
-    weights: Beginning | None
+    options: TrainOptions
     progress: Progress
 
     def train(self, planned: Planned, restarts: Restarts) -> tuple[Planned, RankResult, float | None]:
@@ -416,9 +323,9 @@ class _Launching:
                 error.message += "\nthe training was not started again: no device is left"
                 raise error
             try:
-                planned = plan_again(planned, left, gradient_noise=self.gradient_noise, progress=self.progress)
-                observed = "gradient_noise" if self.gradient_noise else ""
-                _check_on_nan(planned, self.on_nan, observed, self.saving)
+                observes = self.options.gradient_noise
+                planned = plan_again(planned, left, gradient_noise=observes, progress=self.progress)
+                self.options.check_strategy(planned.simulated.plan.strategy, planned.simulated.job)
             except TrimaranError as other:
                 error.message += f"\nthe training was not started again: no plan for {left} devices: {other.message}"
                 raise error from None
@@ -437,7 +344,7 @@ class _Launching:
 
         simulated = planned.simulated
         others = Others()
-        limits = HangLimits(step_s=self.hang_timeout) if self.hang_timeout != math.inf else None
+        limits = HangLimits(step_s=self.options.hang_timeout) if self.options.hang_timeout != math.inf else None
         results = launch(
             train_rank,
             (
@@ -446,15 +353,9 @@ class _Launching:
                 simulated.graph.behaviour,
                 _evaluation(simulated),
                 self.run.path,
-                self.record,
-                self.gradient_noise,
-                self.verify,
+                self.options,
                 parameter_use(simulated.graph),
-                self.on_nan,
                 weights_bytes(simulated.graph),
-                self.saving,
-                self.resume,
-                self.weights,
                 restarted > 0,
             ),
             ranks=simulated.plan.strategy.devices,
@@ -469,40 +370,31 @@ class _Launching:
         return result, others.share()
 
 
-def how_to_resume(
-    source: JobSource,
-    run: RunDirectory,
-    *,
-    saving: Saving | None = None,
-    on_nan: str = "stop",
-    max_restarts: int = 0,
-    epochs: str = "",
-) -> str:
+def how_to_resume(source: JobSource, run: RunDirectory, options: TrainOptions = PLAIN, *, epochs: str = "") -> str:
     """The command that goes on from the last checkpoint of a run, with the options that the run had.
 
     Args:
         source: where its job comes from
         run: its directory
-        saving: when its state is saved
-        on_nan: what is done where the loss of a step is not a finite number
-        max_restarts: times that its ranks are started again
+        options: of the run
         epochs: in place of the run's
 
     Example:
         >>> run = RunDirectory(path=Path("runs/digits"))
-        >>> how_to_resume(JobSource(reference="digits", epochs=50, seed=3), run, saving=Saving(seconds=600.0))
+        >>> saving = TrainOptions(saving=Saving(seconds=600.0))
+        >>> how_to_resume(JobSource(reference="digits", epochs=50, seed=3), run, saving)
         'trimaran train digits --resume runs/digits --epochs 50 --seed 3 --save-every 600s'
     """
     given = {
         "--epochs": epochs or source.epochs,
         "--batch": source.global_batch_size,
         "--seed": source.seed,
-        "--save-every": saving,
-        "--on-nan": None if on_nan == "stop" else on_nan,
-        "--max-restarts": max_restarts or None,
+        "--save-every": options.saving,
+        "--on-nan": None if options.on_nan == "stop" else options.on_nan,
+        "--max-restarts": options.max_restarts or None,
     }
-    options = [f" {name} {value}" for name, value in given.items() if value is not None]
-    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(run.shown)}{''.join(options)}"
+    words = [f" {name} {value}" for name, value in given.items() if value is not None]
+    return f"trimaran train {shlex.quote(source.reference)} --resume {shlex.quote(run.shown)}{''.join(words)}"
 
 
 def check_starts_ranks(variables: Mapping[str, str]) -> None:

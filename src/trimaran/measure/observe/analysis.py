@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import TrimaranError
-from trimaran.measure.observe.records import Parts, ProcessRecord, fixed_share, mean_parts
+from trimaran.measure.observe.records import Parts, ProcessRecord, fixed_share, mean_step
 
 Array = NDArray[np.float64]
 
@@ -237,14 +237,14 @@ def _of_steps(
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
     parts = [time.parts(exchange, collective) for time in times]
-    ranks = [_rank(record, time, mean_parts(own)) for record, time, own in zip(job, times, parts, strict=True)]
-    each_step = [mean_parts([own[number] for own in parts]) for number in range(len(common))]
+    ranks = [_rank(record, time, mean_step(own)) for record, time, own in zip(job, times, parts, strict=True)]
+    each_step = [mean_step([own[number] for own in parts]) for number in range(len(common))]
     uneven_s, uneven_samples, slower_s = _uneven(times, fixed_share(job) or 0.0)
     names = ("forwards", "backwards", "samples", "syncs", "collectives", "collective_nbytes", "dry", "batches_loaded")
     return Findings(
         ranks=ranks,
-        mean=mean_parts(each_step),
-        blocks=[mean_parts(block) for block in _blocks(each_step)],
+        mean=mean_step(each_step),
+        blocks=[mean_step(block) for block in _blocks(each_step)],
         steps=len(common),
         taken=job[0].steps,
         left_out=left_out,

@@ -1,10 +1,10 @@
 """Records of observed processes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from statistics import median, stdev
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -14,6 +14,9 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError
 from trimaran.base.files import read_bytes
 from trimaran.pricing.noise import student_95
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 RECORD_VERSION = 1
 
@@ -224,6 +227,7 @@ _COUNTS = (
 
 
 _Step = TypeVar("_Step")
+_Parted = TypeVar("_Parted", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,10 +266,20 @@ class Parts:
         return float(sum(astuple(self)))
 
 
-def mean_parts(parts: Sequence[Parts]) -> Parts:
-    """The mean, part by part; they still sum to the mean step."""
-    names = [field.name for field in fields(Parts)]
-    return Parts(**{name: sum(getattr(one, name) for one in parts) / len(parts) for name in names})
+def mean_step(steps: Sequence[_Parted]) -> _Parted:
+    """The mean of steps, part by part; the parts still sum to the mean step.
+
+    Args:
+        steps: at least one; all fields are parts
+
+    Example:
+        >>> parts = dict.fromkeys([field.name for field in fields(Parts)], 0.0)
+        >>> mean_step([Parts(**parts | {"load": 1.0}), Parts(**parts | {"update": 2.0})]).step_s
+        1.5
+    """
+    first = steps[0]
+    names = [field.name for field in fields(first)]
+    return replace(first, **{name: sum(getattr(one, name) for one in steps) / len(steps) for name in names})
 
 
 def figure_interval(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trimaran.base.errors import ExecutionError
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, Span
+from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import (
     WAYS,
@@ -15,7 +16,6 @@ from trimaran.measure.stalls.steps import (
     TimedStep,
     Way,
     calm,
-    mean_split,
     spans_by_step,
     split_steps,
 )
@@ -125,18 +125,18 @@ def _of_way(
     numbers: dict[int, list[int]] = defaultdict(list)
     for step in own[0]:
         numbers[step.block].append(step.number)
-    by_rank = [[mean_split([of[number] for number in block]) for block in numbers.values()] for of in splits]
+    by_rank = [[mean_step([of[number] for number in block]) for block in numbers.values()] for of in splits]
     rank_blocks = tuple(zip(*by_rank, strict=True))
-    blocks = [mean_split(block) for block in rank_blocks]
+    blocks = [mean_step(block) for block in rank_blocks]
     chosen = calm(blocks)
     loadings = [
         step.loading for steps, reading in zip(own, reads, strict=True) if reading for step in steps if step.loading
     ]
     asked = sum(len(steps) for steps, reading in zip(own, reads, strict=True) if reading) or 1
     return WayFindings(
-        mean=mean_split([blocks[number] for number in chosen]),
+        mean=mean_step([blocks[number] for number in chosen]),
         blocks=tuple(blocks),
-        ranks=tuple(mean_split([of[number] for number in chosen]) for of in by_rank),
+        ranks=tuple(mean_step([of[number] for number in chosen]) for of in by_rank),
         rank_blocks=rank_blocks,
         steps=len(own[0]),
         read_s=sum(loading.read_s for loading in loadings) / asked,

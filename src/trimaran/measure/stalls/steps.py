@@ -80,20 +80,6 @@ CLASSES = tuple(field.name for field in fields(Split))
 """The classes, in the order in which they are shown."""
 
 
-def mean_split(splits: Sequence[Split]) -> Split:
-    """The mean, class by class; the classes still sum to the mean step.
-
-    Args:
-        splits: at least one
-
-    Example:
-        >>> parts = dict.fromkeys(CLASSES, 0.0)
-        >>> mean_split([Split(**parts | {"fetch": 1.0}), Split(**parts | {"compute": 2.0})]).step_s
-        1.5
-    """
-    return Split(**{name: sum(getattr(one, name) for one in splits) / len(splits) for name in CLASSES})
-
-
 def calm(blocks: Sequence[Split]) -> list[int]:
     """Which blocks are of ordinary length: half of them, none of the quarter of the longest or of the shortest.
 

@@ -151,18 +151,6 @@ def fits(flat: Flat, layout: Layout) -> bool:
     return all(peak <= memory for peak, memory in zip(peaks(flat, layout), flat.memory, strict=True))
 
 
-def overflow(flat: Flat, on: Sequence[int]) -> float:
-    """How much more than there is the devices would hold if all that they ever hold were there at once [bytes]."""
-    held = [0.0] * flat.devices
-    for node, device in enumerate(on):
-        held[device] += flat.state[node] + flat.held[node]
-        for other in {on[reader] for reader in flat.read_by[node]}:
-            if other != device:
-                held[other] += flat.out_bytes[node]
-                held[device] += flat.grad_bytes[node]
-    return sum(max(0.0, nbytes - memory) for nbytes, memory in zip(held, flat.memory, strict=True))
-
-
 def peaks(flat: Flat, layout: Layout) -> list[float]:
     """Most that lives on each device at once [bytes]."""
     n, devices, on, start, end = flat.n, flat.devices, layout.on, layout.start, layout.end

@@ -80,8 +80,6 @@ class _Family:
         period: of `windows`
         query_key_norm: kind of norm where `use_qk_norm` or `qk_layernorm` is true, or always where these are no figures
         parallel_norms: norms of a layer where `parallel` is true: attention and feed-forward network start together
-        latent: attention is latent
-        experts: there may be experts
         needs: figures that must have a value, as another one changes the network in ways that no shape says
         prepare: brings figures into the common names
         positions: of learned positions, that come before those of a sequence; None: positions are not learned
@@ -98,12 +96,20 @@ class _Family:
     period: int = 0
     query_key_norm: Literal["head", "whole", "bare"] | None = None
     parallel_norms: int = 2
-    latent: bool = False
-    experts: bool = False
     needs: Values = field(default_factory=dict)
     prepare: Callable[[dict[str, Any]], None] | None = None
     positions: int | None = None
     is_bounded: bool = False
+
+    @property
+    def latent(self) -> bool:
+        """Whether attention is latent."""
+        return "kv_lora_rank" in self.defaults
+
+    @property
+    def experts(self) -> bool:
+        """Whether there may be experts."""
+        return "num_experts" in self.defaults
 
 
 def _figures(
@@ -186,17 +192,17 @@ def _bert(values: dict[str, Any]) -> None:
     values["head"] = "masked" if any(str(name).endswith("ForPreTraining") for name in names) else "masked_tokens"
 
 
-def _mpt(values: dict[str, Any]) -> None:
+def _four_times(values: dict[str, Any]) -> None:
     values["intermediate_size"] = 4 * values["hidden_size"]
+
+
+def _mpt(values: dict[str, Any]) -> None:
+    _four_times(values)
     attention = values.get("attn_config") or {}
     if not isinstance(attention, Mapping):
         raise _unknown("attn_config", attention, "figures by name")
     if attention.get("qk_ln") or attention.get("attn_type", "multihead_attention") != "multihead_attention":
         raise _unknown("attn_config", dict(attention), "multihead attention without norms of queries and keys")
-
-
-def _bloom(values: dict[str, Any]) -> None:
-    values["intermediate_size"] = 4 * values["hidden_size"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -215,11 +221,6 @@ _GPT_NAMES = {
 _ATTENTION: Mapping[str, tuple[Biased, ...]] = {"attention_bias": ("qkv", "output")}
 _BOTH: Mapping[str, tuple[Biased, ...]] = {**_ATTENTION, "mlp_bias": ("feed_forward",)}
 _QWEN = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
-_EXPERTS = {
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": None,
-    "shared_expert_intermediate_size": 0,
-}
 _SPARSE: dict[str, Any] = {"decoder_sparse_step": 1, "mlp_only_layers": None}
 _PLACES = ("first_k_dense_replace", *_SPARSE)
 """Figures that say which layers have experts; a type that has no such figure pays it no heed."""
@@ -229,7 +230,6 @@ _LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_
 
 def _experts(count: int, active: int, ffn: int | None = None, shared: int = 0, **more: Any) -> dict[str, Any]:
     return {
-        **_EXPERTS,
         "num_experts": count,
         "num_experts_per_tok": active,
         "moe_intermediate_size": ffn,
@@ -237,6 +237,12 @@ def _experts(count: int, active: int, ffn: int | None = None, shared: int = 0, *
         **more,
     }
 
+
+_LLAMA = _Family(
+    defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False, mlp_bias=False),
+    shape=_RMS,
+    bias_keys=_BOTH,
+)
 
 FAMILIES: Mapping[str, _Family] = {
     "gpt2": _Family(
@@ -296,7 +302,7 @@ FAMILIES: Mapping[str, _Family] = {
         shape={"embedding_norm": True},
         biases=LAYER_BIASES,
         drops=("hidden_dropout", "attention_dropout"),
-        prepare=_bloom,
+        prepare=_four_times,
     ),
     "mpt": _Family(
         defaults=_figures(2048, 8192, 24, 16, None, 50368, 2048, hidden_act="gelu", tie_word_embeddings=True)
@@ -312,16 +318,8 @@ FAMILIES: Mapping[str, _Family] = {
         prepare=_mpt,
         is_bounded=True,
     ),
-    "llama": _Family(
-        defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False, mlp_bias=False),
-        shape=_RMS,
-        bias_keys=_BOTH,
-    ),
-    "granite": _Family(
-        defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False, mlp_bias=False),
-        shape=_RMS,
-        bias_keys=_BOTH,
-    ),
+    "llama": _LLAMA,
+    "granite": _LLAMA,
     "llama4_text": _Family(
         defaults=_figures(5120, 8192, 48, 40, 8, 202048, 131072, head_dim=128, attention_bias=False)
         | _experts(16, 1, intermediate_size_mlp=16384, interleave_moe_layer_step=1, moe_layers=None)
@@ -331,7 +329,6 @@ FAMILIES: Mapping[str, _Family] = {
         bias_keys=_ATTENTION,
         query_key_norm="bare",
         windows="chunks",
-        experts=True,
         prepare=_llama4,
     ),
     "mistral": _Family(
@@ -344,7 +341,6 @@ FAMILIES: Mapping[str, _Family] = {
         names={"num_experts": ("num_local_experts",)},
         shape=_RMS,
         windows="every",
-        experts=True,
         prepare=_as_wide,
     ),
     "grok-1": _Family(
@@ -353,7 +349,6 @@ FAMILIES: Mapping[str, _Family] = {
         | _experts(8, 2),
         names={"num_experts": ("num_local_experts",)},
         shape={**_RMS, "norms": 4},
-        experts=True,
         prepare=_as_wide,
     ),
     "qwen2": _Family(
@@ -369,7 +364,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape=_RMS,
         bias_keys={"qkv_bias": ("qkv",)},
         windows="early",
-        experts=True,
     ),
     "qwen3": _Family(
         defaults=_figures(4096, 22016, 32, 32, 32, 151936, 32768, head_dim=128, attention_bias=False, **_QWEN),
@@ -388,7 +382,6 @@ FAMILIES: Mapping[str, _Family] = {
         bias_keys=_ATTENTION,
         query_key_norm="head",
         windows="every",
-        experts=True,
     ),
     "gemma": _Family(
         defaults=_figures(3072, 24576, 28, 16, 16, 256000, 8192, head_dim=256, tie_word_embeddings=True)
@@ -442,7 +435,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape={"gated": True, "rotary": True},
         bias_keys={**_ATTENTION, "lm_head_bias": ("head",)},
         windows="every",
-        experts=True,
         prepare=_as_wide,
     ),
     "falcon": _Family(
@@ -469,8 +461,6 @@ FAMILIES: Mapping[str, _Family] = {
         names={"num_experts": ("n_routed_experts", "num_local_experts"), **_NEXT},
         shape=_RMS,
         bias_keys=_ATTENTION,
-        latent=True,
-        experts=True,
         needs={"mlp_bias": False, "moe_layer_freq": 1},
         prepare=_deepseek,
     ),
@@ -482,8 +472,6 @@ FAMILIES: Mapping[str, _Family] = {
         names={"num_experts": ("n_routed_experts", "num_local_experts"), **_NEXT},
         shape=_RMS,
         bias_keys=_ATTENTION,
-        latent=True,
-        experts=True,
         needs={"moe_layer_freq": 1},
         prepare=_deepseek,
     ),
@@ -495,7 +483,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape=_RMS,
         bias_keys={"attention_bias": ("qkv",)},
         query_key_norm="head",
-        experts=True,
         prepare=_glm_moe,
     ),
     "gpt_oss": _Family(
@@ -507,7 +494,6 @@ FAMILIES: Mapping[str, _Family] = {
         bias_keys=_ATTENTION,
         windows="period",
         period=2,
-        experts=True,
         prepare=_as_wide,
     ),
     "nemotron": _Family(
@@ -541,7 +527,6 @@ FAMILIES: Mapping[str, _Family] = {
         shape=_RMS,
         bias_keys=_ATTENTION,
         query_key_norm="whole",
-        experts=True,
         prepare=_as_wide,
     ),
     "stablelm": _Family(

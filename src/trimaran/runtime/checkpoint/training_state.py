@@ -56,7 +56,6 @@ from trimaran.checkpoint_files.pieces import (
     share_out,
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
-from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.held_state import ADDS_GROUPS, HeldState, refers_to
 from trimaran.graph.optimizers import (
     Trained,
@@ -72,12 +71,11 @@ from trimaran.graph.optimizers import (
 )
 from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 from trimaran.graph.user_model import quiet
-from trimaran.launch.world import World
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
-from trimaran.runtime.communication.channels import Agreement, raise_first
+from trimaran.runtime.communication.channels import raise_first
 from trimaran.runtime.communication.compression import Codec
-from trimaran.runtime.parts.part import Part, Sharing
+from trimaran.runtime.parts.part import Making, Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
@@ -134,16 +132,12 @@ class TrainingState:
     """Takes and puts back the state of a training; one a rank. Every method but `check` is called on every rank.
 
     Args:
-        job: what is trained
-        strategy: how
-        world: this process's
-        agreement: between all ranks
+        making: what the part of this rank was made of
         part: of this rank
         updater: of this rank
         scaler: of fp16; None: there is none
         codec: of compressed gradients; None: they are not compressed
         gatherer: lists what this rank has
-        traits: of the optimizer
         place: replica and row of this rank
         modules: of the user's model, from `describe_modules`, before ranks share them out
 
@@ -154,23 +148,20 @@ class TrainingState:
 
     def __init__(
         self,
-        job: Job,
-        strategy: Strategy,
-        world: World,
-        *,
-        agreement: Agreement,
+        making: Making,
         part: Part,
+        *,
         updater: Updater,
         scaler: LossScaler | None,
         codec: Codec | None,
         gatherer: StateGatherer,
-        traits: OptimizerTraits,
         place: tuple[int, int],
         modules: Mapping[str, Any],
     ) -> None:
-        self._job, self._strategy, self._world, self._agreement = job, strategy, world, agreement
+        self._job, self._strategy, self._world = making.job, making.strategy, making.world
+        self._agreement = making.channels.agreement
         self._part, self._updater, self._scaler, self._codec = part, updater, scaler, codec
-        self._gatherer, self._traits = gatherer, traits
+        self._gatherer, self._traits = gatherer, making.traits
         self._replica, self._row = place
         self._modules = modules
         self.graph = ""

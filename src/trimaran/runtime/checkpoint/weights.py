@@ -343,19 +343,3 @@ def put_weights(
             return
         for name, tensor in state_of(model).items():
             tensor.copy_(weights[name])
-
-
-def read_weights(model: nn.Module, path: str | Path, *, trust_pickle: bool = False) -> None:
-    """Load weights into the user's model, in place; all of them, or nothing.
-
-    Args:
-        model: the user's
-        path: as `open_weights` takes it
-        trust_pickle: read formats that are pickles too
-
-    Raises:
-        InputError: no such file; names, shapes or dtypes are not those of the model; a pickle that is not trusted
-        CorruptDataError: it is damaged
-    """
-    with open_weights(path, trust_pickle=trust_pickle) as content:
-        put_weights(model, fit_weights(model, content))

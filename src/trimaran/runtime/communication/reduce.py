@@ -17,7 +17,7 @@ and also adds up how many replicas have used each parameter. Gradients of parame
 dropped first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -30,7 +30,7 @@ from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending, pack, unpack
 from trimaran.runtime.communication.compression import CompressedBuckets
 from trimaran.runtime.communication.hierarchical import HierarchicalSums
-from trimaran.runtime.parts.part import HasGradient, Used
+from trimaran.runtime.parts.part import Part, Used
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise
@@ -48,15 +48,11 @@ class Reductions:
         channels: communicate
         in_flight: communication under way
         recorder: writes down what happened
+        part: of this rank
         updater: optimizer of this rank
-        tied: for each label of a "tie", the parameter
-        buffers: of each segment, by its number
-        owned: parameters of each bucket that has an owner, by its label
         scaler: unscales gradients, and says which steps are left out; None: there is no scale
         compressed: adds up buckets of gradients with compression; None: there is none
         hierarchical: adds up buckets of gradients within nodes and then across them; None: all replicas at once
-        used: which parameters got a gradient here; None: the same ones on all replicas
-        never: parameters that have no gradient on any rank
         typical: weight of a sample by which weighted losses are scaled already (`Job.loss_weight`); None: they are not
         on_nan: what to do where the loss of a step is not a finite number
 
@@ -73,32 +69,26 @@ class Reductions:
         channels: Channels,
         in_flight: InFlight,
         recorder: Recorder,
+        part: Part,
         updater: Updater,
-        tied: Mapping[str, HasGradient],
-        buffers: Mapping[int, Sequence[torch.Tensor]],
-        owned: Mapping[str, Sequence[torch.nn.Parameter]],
         scaler: LossScaler | None = None,
         typical: float | None = None,
         on_nan: OnNan = "stop",
         compressed: CompressedBuckets | None = None,
         hierarchical: HierarchicalSums | None = None,
-        used: Used | None = None,
-        never: Sequence[torch.nn.Parameter] = (),
     ) -> None:
         self._world = world
         self._channels = channels
         self._in_flight = in_flight
         self._recorder = recorder
         self._updater = updater
-        self._tied = tied
-        self._buffers = buffers
-        self._owned = owned
+        self._tied, self._owned = part.tied, part.buckets
+        self._used, self._never = part.used, part.never
+        self._buffers = {number: tuple(stage.module.buffers()) for number, stage in part.stages.items()}
         self._scaler = scaler
         self._typical = typical
         self._compressed = compressed
         self._hierarchical = hierarchical
-        self._used = used
-        self._never = tuple(never)
         self._weighted: bool | None = None
         self.losses = LossSums(world, channels.agreement.first_rank, on_nan)
         self.gradient_noise: GradientNoise | None = None

@@ -13,7 +13,7 @@ counts are added up with the losses, and gradients of parameters that no replica
     rank 1    backward  a  -  -  ─▶  1 0 0 ┴▶  2 1 0  ─▶  the third has no gradient
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -21,7 +21,15 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from trimaran.base.job import Job
+from trimaran.graph.behaviour import OptimizerTraits
+from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import Segment
+from trimaran.graph.types import ParameterUse
+from trimaran.launch.world import World
+from trimaran.program.strategy import Strategy
+from trimaran.program.types import Instruction
+from trimaran.runtime.communication.channels import Channels
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.updates import Updater
@@ -180,6 +188,43 @@ class Sharing:
     dim: int
     spans: tuple[tuple[int, int], ...]
     whole: Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """What the part of a rank is made of.
+
+    Attributes:
+        job: the job
+        strategy: how it runs
+        capture: of the job, where `check_capture` wants one; says in which order gradients are ready. None: in the
+            reverse order of the model
+        model: the user's, whole, on its device, with the weights of rank 0; sharded parameters become shares
+        traits: of the job's optimizer
+        use: which parameters get a gradient; fits the strategy (`check_use`)
+        never: names of those that never get one, where the network is partitioned
+        world: this process's
+        channels: communicate
+        instructions: of this rank, in a training step
+        reduce_bucket: starts the reduction of a bucket
+    """
+
+    job: Job
+    strategy: Strategy
+    capture: Capture | None
+    model: nn.Module
+    traits: OptimizerTraits
+    use: ParameterUse
+    never: Collection[str]
+    world: World
+    channels: Channels
+    instructions: Sequence[Instruction]
+    reduce_bucket: ReduceSegmentBucket
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters of the model that are trained, in its order."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,19 +4,17 @@ A tensor from another segment is a leaf of this rank's autograd graph, and a ten
 the gradients that come back for a root are given to the backward, and the gradient of a leaf is sent back.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from trimaran.base.job import Job
 from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import Segment, build_part
 from trimaran.graph.types import Graph, Op
-from trimaran.launch.world import World
 from trimaran.program.gradients import Bucket, gradient_buckets
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.partition import segment_ops, tied_segments
@@ -24,8 +22,7 @@ from trimaran.program.lowering.tensor_parallel import own_parameters
 from trimaran.program.rules.fit import check_parts
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.parts.part import Part, ReduceBucket, ReduceSegmentBucket
+from trimaran.runtime.parts.part import Making, Part, ReduceBucket
 from trimaran.runtime.parts.replica import BucketReducer
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 
@@ -129,51 +126,34 @@ def parameters_by_name(graph: Graph, module: nn.Module) -> dict[str, nn.Paramete
 _COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 
 
-def segmented_part(
-    job: Job,
-    strategy: Strategy,
-    capture: Capture,
-    model: nn.Module,
-    *,
-    never: Collection[str] = (),
-    world: World,
-    channels: Channels,
-    instructions: Sequence[Instruction],
-    reduce_bucket: ReduceSegmentBucket,
-) -> Part:
+def segmented_part(making: Making, capture: Capture) -> Part:
     """The segments of one row of a replica.
 
     A weight that several of them use is one parameter here, with one gradient.
 
     Args:
-        job: the job
-        strategy: how the network is partitioned
-        capture: of the job
-        model: the user's, on its device
-        never: names of parameters that get no gradient
-        world: this process's
-        channels: communicate
-        instructions: of this rank
-        reduce_bucket: starts the all-reduce of a bucket
+        making: what it is made of
+        capture: of the job, or what was made of that
 
     Raises:
         InputError: the graph cannot be partitioned like that
     """
+    strategy = making.strategy
     if strategy.parts:
         check_parts(capture.graph, strategy)
-    row = strategy_layout(strategy).place_of(world.rank)[1]
+    row = strategy_layout(strategy).place_of(making.world.rank)[1]
     graph, parts = capture.graph, segment_ops(capture.graph, strategy)
     own = [segment for segment, of in enumerate(strategy.rows) if of == row]
     segments = {number: build_part(capture, parts, number) for number in own}
     named = {number: parameters_by_name(graph, segment) for number, segment in segments.items()}
     tied = tied_segments(graph, parts)
-    buckets = _buckets(strategy, graph, parts, tied, instructions) if strategy.dp > 1 else {}
+    buckets = _buckets(strategy, graph, parts, tied, making.instructions) if strategy.dp > 1 else {}
     stages = {
         number: SegmentStage(
             segment,
             execution=strategy.execution,
             buckets=[[named[number][name] for name in bucket.parameters] for bucket in buckets.get(number, ())],
-            reduce_bucket=partial(reduce_bucket, number),
+            reduce_bucket=partial(making.reduce_bucket, number),
         )
         for number, segment in segments.items()
     }
@@ -186,7 +166,7 @@ def segmented_part(
         parameters=tuple(trained.values()),
         counted=tuple(parameter for name, parameter in trained.items() if first.get(name, row) == row),
         tied={f"tie{number}": trained[name] for number, name in enumerate(tied) if name in trained},
-        never=tuple(parameter for name, parameter in trained.items() if name in never),
+        never=tuple(parameter for name, parameter in trained.items() if name in making.never),
         reads=any(segment.inputs or segment.is_last for segment in segments.values()),
     )
 

@@ -1,6 +1,6 @@
 """From a strategy to the part of the job that this rank runs."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy
@@ -23,7 +23,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.runtime.communication.channels import Agreement, Channels
 from trimaran.runtime.data.streaming import digest_of
-from trimaran.runtime.parts.part import Part, ReduceSegmentBucket, Used
+from trimaran.runtime.parts.part import Making, Part, Used
 from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import parameters_by_name, segmented_part
 from trimaran.runtime.step.updates import Updater
@@ -205,69 +205,35 @@ def share_weights(model: nn.Module, world: World, channels: Channels) -> None:
                 tensor.copy_(contiguous)
 
 
-def make_part(
-    job: Job,
-    strategy: Strategy,
-    capture: Capture | None,
-    model: nn.Module,
-    traits: OptimizerTraits,
-    *,
-    use: ParameterUse,
-    never: Collection[str],
-    world: World,
-    channels: Channels,
-    instructions: Sequence[Instruction],
-    reduce_bucket: ReduceSegmentBucket,
-) -> Part:
+def make_part(making: Making) -> Part:
     """The part of this rank.
 
     Args:
-        job: the job
-        strategy: how it runs
-        capture: of the job, where `check_capture` wants one
-        model: the user's, on its device, with the weights of rank 0
-        traits: of the job's optimizer
-        use: which parameters get a gradient; fits the strategy (`check_use`)
-        never: names of those that never get one, where the network is partitioned
-        world: this process's
-        channels: communicate
-        instructions: of this rank, in a training step
-        reduce_bucket: starts the reduction of a bucket
+        making: what it is made of
 
     Raises:
         InputError: the program is not for the strategy
     """
+    strategy, capture = making.strategy, making.capture
     if strategy.zero > 1:
         # Imported where it is used: FSDP2 takes a second to import.
         from trimaran.runtime.zero.part import zero_part
 
-        return zero_part(job, strategy, model, traits, use=use, channels=channels)
-    buckets = bucket_instructions(instructions).get(0, [])
+        return zero_part(making)
     if capture is not None and (strategy.segments > 1 or strategy.shards):
-        make = _sharded_or_segmented(strategy)
-        part = make(
-            job,
-            strategy,
-            capture,
-            model,
-            never=never,
-            world=world,
-            channels=channels,
-            instructions=instructions,
-            reduce_bucket=reduce_bucket,
-        )
+        part = _sharded_or_segmented(strategy)(making, capture)
     elif capture is not None and strategy.sync == "p2p" and strategy.dp > 1:
-        part = owner_model(job, strategy, capture, model, use=use, reduces=buckets, reduce_bucket=reduce_bucket)
+        part = owner_model(making, capture.graph)
     else:
-        part = whole_model(job, strategy, capture, model, use=use, channels=channels, reduce_bucket=reduce_bucket)
+        part = whole_model(making)
     if strategy.zero == 1 and strategy.dp > 1 and capture is not None:
         from trimaran.runtime.zero.part import share_update
 
-        part = share_update(part, strategy, capture, world=world, instructions=instructions)
+        part = share_update(part, making, capture.graph)
     return part
 
 
-def _sharded_or_segmented(strategy: Strategy) -> Callable[..., Part]:
+def _sharded_or_segmented(strategy: Strategy) -> Callable[[Making, Capture], Part]:
     if not strategy.shards:
         return segmented_part
     from trimaran.runtime.tensor.part import tensor_part
@@ -344,55 +310,34 @@ def replica_buckets(
     return [*found, *opened.values()]
 
 
-def whole_model(
-    job: Job,
-    strategy: Strategy,
-    capture: Capture | None,
-    model: nn.Module,
-    *,
-    use: ParameterUse,
-    channels: Channels,
-    reduce_bucket: ReduceSegmentBucket,
-) -> Part:
+def whole_model(making: Making) -> Part:
     """The part of a rank that has the whole model.
 
     Args:
-        job: the job
-        strategy: how
-        capture: says in which order gradients are ready; None: the reverse order of the model
-        model: the user's, on its device
-        use: which parameters get a gradient
-        channels: communicate
-        reduce_bucket: starts the all-reduce of a bucket
+        making: what it is made of
     """
-    parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
+    job, strategy, model = making.job, making.strategy, making.model
+    parameters = tuple(making.trained)
     refits = strategy.dp == 1 or (strategy.sync == "all-reduce" and strategy.compression is None)
     thawing = False
     if refits and (job.on_step is not None or job.on_epoch is not None):
         # A callback may free what is frozen now; without a gradient an optimizer leaves a parameter alone.
         thawing = len(parameters) < sum(1 for _ in model.parameters())
         parameters = tuple(model.parameters())
-    used = Used(parameters) if strategy.dp > 1 and parameters and (use != "always" or thawing) else None
+    used = Used(parameters) if strategy.dp > 1 and parameters and (making.use != "always" or thawing) else None
     stage: Replica | BucketedReplica
     if used is None:
         stage = Replica(
             model,
             own_loss=job.loss is None,
             execution=strategy.execution,
-            group=channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
+            group=making.channels.group(tuple(range(strategy.dp))) if strategy.dp > 1 else None,
             bucket_bytes=strategy.bucket_bytes,
-            reduce_bucket=partial(reduce_bucket, 0),
+            reduce_bucket=partial(making.reduce_bucket, 0),
         )
     else:
-        graph = None if capture is None else capture.graph
-        stage = BucketedReplica(
-            model,
-            own_loss=job.loss is None,
-            execution=strategy.execution,
-            buckets=replica_buckets(graph, parameters, model, strategy.bucket_bytes),
-            reduce_bucket=partial(reduce_bucket, 0),
-            used=used,
-        )
+        graph = None if making.capture is None else making.capture.graph
+        stage = _bucketed(making, replica_buckets(graph, parameters, model, strategy.bucket_bytes), used)
     return Part(
         stages={0: stage},
         parameters=parameters,
@@ -404,37 +349,33 @@ def whole_model(
     )
 
 
-def owner_model(
-    job: Job,
-    strategy: Strategy,
-    capture: Capture,
-    model: nn.Module,
-    *,
-    use: ParameterUse,
-    reduces: Sequence[Instruction],
-    reduce_bucket: ReduceSegmentBucket,
-) -> Part:
+def _bucketed(making: Making, buckets: Sequence[Sequence[nn.Parameter]], used: Used | None) -> BucketedReplica:
+    return BucketedReplica(
+        making.model,
+        own_loss=making.job.loss is None,
+        execution=making.strategy.execution,
+        buckets=buckets,
+        reduce_bucket=partial(making.reduce_bucket, 0),
+        used=used,
+    )
+
+
+def owner_model(making: Making, graph: Graph) -> Part:
     """The part of a rank that has the whole model and owns some of its buckets.
 
     Parameters that no operation of the graph uses have the owner of the last bucket, and are broadcast with it.
 
     Args:
-        job: the job
-        strategy: how
-        capture: names its parameters
-        model: the user's, on its device
-        use: which parameters get a gradient
-        reduces: those of this rank, which say who owns each bucket
-        reduce_bucket: starts the reduce of a bucket
+        making: what it is made of
+        graph: names its parameters
 
     Raises:
         InputError: the program's buckets are not those of the strategy
     """
-    graph = capture.graph
+    strategy, trained = making.strategy, making.trained
+    reduces = bucket_instructions(making.instructions).get(0, [])
     labels = [bucket.label for bucket in gradient_buckets(graph, graph.ops, strategy.bucket_bytes)]
-    filled = replica_buckets(
-        graph, [one for one in model.parameters() if one.requires_grad], model, strategy.bucket_bytes
-    )
+    filled = replica_buckets(graph, trained, making.model, strategy.bucket_bytes)
     owned = {instruction.label: instruction.root_rank == instruction.rank for instruction in reduces}
     if not owned.keys() == set(labels) or (filled and not labels):
         raise InputError(
@@ -448,19 +389,10 @@ def owner_model(
         others = [parameter for bucket in filled[len(labels) :] for parameter in bucket]
         buckets[labels[-1]] = [*buckets[labels[-1]], *others]
     own = {id(parameter) for label, bucket in buckets.items() if owned[label] for parameter in bucket}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     mine = tuple(parameter for parameter in trained if id(parameter) in own)
-    used = Used(trained) if trained and use != "always" else None
-    stage = BucketedReplica(
-        model,
-        own_loss=job.loss is None,
-        execution=strategy.execution,
-        buckets=filled,
-        reduce_bucket=partial(reduce_bucket, 0),
-        used=used,
-    )
+    used = Used(trained) if trained and making.use != "always" else None
     return Part(
-        stages={0: stage},
+        stages={0: _bucketed(making, filled, used)},
         parameters=mine,
         counted=mine,
         tied={},

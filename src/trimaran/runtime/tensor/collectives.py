@@ -250,20 +250,20 @@ class SequenceEdges:
 
     Args:
         group: shares what is inside
-        dim: of sequences
     """
 
-    def __init__(self, group: Group, dim: int = 1) -> None:
+    _DIM = 1
+
+    def __init__(self, group: Group) -> None:
         self.group = group
-        self._dim = dim
 
     def enter(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Edges`."""
-        return gathered_parts(tensor, self.group, self._dim, tensor.shape[self._dim])
+        return gathered_parts(tensor, self.group, self._DIM, tensor.shape[self._DIM])
 
     def leave(self, tensor: torch.Tensor) -> torch.Tensor:
         """See `Edges`."""
-        return scattered_parts(tensor, self.group, self._dim, tensor.shape[self._dim] // self.group.size)
+        return scattered_parts(tensor, self.group, self._DIM, tensor.shape[self._DIM] // self.group.size)
 
 
 class SampleEdges:

@@ -5,7 +5,7 @@ tensors, one for each rank, so that optimizers, buckets and norms work on them a
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -15,17 +15,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
 from trimaran.base.errors import InputError
-from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import marked
 from trimaran.graph.types import Graph, Parameter, Split, share_bounds
-from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, gradient_sums, sharded_bytes
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Instruction
-from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.parts.part import HasGradient, Part, ReduceSegmentBucket, Sharing
+from trimaran.runtime.parts.part import HasGradient, Making, Part, Sharing
 from trimaran.runtime.parts.segments import segmented_part
 from trimaran.runtime.tensor.collectives import Edges, Group, PartialGradients, SampleEdges, WholeEdges
 from trimaran.runtime.tensor.rewriting import rewrite
@@ -137,40 +133,23 @@ class SharedWeights:
         return torch.cat(wholes, split.dim)
 
 
-def tensor_part(
-    job: Job,
-    strategy: Strategy,
-    capture: Capture,
-    model: nn.Module,
-    *,
-    never: Collection[str] = (),
-    world: World,
-    channels: Channels,
-    instructions: Sequence[Instruction],
-    reduce_bucket: ReduceSegmentBucket,
-) -> Part:
+def tensor_part(making: Making, capture: Capture) -> Part:
     """The segments of a rank, with its share of what is sharded.
 
     Args:
-        job: the job
-        strategy: what is sharded, and how the rest is partitioned
+        making: what it is made of
         capture: of the job
-        model: the user's, whole, on its device, the same on every rank; its sharded parameters become shares
-        never: names of parameters that get no gradient
-        world: this process's
-        channels: communicate
-        instructions: of this rank
-        reduce_bucket: starts the sum of a bucket over the replicas
 
     Raises:
         InputError: the model has no graph; what its attention draws cannot be shared
     """
+    job, strategy, model = making.job, making.strategy, making.model
     if capture.flow is None:
         raise InputError(f"the model of {job.name!r} could not be captured as a graph, so its tensors cannot be shared")
     layout = strategy_layout(strategy)
-    replica, row, _ = layout.place_of(world.rank)
+    replica, row, _ = layout.place_of(making.world.rank)
     sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
-    group = Group(channels.group(sharers), world.rank)
+    group = Group(making.channels.group(sharers), making.world.rank)
     if strategy.tp > 1:
         edges: Edges = WholeEdges(group)
     else:
@@ -180,19 +159,9 @@ def tensor_part(
     splits = {split.parameter: split for region in regions for split in region.splits}
     # While the model is whole, as its regions are searched for once more.
     flow = rewrite(capture.flow, model, regions, edges, precision=job.precision, sequences=bool(stream.ops))
-    weights = SharedWeights(model, channels.mesh(sharers), tuple(splits.values()), capture.graph.parameters)
+    weights = SharedWeights(model, making.channels.mesh(sharers), tuple(splits.values()), capture.graph.parameters)
     graph = _with_shares(capture.graph, sharded_bytes(capture.graph, strategy))
-    part = segmented_part(
-        job,
-        strategy,
-        dataclasses.replace(capture, graph=graph, flow=flow),
-        model,
-        never=never,
-        world=world,
-        channels=channels,
-        instructions=instructions,
-        reduce_bucket=reduce_bucket,
-    )
+    part = segmented_part(making, dataclasses.replace(capture, graph=graph, flow=flow))
     own = {id(share) for share in weights.shares.values()}
     return dataclasses.replace(
         part,

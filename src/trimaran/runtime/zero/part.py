@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import (
     Trained,
     differing_option,
@@ -31,16 +30,13 @@ from trimaran.graph.optimizers import (
     unchanged,
 )
 from trimaran.graph.randomness import preserved_randomness
-from trimaran.graph.types import ParameterUse
+from trimaran.graph.types import Graph
 from trimaran.graph.user_model import quiet
-from trimaran.launch.world import World
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.zero import after_update
-from trimaran.program.strategy import Strategy
-from trimaran.program.types import Instruction, Kind
-from trimaran.runtime.communication.channels import Channels
-from trimaran.runtime.parts.part import Part
+from trimaran.program.types import Kind
+from trimaran.runtime.parts.part import Making, Part
 from trimaran.runtime.parts.segments import parameters_by_name
 from trimaran.runtime.step.updates import Updater, local_part
 from trimaran.runtime.zero.replica import ShardedReplica
@@ -123,46 +119,34 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
         )
 
 
-def zero_part(
-    job: Job,
-    strategy: Strategy,
-    model: nn.Module,
-    traits: OptimizerTraits,
-    *,
-    use: ParameterUse,
-    channels: Channels,
-) -> Part:
+def zero_part(making: Making) -> Part:
     """The part of a rank that has its share of every parameter (zero=2 and 3).
 
     Args:
-        job: the job
-        strategy: how
-        model: the user's, on its device, with the same weights on all ranks
-        traits: of the job's optimizer
-        use: which parameters get a gradient; where it varies there are no units
-        channels: has the group of the replicas
+        making: what it is made of; where the use of parameters varies there are no units
 
     Raises:
         InputError: a unit that is no module, a parameter that cannot be sharded, or an optimizer that cannot
     """
+    job, strategy, model = making.job, making.strategy, making.model
     _check_units(model, strategy.units)
     _check_parameters(model)
     for parameter in model.parameters():
         # Such as channels_last, which FSDP2 does not shard.
         if not parameter.is_contiguous():
             parameter.data = parameter.data.contiguous()
-    mesh = channels.mesh(tuple(range(strategy.dp)))
+    replicas = tuple(range(strategy.dp))
     stage = ShardedReplica(
         model,
         own_loss=job.loss is None,
         execution=strategy.execution,
-        mesh=mesh,
+        mesh=making.channels.mesh(replicas),
         units=strategy.units,
         freed=strategy.zero == 3,
-        varies=use == "varies",
+        varies=making.use == "varies",
     )
     try:
-        updater = ShardUpdater(job, named_in(model, stage.parameters), traits)
+        updater = ShardUpdater(job, named_in(model, stage.parameters), making.traits)
     except BaseException:
         stage.close()
         raise
@@ -173,7 +157,7 @@ def zero_part(
         tied={},
         reads=True,
         updater=updater,
-        sharing=stage.sharing(tuple(range(strategy.dp))),
+        sharing=stage.sharing(replicas),
         ready=stage.free,
         load=stage.place,
         record=stage.record,
@@ -181,35 +165,30 @@ def zero_part(
     )
 
 
-def share_update(
-    part: Part, strategy: Strategy, capture: Capture, *, world: World, instructions: Sequence[Instruction]
-) -> Part:
+def share_update(part: Part, making: Making, graph: Graph) -> Part:
     """A part of which this rank updates its share only (zero=1).
 
     Args:
         part: of this rank, with all that its row trains
-        strategy: how
-        capture: names the parameters
-        world: this process's
-        instructions: of this rank; they say who broadcasts what
+        making: what it is made of; the instructions say who broadcasts what
+        graph: names the parameters
 
     Raises:
         InputError: the rank has several segments, or the program hands out something else
     """
+    strategy, rank = making.strategy, making.world.rank
     if len(part.stages) != 1:
         raise InputError(
-            f"zero=1 is for ranks with one segment, rank {world.rank} has {len(part.stages)}: take zero=0",
+            f"zero=1 is for ranks with one segment, rank {rank} has {len(part.stages)}: take zero=0",
             zero=strategy.zero,
             segments=tuple(part.stages),
         )
     ((segment, stage),) = part.stages.items()
-    graph = capture.graph
     ops = segment_ops(graph, strategy)[segment]
     named = parameters_by_name(graph, stage.module)
     handed = after_update(graph, ops, strategy, gradient_buckets(graph, ops, strategy.bucket_bytes))
-    owners = {
-        item.label: item.root_rank for item in instructions if item.kind is Kind.BROADCAST and item.label[:1] == "w"
-    }
+    broadcasts = [item for item in making.instructions if item.kind is Kind.BROADCAST]
+    owners = {item.label: item.root_rank for item in broadcasts if item.label[:1] == "w"}
     if owners.keys() != {item.label for item in handed}:
         raise InputError(
             f"the program hands out {', '.join(owners) or 'nothing'} after the update, and the strategy "
@@ -217,7 +196,7 @@ def share_update(
             program=tuple(owners),
         )
     buckets = {item.label: [named[name] for name in item.parameters] for item in handed}
-    own = {id(one) for label, members in buckets.items() if owners[label] == world.rank for one in members}
+    own = {id(one) for label, members in buckets.items() if owners[label] == rank for one in members}
     return replace(
         part,
         parameters=tuple(parameter for parameter in part.parameters if id(parameter) in own),

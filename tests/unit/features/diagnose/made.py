@@ -8,10 +8,11 @@ from tests.builders import problem
 
 from trimaran.features.diagnose.stall_remedies import Evidence
 from trimaran.measure.findings import Sampled
+from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.findings import ReadyBucket, StallFindings, WayFindings
 from trimaran.measure.stalls.page_cache import Forgotten
 from trimaran.measure.stalls.rank import ExchangeTime, RankRun
-from trimaran.measure.stalls.steps import CLASSES, Split, mean_split
+from trimaran.measure.stalls.steps import CLASSES, Split
 
 MS = 1e-3
 
@@ -25,7 +26,7 @@ def way(
 ) -> WayFindings:
     """Two ranks, or one of which both are copies; two blocks that are alike."""
     both = ranks if len(ranks) == 2 else ranks * 2
-    mean = mean_split(both)
+    mean = mean_step(both)
     return WayFindings(
         mean=mean,
         blocks=(mean, mean),

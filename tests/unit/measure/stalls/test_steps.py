@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from tests.unit.measure.stalls.test_exchanges import program, span, waits
 
 from trimaran.base.timeline import COMPUTE, HOST, Timeline
+from trimaran.measure.observe.records import mean_step
 from trimaran.measure.stalls.steps import (
     CLASSES,
     Split,
     TimedStep,
     calm,
     divide_loading,
-    mean_split,
     split_steps,
     sum_loadings,
 )
@@ -122,5 +122,5 @@ def test_loadings_of_microbatches_add_up() -> None:
 def test_blocks_that_were_disturbed_do_not_count() -> None:
     blocks = [split(compute=seconds) for seconds in (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 30.0)]
     assert calm(blocks) == [2, 3, 4, 5]
-    assert mean_split([blocks[number] for number in calm(blocks)]).compute == pytest.approx(1.35)
+    assert mean_step([blocks[number] for number in calm(blocks)]).compute == pytest.approx(1.35)
     assert calm(blocks[:2]) == [0, 1]
