@@ -71,6 +71,7 @@ from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import (
+    READ_AS,
     Bend,
     Coupled,
     Draws,
@@ -1302,10 +1303,12 @@ class _Examination:
         """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.
 
         Gradients of parts add up as long as the batch and all parts are on one side of the bend, as at first. So they
-        do where a comparison decides alike for all of them; one that says the opposite shows what hangs on it.
+        do where a comparison decides alike for all of them; one that says the opposite shows what hangs on it. And
+        where a number of Python decides, which shows where another one is read.
         """
         looked_at: set[int] = set()
         for split in splits:
+            reads: list[int] = []
             for part in split.apart if len(split.parts) > 1 else ():
                 if [one.name for one in part.bends] != [one.name for one in split.run.bends]:
                     continue
@@ -1315,21 +1318,39 @@ class _Examination:
                     )
                     if not apart or place in looked_at:
                         continue
-                    if not whole.compares or self._decides(split, place):
+                    if not (whole.compares or whole.reads) or (whole.compares and self._decides(split, [place])):
                         return whole.text
                     looked_at.add(place)
+                    reads += [place] if whole.reads else []
+            for read_as in READ_AS if reads else ():
+                if deciding := self._deciding(split, reads, read_as):
+                    return split.run.bends[deciding[0]].text
         return ""
 
-    def _decides(self, split: _Split, place: int) -> bool:
-        """Whether a batch trains something else where a comparison says the opposite, and does not fail."""
+    def _deciding(self, split: _Split, places: Sequence[int], read_as: float) -> Sequence[int]:
+        """The first of the values that are read by which something is decided; none: by none of them."""
+        if not places or not self._decides(split, places, read_as=read_as):
+            return ()
+        half = len(places) // 2
+        return (
+            self._deciding(split, places[:half], read_as) or self._deciding(split, places[half:], read_as)
+            if half
+            else places
+        )
+
+    def _decides(self, split: _Split, places: Sequence[int], *, read_as: float = 1.0) -> bool:
+        """Whether a batch trains something else where comparisons say the opposite, or other values are read.
+
+        What fails then decides nothing; of several values some may decide all the same.
+        """
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
         runs: list[_Pass] = []
         try:
-            for turned in (None, place):
-                runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned))
+            for turned in (frozenset[int](), frozenset(places)):
+                runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned, read_as=read_as))
                 self._put_back()
         except Exception:  # noqa: BLE001 the user's, who looks whether something has gone wrong
-            return False
+            return len(places) > 1
         finally:
             for name, one in noted.items():
                 setattr(self, name, one)
@@ -1425,7 +1446,8 @@ class _Examination:
         drawn: Draws,
         bound: tuple[int, int, int] | None = None,
         seed: int = 0,
-        turned: int | None = None,
+        turned: frozenset[int] = frozenset(),
+        read_as: float = 1.0,
     ) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
@@ -1438,7 +1460,7 @@ class _Examination:
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
         began = _states(own)
-        coupled = Coupled(drawn, bound, turned=turned)
+        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as)
         parameters = dict(self._work.named_parameters())
         spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
         marks = {name: dict(vars(one)) for name, one in parameters.items()}

@@ -363,6 +363,11 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             "separate tensors, or update some: give both modules one parameter (head.weight = embedding.weight), "
             'or use one device, or replicas with zero=0 and sync="all-reduce"'
         )
+    if seen.varying and (strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+        return (
+            f"{seen.varying[0]} has a gradient in some batches only, and a partitioned network runs all of its parts, "
+            "where what has none has zeros, by which an optimizer updates: use one device or replicas"
+        )
     if seen.hollow and strategy.zero > 1:
         return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
     if seen.renamed and parts:
