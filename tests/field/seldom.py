@@ -4,9 +4,10 @@ from typing import Any
 
 import torch
 from tests.field.entry import Family
-from tests.field.strangers import CLASSES, WIDTH, job, mlp, of
+from tests.field.strangers import CLASSES, WIDTH, WORDS, Symmetric, job, mlp, of, per_token, tokens
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations, parametrize
 
 from trimaran.base.job import Job
 
@@ -56,3 +57,44 @@ def small_counts_less() -> Job:
         return 0.1 * value if float(value) < 0.3 else value
 
     return job(mlp, loss)
+
+
+@seldom("a factor of the schedule counts its calls", own_optimizer=True)
+def counting_rate() -> Job:
+    calls = {"number": 0}
+
+    def factor(epoch: int) -> float:
+        calls["number"] += 1
+        return 1.0 / calls["number"]
+
+    return job(mlp, lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, factor))
+
+
+@seldom("a parametrized layer whose matrix is kept from its first call, which nothing reads")
+def kept_parametrization() -> Job:
+    def layer() -> nn.Module:
+        made = nn.Linear(16, 16)
+        parametrize.register_parametrization(made, "weight", Symmetric())
+        return made
+
+    def forward(self: Any, x: Tensor) -> Any:
+        with parametrize.cached():
+            self.layer(torch.tanh(self.first(x)))
+            return self.head(torch.tanh(self.layer(self.layer(torch.tanh(self.first(x))))))
+
+    return job(of(forward, first=lambda: nn.Linear(WIDTH, 16), layer=layer, head=lambda: nn.Linear(16, CLASSES)))
+
+
+@seldom("attention with weight norm in its last layer")
+def attention_normed() -> Job:
+    def attention() -> nn.Module:
+        made = nn.MultiheadAttention(16, 2, batch_first=True)
+        parametrizations.weight_norm(made.out_proj)
+        return made
+
+    def forward(self: Any, ids: Tensor) -> Any:
+        x = self.embed(ids)
+        return self.head(x + self.attend(x, x, x, need_weights=False)[0])
+
+    parts = {"embed": lambda: nn.Embedding(WORDS, 16), "attend": attention, "head": lambda: nn.Linear(16, WORDS)}
+    return job(of(forward, **parts), per_token, dataset=tokens)

@@ -182,6 +182,12 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "read_for_a_class": ("dp2pp2", "refused"),
     # Training began with what the capture had counted.
     "counts_classes": ("one", "equal"),
+    # Ranks had halves of what the matrix is made of.
+    "kept_parametrization": ("tp2", "equal"),
+    # The capture ended in a KeyError.
+    "attention_normed": ("tp2", "equal"),
+    # It counted on from where looks had left it.
+    "counting_rate": ("dp3", "equal"),
     # It was not seen that the float of a mean decides.
     "small_counts_less": ("dp3", "refused"),
 }

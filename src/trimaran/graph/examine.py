@@ -106,6 +106,7 @@ from trimaran.graph.held_state import (
     generator_state,
     is_users,
     leaf_of,
+    leaves_gradients,
     names_in_callbacks,
     only_appended,
     refers_to,
@@ -228,6 +229,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
         hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
+        leaving_gradients=_callbacks_that(job, leaves_gradients),
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=tuple((f"Job.{name}", held[0]) for name in _READERS
                       if (held := parts_in_loss(getattr(job, name), model))),
@@ -675,6 +677,7 @@ class _Examination:
         return replace(
             found,
             reduction=reduction,
+            mixed_at=self._mixed_at(splits[0]) if reduction == "batch" and not padded else "",
             logs_over_ranks=communicates == "logs",
             weight=weight,
             replicas=None if reduction == "gathers" else apart,
@@ -1298,6 +1301,49 @@ class _Examination:
             return tuple(kept) if read else ()
         finally:
             self._put_back()
+
+    def _mixed_at(self, split: _Split) -> str:
+        """The first line at which something of the batch is not made of that of its parts; empty: not known."""
+        starts = [0, *itertools.accumulate(split.sizes)]
+        bounds = [None, *((start, stop, starts[-1]) for start, stop in itertools.pairwise(starts))]
+        drawn = Draws()
+        kept: list[list[tuple[str, Tensor, str]]] = []
+        try:
+            for batch, bound in zip((split.whole, *split.parts), bounds, strict=True):
+                coupled = Coupled(drawn, bound, keeps=True)
+                seed_generators(self._job.seed)
+                with self._promoting(), WithoutBatchEffects(), coupled:
+                    given = copied_batch(batch)
+                    loss_value(self._job, call_model(self._job, self._work, given), given)
+                self._put_back()
+                kept.append(coupled.kept)
+        except Exception:  # noqa: BLE001 - one of the parts failed before, or gradients are computed inside
+            return ""
+        finally:
+            self._put_back()
+        runs: Iterator[tuple[tuple[str, Tensor, str], ...]] = zip(*kept, strict=False)
+        for (name, whole, place), *parts in runs:
+            if any(one[0] != name for one in parts):
+                return ""
+            if place and not self._is_made_of([one for _, one, _ in parts], whole, split.sizes):
+                return place
+        return ""
+
+    def _is_made_of(self, parts: Sequence[Tensor], whole: Tensor, sizes: Sequence[int]) -> bool:
+        """Whether a tensor is those of parts one after the other, or their sum or mean, or the same as each."""
+        if all(one.shape == whole.shape for one in parts):
+            if all(_same(one, whole, self.tolerance) for one in parts) or not whole.is_floating_point():
+                return True
+            mean = sum(one * (size / sum(sizes)) for one, size in zip(parts, sizes, strict=True))
+            return any(isinstance(one, Tensor) and _same(one, whole, self.tolerance) for one in (mean, sum(parts)))
+        dims = [dim for dim in range(whole.dim()) if all(one.dim() == whole.dim() for one in parts)
+                and sum(one.shape[dim] for one in parts) == whole.shape[dim]]  # fmt: skip
+        for dim in dims:
+            others = [[size for place, size in enumerate(one.shape) if place != dim] for one in (whole, *parts)]
+            if all(one == others[0] for one in others):
+                joined = torch.cat(list(parts), dim)
+                return joined.dtype == whole.dtype and _same(joined, whole, self.tolerance)
+        return False
 
     def _bent(self, splits: Sequence[_Split]) -> str:
         """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.

@@ -210,6 +210,7 @@ class Coupled(TorchDispatchMode):
         others: the figure that ranks send each other; None: what they send
         turned: the places among the bends of comparisons that say the opposite, and of values that are read as others
         read_as: by which those are multiplied
+        keeps: keep what each operation makes
     """
 
     def __init__(
@@ -220,8 +221,12 @@ class Coupled(TorchDispatchMode):
         others: int | None = None,
         turned: frozenset[int] = frozenset(),
         read_as: float = 1.0,
+        keeps: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._keeps = keeps
+        self.kept: list[tuple[str, Tensor, str]] = []
+        """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self._turned, self.read_as = turned, read_as
         # Where the values are that have lost their gradient.
@@ -259,6 +264,9 @@ class Coupled(TorchDispatchMode):
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
         self._follow(func, args, result)
+        if self._keeps and isinstance(result, Tensor):
+            small = not result.is_sparse and not result.is_nested and result.numel() <= MOST_BENT
+            self.kept.append((str(func), _apart(result) if small else torch.empty(0), place_of_user()))
         if opposite:
             result.logical_not_()
         if communicates and self._others is not None:
