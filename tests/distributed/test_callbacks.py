@@ -308,7 +308,19 @@ def draw_weights(session: Session) -> None:
             one.add_(0.1 * session.rank)
 
 
+def give_up_parameters(session: Session) -> None:
+    if session.optimizer is not None:
+        session.optimizer.param_groups[0]["params"] = []
+
+
+def load_whole(session: Session) -> None:
+    session.model.load_state_dict(make_job().model().state_dict())
+
+
 LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
+    (ZERO1, give_up_parameters, "session.regrouped"),
+    (PIPELINE, give_up_parameters, "session.regrouped"),
+    (ZERO3, load_whole, "model.loaded-in-parts"),
     (REPLICAS, add_penalty, "session.gradients-before-step"),
     (ZERO1, clip_in_step, "session.hook-on-step"),
     (REPLICAS, draw_weights, "session.unlike"),
@@ -328,7 +340,7 @@ def leave_behind(world: World, folder: Path) -> list[str]:
     told = []
     for strategy, do, _ in LOOPS:
         session = open_session(world, make_job(), strategy)
-        session._ends_script = True
+        session._begin_loop()
         session.step(next(session.batches()))
         session.save(folder / "saved.safetensors")
         session.carried["saved"] = str(folder / "saved.safetensors")
@@ -346,6 +358,116 @@ def test_a_loop_of_ones_own_leaves_ranks_alike_or_is_refused(tmp_path: Path) -> 
     """Each rank would have trained something else, and nobody would have been told."""
     refused = [code for _, _, code in LOOPS]
     assert launch(leave_behind, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+def change_once(session: Session) -> None:
+    if session.rank == 1:
+        change_weights(session)
+
+
+def refusal_of(do: Callable[[], object]) -> str:
+    try:
+        do()
+    except TrimaranError as error:
+        return error.code
+    return ""
+
+
+def diverge(world: World, folder: Path) -> list[str]:
+    """What is told of a loop that changed weights on one rank after the third step, or before the first; or left."""
+    told = []
+    for strategy in (REPLICAS, ZERO1):
+        for at, asked in ((0, "step"), (3, "save"), (3, "state_dict"), (3, "end_epoch"), (3, "steps")):
+            session = open_session(world, make_job(), strategy)
+            session._begin_loop()
+            for _ in range(at):
+                session.step(next(session.batches()))
+            change_once(session)
+            asks: dict[str, Callable[[], object]] = {
+                "step": lambda session=session: session.step(next(session.batches())),
+                "save": lambda session=session: session.save(folder / "saved.safetensors"),
+                "state_dict": session.state_dict,
+                "end_epoch": lambda session=session: session.end_epoch(0),
+                "steps": lambda session=session: [session.step(next(session.batches())) for _ in range(2)],
+            }
+            told.append(refusal_of(asks[asked]))
+            session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_what_a_loop_changed_once_on_one_rank_is_seen_before_it_is_kept(tmp_path: Path) -> None:
+    """Also where no step is near after which ranks ask each other."""
+    refused = ["session.unlike"] * 10
+    assert launch(diverge, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+def leave_out(world: World) -> str:
+    """A loop that leaves out a global batch by what a rank has of it."""
+    session = open_session(world, make_job(), REPLICAS)
+    session._begin_loop()
+    batches = session.batches()
+    session.step(next(batches))
+    if session.rank == 1:
+        next(batches)
+    return refusal_of(lambda: session.step(next(batches)))
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_take_shares_of_other_global_batches_are_refused(tmp_path: Path) -> None:
+    refused = "session.unlike-batches"
+    assert launch(leave_out, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+class Dropping(torch.nn.Module):
+    """Draws in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.net(x)
+
+
+def seed_alike(world: World) -> list[str]:
+    told = []
+    for seed in (lambda: None, lambda: torch.manual_seed(1)):
+        job = dataclasses.replace(make_job(), model=lambda: Dropping().double())
+        made = capture(job)
+        strategy = builders.strategy(dp=2)
+        program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)
+        session = Session(job, strategy, program, made, world, owns_world=False)
+        session._begin_loop()
+        seed()
+        batches = session.batches()
+        told.append(refusal_of(lambda batches=batches, session=session: [session.step(next(batches)) for _ in "12"]))
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_that_seeds_what_replicas_draw_from_is_refused(tmp_path: Path) -> None:
+    """They would draw the same for other samples."""
+    refused = ["", "session.seeded-alike"]
+    assert launch(seed_alike, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+@pytest.mark.timeout(60)
+def test_what_one_rank_alone_asks_of_a_session_ends_with_its_name(tmp_path: Path) -> None:
+    """The other one takes a step, and would wait for the first without an end."""
+    with raises("session.called-alone", match="rank 0 after 1 steps"):
+        launch(ask_alone, ranks=2, log_dir=tmp_path, device="cpu")
+
+
+def ask_alone(world: World) -> None:
+    session = open_session(world, make_job(), REPLICAS)
+    session._begin_loop()
+    batches = session.batches()
+    session.step(next(batches))
+    if session.rank == 0:
+        session.weights()
+    session.step(next(batches))
 
 
 def refusal_of_step(session: Session) -> str:

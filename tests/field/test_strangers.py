@@ -10,6 +10,7 @@ from tests.field.cells import DEFECTS, Cell, cells_apart, run_entry
 from tests.field.changing import CHANGING
 from tests.field.handed import HANDED
 from tests.field.practised import PRACTISED
+from tests.field.seldom import SELDOM
 from tests.field.strangers import STRANGERS
 from tests.field.streams import STREAMS
 
@@ -17,7 +18,7 @@ STEPS = 6
 LIMIT_S = 200.0
 ENTRIES = {
     entry.name: entry
-    for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED, APART, BESIDE)
+    for family in (STRANGERS, STREAMS, PRACTISED, CHANGING, HANDED, APART, BESIDE, SELDOM)
     for entry in family.entries
 }
 
@@ -177,6 +178,18 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "data_by_loss": ("m2", "refused"),
     # It was refused, as if something went by it.
     "meter_in_closure": ("dp3", "equal"),
+    # Which outputs the loss reads was taken for the same in every batch.
+    "read_for_a_class": ("dp2pp2", "refused"),
+    # Training began with what the capture had counted.
+    "counts_classes": ("one", "equal"),
+    # Ranks had halves of what the matrix is made of.
+    "kept_parametrization": ("tp2", "equal"),
+    # The capture ended in a KeyError.
+    "attention_normed": ("tp2", "equal"),
+    # It counted on from where looks had left it.
+    "counting_rate": ("dp3", "equal"),
+    # It was not seen that the float of a mean decides.
+    "small_counts_less": ("dp3", "refused"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

@@ -267,12 +267,16 @@ def put_in_place(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part of it.
 
     Args:
-        path: where; an existing file is replaced
+        path: where; an existing file is replaced, and what is none, such as a device or a pipe, is written to
         content: of the file
 
     Raises:
         OSError: it cannot be written there
     """
+    if is_stream(path):
+        with path.open("wb") as stream:
+            stream.write(content)
+        return
     with unfinished(path) as part:
         part.unlink(missing_ok=True)
         # "x" follows no symbolic link that somebody left under this name.
@@ -281,6 +285,19 @@ def put_in_place(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path leads to a device, a pipe or a socket, in whose place no file may be put.
+
+    Example:
+        >>> is_stream(Path("/dev/null")), is_stream(Path("/dev"))
+        (True, False)
+    """
+    with contextlib.suppress(OSError):
+        mode = path.stat().st_mode
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return False
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -309,6 +326,10 @@ def check_writable(path: Path) -> None:
     with _reported(path), unfinished(given(path)) as part:
         if given(path).is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if is_stream(given(path)):
+            if not os.access(given(path), os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         part.unlink(missing_ok=True)
         part.open("xb").close()
 

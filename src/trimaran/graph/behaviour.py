@@ -174,6 +174,8 @@ class Behaviour:
         host_draws: they draw from a generator of Python or NumPy
         path: what the forward does differs: with "seed", with "data", with neither
         decided_at: the line of the user's code that reads a value by which it does, as "job.py:12"; empty: not known
+        mixed_at: where the losses of parts do not add up, the first line of the user's code that gives a batch what is
+            not made of what it gives its parts; empty: not known
         batch_norms: modules whose statistics follow the batches
         follows_ranks: part of the job that gives something else where there are several ranks, or communicates where
             no parts are added up; empty: none does
@@ -186,6 +188,7 @@ class Behaviour:
         hooking: those whose code registers hooks on modules
         hooking_gradients: those whose code registers hooks on gradients
         reseeded: those whose code seeds generators, where the forward or the loss draws from them
+        leaving_gradients: those whose code runs a backward, and leaves its gradients to the next step
         set_by_callbacks: what of the model they may set, numbers and forwards, and a graph has as it was at capture
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
@@ -257,6 +260,7 @@ class Behaviour:
     host_draws: bool = False
     path: tuple[str, ...] = ()
     decided_at: str = ""
+    mixed_at: str = ""
     batch_norms: tuple[str, ...] = ()
     follows_ranks: str = ""
     synced: tuple[str, ...] = ()
@@ -268,6 +272,7 @@ class Behaviour:
     hooking: tuple[str, ...] = ()
     hooking_gradients: tuple[str, ...] = ()
     reseeded: tuple[str, ...] = ()
+    leaving_gradients: tuple[str, ...] = ()
     set_by_callbacks: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()

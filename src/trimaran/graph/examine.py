@@ -71,6 +71,7 @@ from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import (
+    READ_AS,
     Bend,
     Coupled,
     Draws,
@@ -105,6 +106,7 @@ from trimaran.graph.held_state import (
     generator_state,
     is_users,
     leaf_of,
+    leaves_gradients,
     names_in_callbacks,
     only_appended,
     refers_to,
@@ -227,6 +229,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
         hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
+        leaving_gradients=_callbacks_that(job, leaves_gradients),
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=tuple((f"Job.{name}", held[0]) for name in _READERS
                       if (held := parts_in_loss(getattr(job, name), model))),
@@ -674,6 +677,7 @@ class _Examination:
         return replace(
             found,
             reduction=reduction,
+            mixed_at=self._mixed_at(splits[0]) if reduction == "batch" and not padded else "",
             logs_over_ranks=communicates == "logs",
             weight=weight,
             replicas=None if reduction == "gathers" else apart,
@@ -1298,14 +1302,59 @@ class _Examination:
         finally:
             self._put_back()
 
+    def _mixed_at(self, split: _Split) -> str:
+        """The first line at which something of the batch is not made of that of its parts; empty: not known."""
+        starts = [0, *itertools.accumulate(split.sizes)]
+        bounds = [None, *((start, stop, starts[-1]) for start, stop in itertools.pairwise(starts))]
+        drawn = Draws()
+        kept: list[list[tuple[str, Tensor, str]]] = []
+        try:
+            for batch, bound in zip((split.whole, *split.parts), bounds, strict=True):
+                coupled = Coupled(drawn, bound, keeps=True)
+                seed_generators(self._job.seed)
+                with self._promoting(), WithoutBatchEffects(), coupled:
+                    given = copied_batch(batch)
+                    loss_value(self._job, call_model(self._job, self._work, given), given)
+                self._put_back()
+                kept.append(coupled.kept)
+        except Exception:  # noqa: BLE001 - one of the parts failed before, or gradients are computed inside
+            return ""
+        finally:
+            self._put_back()
+        runs: Iterator[tuple[tuple[str, Tensor, str], ...]] = zip(*kept, strict=False)
+        for (name, whole, place), *parts in runs:
+            if any(one[0] != name for one in parts):
+                return ""
+            if place and not self._is_made_of([one for _, one, _ in parts], whole, split.sizes):
+                return place
+        return ""
+
+    def _is_made_of(self, parts: Sequence[Tensor], whole: Tensor, sizes: Sequence[int]) -> bool:
+        """Whether a tensor is those of parts one after the other, or their sum or mean, or the same as each."""
+        if all(one.shape == whole.shape for one in parts):
+            if all(_same(one, whole, self.tolerance) for one in parts) or not whole.is_floating_point():
+                return True
+            mean = sum(one * (size / sum(sizes)) for one, size in zip(parts, sizes, strict=True))
+            return any(isinstance(one, Tensor) and _same(one, whole, self.tolerance) for one in (mean, sum(parts)))
+        dims = [dim for dim in range(whole.dim()) if all(one.dim() == whole.dim() for one in parts)
+                and sum(one.shape[dim] for one in parts) == whole.shape[dim]]  # fmt: skip
+        for dim in dims:
+            others = [[size for place, size in enumerate(one.shape) if place != dim] for one in (whole, *parts)]
+            if all(one == others[0] for one in others):
+                joined = torch.cat(list(parts), dim)
+                return joined.dtype == whole.dtype and _same(joined, whole, self.tolerance)
+        return False
+
     def _bent(self, splits: Sequence[_Split]) -> str:
         """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.
 
         Gradients of parts add up as long as the batch and all parts are on one side of the bend, as at first. So they
-        do where a comparison decides alike for all of them; one that says the opposite shows what hangs on it.
+        do where a comparison decides alike for all of them; one that says the opposite shows what hangs on it. And
+        where a number of Python decides, which shows where another one is read.
         """
         looked_at: set[int] = set()
         for split in splits:
+            reads: list[int] = []
             for part in split.apart if len(split.parts) > 1 else ():
                 if [one.name for one in part.bends] != [one.name for one in split.run.bends]:
                     continue
@@ -1315,21 +1364,39 @@ class _Examination:
                     )
                     if not apart or place in looked_at:
                         continue
-                    if not whole.compares or self._decides(split, place):
+                    if not (whole.compares or whole.reads) or (whole.compares and self._decides(split, [place])):
                         return whole.text
                     looked_at.add(place)
+                    reads += [place] if whole.reads else []
+            for read_as in READ_AS if reads else ():
+                if deciding := self._deciding(split, reads, read_as):
+                    return split.run.bends[deciding[0]].text
         return ""
 
-    def _decides(self, split: _Split, place: int) -> bool:
-        """Whether a batch trains something else where a comparison says the opposite, and does not fail."""
+    def _deciding(self, split: _Split, places: Sequence[int], read_as: float) -> Sequence[int]:
+        """The first of the values that are read by which something is decided; none: by none of them."""
+        if not places or not self._decides(split, places, read_as=read_as):
+            return ()
+        half = len(places) // 2
+        return (
+            self._deciding(split, places[:half], read_as) or self._deciding(split, places[half:], read_as)
+            if half
+            else places
+        )
+
+    def _decides(self, split: _Split, places: Sequence[int], *, read_as: float = 1.0) -> bool:
+        """Whether a batch trains something else where comparisons say the opposite, or other values are read.
+
+        What fails then decides nothing; of several values some may decide all the same.
+        """
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
         runs: list[_Pass] = []
         try:
-            for turned in (None, place):
-                runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned))
+            for turned in (frozenset[int](), frozenset(places)):
+                runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned, read_as=read_as))
                 self._put_back()
         except Exception:  # noqa: BLE001 the user's, who looks whether something has gone wrong
-            return False
+            return len(places) > 1
         finally:
             for name, one in noted.items():
                 setattr(self, name, one)
@@ -1425,7 +1492,8 @@ class _Examination:
         drawn: Draws,
         bound: tuple[int, int, int] | None = None,
         seed: int = 0,
-        turned: int | None = None,
+        turned: frozenset[int] = frozenset(),
+        read_as: float = 1.0,
     ) -> _Pass:
         """Forward, loss and backward."""
         job, model = self._job, self._work
@@ -1438,7 +1506,7 @@ class _Examination:
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
         began = _states(own)
-        coupled = Coupled(drawn, bound, turned=turned)
+        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as)
         parameters = dict(self._work.named_parameters())
         spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
         marks = {name: dict(vars(one)) for name, one in parameters.items()}

@@ -45,6 +45,16 @@ _BENT = frozenset(
 _COMPARING = {"eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!="}
 """Operations that decide by a value, and how they are written."""
 
+_READING = {
+    "item": ".item()", "__float__": "float()", "__int__": "int()", "__bool__": "bool()", "__array__": "numpy()",
+    "numpy": ".numpy()", "tolist": ".tolist()", "__round__": "round()", "__trunc__": "int()", "__floor__": "floor()",
+    "__ceil__": "ceil()",
+}  # fmt: skip
+"""What makes numbers of Python of a value, by which the code may decide, and how it is written."""
+
+READ_AS = (0.0, -1.0, 0.01, 100.0)
+"""By which a value that is read is multiplied, to see whether something is decided by it."""
+
 _SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
 """Operations that select of many elements, which may be of several samples."""
 
@@ -95,18 +105,27 @@ class Bend:
         name: of the operation
         value: that it was given; of a large one nothing
         place: the line of the user's code; empty: not known
-        compares: it decides something
     """
 
     name: str
     value: Tensor
     place: str
-    compares: bool
+
+    @property
+    def compares(self) -> bool:
+        """It decides something."""
+        return self.name in _COMPARING
+
+    @property
+    def reads(self) -> bool:
+        """It makes a number of Python, by which something may be decided."""
+        return self.name in _READING
 
     @property
     def text(self) -> str:
         """In words."""
-        return f'"{_COMPARING.get(self.name, self.name)}"{f" in {self.place}" if self.place else ""}'
+        written = {**_COMPARING, **_READING}.get(self.name, self.name)
+        return f'"{written}"{f" in {self.place}" if self.place else ""}'
 
 
 def place_of_user() -> str:
@@ -165,10 +184,20 @@ def _compared(name: str) -> Any:
     return compare
 
 
+def _rounded(name: str) -> Any:
+    def make(self: Read, *digits: Any) -> Any:
+        turned = self.coupled.note(name, self.source)
+        return getattr(float, name)(self.coupled.read_as * float(self) if turned else float(self), *digits)
+
+    return make
+
+
 for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"):
     setattr(Read, f"__{_name}__", _computed(f"__{_name}__"))
 for _name in sorted(_COMPARING):
     setattr(Read, f"__{_name}__", _compared(f"__{_name}__"))
+for _name in ("__int__", "__round__", "__trunc__", "__floor__", "__ceil__"):
+    setattr(Read, _name, _rounded(_name))
 Read.__hash__ = float.__hash__  # type: ignore[method-assign]
 
 
@@ -179,7 +208,9 @@ class Coupled(TorchDispatchMode):
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
         others: the figure that ranks send each other; None: what they send
-        turned: the place among the bends of a comparison that says the opposite; None: none does
+        turned: the places among the bends of comparisons that say the opposite, and of values that are read as others
+        read_as: by which those are multiplied
+        keeps: keep what each operation makes
     """
 
     def __init__(
@@ -188,11 +219,16 @@ class Coupled(TorchDispatchMode):
         bound: tuple[int, int, int] | None,
         *,
         others: int | None = None,
-        turned: int | None = None,
+        turned: frozenset[int] = frozenset(),
+        read_as: float = 1.0,
+        keeps: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._keeps = keeps
+        self.kept: list[tuple[str, Tensor, str]] = []
+        """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
-        self._turned = turned
+        self._turned, self.read_as = turned, read_as
         # Where the values are that have lost their gradient.
         self._detached: set[int] = set()
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
@@ -228,6 +264,9 @@ class Coupled(TorchDispatchMode):
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
         self._follow(func, args, result)
+        if self._keeps and isinstance(result, Tensor):
+            small = not result.is_sparse and not result.is_nested and result.numel() <= MOST_BENT
+            self.kept.append((str(func), _apart(result) if small else torch.empty(0), place_of_user()))
         if opposite:
             result.logical_not_()
         if communicates and self._others is not None:
@@ -274,23 +313,34 @@ class Coupled(TorchDispatchMode):
             value: of any size
 
         Returns:
-            Whether it has to say the opposite of what it finds.
+            Whether it has to say the opposite of what it finds, or reads another value.
         """
         small = value.numel() <= MOST_BENT
         kept = _apart(value if small else value[..., :0])
         place = place_of_user() if small else ""
-        self.bends.append(Bend(name=name, value=kept, place=place, compares=name in _COMPARING))
-        return len(self.bends) - 1 == self._turned
+        self.bends.append(Bend(name=name, value=kept, place=place))
+        return len(self.bends) - 1 in self._turned
 
     def _is_trained(self, value: Tensor) -> bool:
         """Whether a value is computed from what is trained, perhaps without its gradient."""
         return value.is_floating_point() and (value.requires_grad or _address(value) in self._detached)
 
+    def reading(self, name: str, value: Tensor) -> Tensor:
+        """The tensor that is read: another one where it is computed from what is trained, and has to be read as such.
+
+        Args:
+            name: of the function that reads
+            value: of any size
+        """
+        if self.backward or not self._is_trained(value) or not self.note(name, value):
+            return value
+        return _apart(value) * self.read_as
+
     def number_of(self, value: Tensor) -> "float | None":
         """What is read of a tensor, where it is computed from what is trained; None: it is not."""
         if value.numel() != 1 or not self._is_trained(value):
             return None
-        found: float = Read(value.item(), self, _apart(value))
+        found: float = Read(self.reading("item", value).item(), self, _apart(value))
         return found
 
     def _follow(self, func: Any, args: Any, result: Any) -> None:
@@ -413,6 +463,8 @@ class WithoutBatchEffects(TorchFunctionMode):
             found = self._coupled.number_of(args[0])
             if found is not None:
                 return found
+        elif name in _READING and self._coupled is not None:
+            return func(self._coupled.reading(name, args[0]), *args[1:], **kwargs)
         if name in _DROPOUTS:
             given = args[0] if args else kwargs["input"]
             in_place = name.endswith("_") or kwargs.get("inplace") or args[3:4] == (True,)

@@ -312,6 +312,22 @@ def attributes_set(callback: Any) -> frozenset[str]:
     return frozenset(one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
 
 
+def leaves_gradients(callback: Any) -> bool:
+    """Whether the code of a callback runs a backward, and neither forgets the gradients nor sets them.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> leaves_gradients(lambda session, step, metrics: session.model.bias.sum().backward())
+        True
+        >>> leaves_gradients(lambda session, step, metrics: (session.model.bias.sum().backward(), session.zero_grad()))
+        False
+    """
+    forgets = refers_to(callback, frozenset(("zero_grad", "zero_"))) or "grad" in attributes_set(callback)
+    return refers_to(callback, frozenset(("backward",))) and not forgets
+
+
 def set_on_session(callback: Any) -> str:
     """What the code of a callback, or of functions that it refers to, puts in the place of what a session has.
 

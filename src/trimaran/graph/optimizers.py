@@ -699,6 +699,15 @@ class _Asked:
 
 def _ask_options(job: Job, parameters: Trained) -> tuple[dict[str, tuple[Mapping[str, Any], ...]], _Asked]:
     """Options of each parameter by name, at first and along the schedule; nothing has values."""
+    # A factor of a schedule may count its calls.
+    held = HeldState({"optimizer": job.optimizer, "schedule": job.lr_schedule})
+    try:
+        return _asked_options(job, parameters)
+    finally:
+        held.put_back()
+
+
+def _asked_options(job: Job, parameters: Trained) -> tuple[dict[str, tuple[Mapping[str, Any], ...]], _Asked]:
     asked = _make_without_values(job, parameters)
     first = _options(asked.made)
     try:

@@ -428,7 +428,8 @@ def parameter_use(graph: Graph | None) -> ParameterUse:
     """Which trained parameters get a gradient, as far as a graph tells.
 
     The forward of a captured model is the same for all data. The loss may read some of several outputs, so a parameter
-    is known to have a gradient where all outputs depend on it, or where every one was seen to have one.
+    is known to have a gradient where all outputs depend on it, or where every one was seen to have one. Which outputs
+    it reads may depend on the data, too.
 
     Args:
         graph: of the job; None: nothing is known
@@ -443,10 +444,12 @@ def parameter_use(graph: Graph | None) -> ParameterUse:
     if graph is None or is_whole(graph):
         return "varies"
     seen = graph.behaviour
+    if seen is not None and seen.varying:
+        return "varies"
     if seen is not None and (seen.set_by_callbacks or seen.carried):
         # By what changes from step to step a forward may leave out a layer, or run it without gradients.
         return "fixed"
-    if seen is not None and not (seen.not_looked or seen.host_draws or seen.unused or seen.varying):
+    if seen is not None and not (seen.not_looked or seen.host_draws or seen.unused):
         return "always"
     number = {parameter.name: at for at, parameter in enumerate(graph.parameters) if parameter.trainable}
     reached: dict[str, int] = {}

@@ -270,6 +270,12 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "for other samples from then on: leave seeds to Job.seed, or draw in the callback from a generator of its "
             "own, or use one device"
         )
+    if seen.leaving_gradients and strategy.devices > 1:
+        yield (
+            f"{seen.leaving_gradients[0]} runs a backward and leaves its gradients to the next step, in which they are "
+            "those of a rank: put that term into Job.loss, or call zero_grad() after a backward that is for nothing "
+            "but a look, or use one device"
+        )
     parts = strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
     if (seen.pruning and not _follows_thawing(strategy)) or (seen.resetting and parts):
         yield (
@@ -362,6 +368,11 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             f"{one} and {other} lie in the same memory, so that who updates one changes the other, and here ranks have "
             "separate tensors, or update some: give both modules one parameter (head.weight = embedding.weight), "
             'or use one device, or replicas with zero=0 and sync="all-reduce"'
+        )
+    if seen.varying and (strategy.pp > 1 or strategy.segments > 1 or strategy.tp > 1 or strategy.shards):
+        return (
+            f"{seen.varying[0]} has a gradient in some batches only, and a partitioned network runs all of its parts, "
+            "where what has none has zeros, by which an optimizer updates: use one device or replicas"
         )
     if seen.hollow and strategy.zero > 1:
         return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
@@ -585,8 +596,9 @@ def _why(seen: Behaviour, what: str, difference: float | None) -> str:
             f"by up to {_share(difference)}: decide for each sample (torch.where), return (sum, weight) where the loss "
             "is a mean over something else than samples, or use one device without microbatches"
         )
+    where = f" (first at {seen.mixed_at})" if seen.mixed_at else ""
     return (
-        f"the loss of a batch is not made of the losses of its parts: {what} gradients differ by up to "
+        f"the loss of a batch is not made of the losses of its parts{where}: {what} gradients differ by up to "
         f"{_share(difference)}. If it is a mean over something else than samples, give Job.loss_weight, or return "
         "(sum, weight); if it compares samples, gather them in the loss "
         "(torch.distributed.nn.functional.all_gather), or use one device without microbatches"

@@ -8,8 +8,11 @@ with the reason. Only a fault of the predictor ends a run.
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -328,15 +331,35 @@ def _apart(rows: Sequence[Row], one: Predict, progress: Progress, processes: int
     answers: list[Answer | None] = [None] * len(rows)
     done = 0
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        parts = list(_parts(rows))
-        waiting = {pool.submit(_answers, [rows[place] for place in part], one): part for part in parts}
-        for ready in as_completed(waiting):
-            part = waiting[ready]
-            for place, found in zip(part, ready.result(), strict=True):
-                answers[place] = found
-            done += len(part)
-            progress("rows", done, len(rows))
+        try:
+            parts = list(_parts(rows))
+            with _uninterrupted():
+                waiting = {pool.submit(_answers, [rows[place] for place in part], one): part for part in parts}
+            for ready in as_completed(waiting):
+                part = waiting[ready]
+                for place, found in zip(part, ready.result(), strict=True):
+                    answers[place] = found
+                done += len(part)
+                progress("rows", done, len(rows))
+        except BaseException:
+            # The pool would wait until all rows have been answered.
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            raise
     return tuple(found for found in answers if found is not None)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Processes that are started in the block do not hear Ctrl-C: it is for the command, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _answers(rows: Sequence[Row], one: Predict) -> list[Answer]:

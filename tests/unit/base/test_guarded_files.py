@@ -23,7 +23,16 @@ from trimaran.base.decoding import (
     unpack,
 )
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
-from trimaran.base.files import locked, put_in_place, read_bytes, read_end, read_text, set_aside
+from trimaran.base.files import (
+    check_writable,
+    is_stream,
+    locked,
+    put_in_place,
+    read_bytes,
+    read_end,
+    read_text,
+    set_aside,
+)
 
 
 class TestReading:
@@ -226,3 +235,27 @@ class TestToml:
     def test_line_and_column_of_a_mistake_are_named(self) -> None:
         with raises("file.not-toml", match="line 2, column 3"):
             decode_toml("a = 1\nb ! 2\n", source="a.toml")
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "a pipe"])
+def test_what_is_no_file_is_written_to_and_stays(target: str, tmp_path: Path) -> None:
+    """A file in the place of /dev/null would be met by every program."""
+    path = Path(target)
+    reader = None
+    if target == "a pipe":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    check_writable(path)
+    put_in_place(path, b"new")
+    assert is_stream(path)
+    if reader is not None:
+        assert os.read(reader, 9) == b"new"
+        os.close(reader)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="there is no /dev/full")
+def test_a_full_device_says_so_and_stays() -> None:
+    with pytest.raises(OSError, match="No space left"):
+        put_in_place(Path("/dev/full"), b"new")
+    assert is_stream(Path("/dev/full"))

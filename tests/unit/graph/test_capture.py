@@ -238,3 +238,24 @@ print(capture(cnn()).graph.digest)"""
         env={"PYTHONHASHSEED": "99", "PYTHONPATH": "src", "OMP_NUM_THREADS": "1"},
     )
     assert result.stdout.strip() == captured("cnn")[1].graph.digest
+
+
+class Counting(nn.Module):
+    """A loss that counts its calls in a buffer, in place."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return functional.cross_entropy(output, target)
+
+
+def test_a_loss_that_is_a_module_is_left_as_it_was() -> None:
+    job = make_job(Layers, loss=Counting())
+    assert isinstance(job.loss, Counting)
+    capture(job)
+    assert job.loss.calls == 0

@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import functools
 import itertools
+import math
 import os
 import random
 from collections.abc import Callable
@@ -291,6 +292,17 @@ def logged(loss: Tensor) -> Tensor:
     return loss
 
 
+def logged_as_float(loss: Tensor) -> Tensor:
+    SHOWN["loss"] = f"{float(loss):.3f} {loss.detach().numpy() * 2} {round(loss.item(), 2)}"
+    return loss
+
+
+def finite_as_float(loss: Tensor) -> Tensor:
+    if not math.isfinite(float(loss)) or float(loss) > 1e6:
+        raise ValueError("the loss is no number")
+    return loss
+
+
 def half_of_the_samples(output: Tensor, target: Tensor) -> Tensor:
     losses = functional.cross_entropy(output, target, reduction="none")
     return losses.topk(max(1, len(losses) // 2)).values.mean()
@@ -402,6 +414,33 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
         REPLICAS | MICROBATCHES,
         '"<" in',
     ),
+    "a small loss counts less, by float()": (
+        lambda: bent(lambda loss: loss if float(loss) > 0.05 else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '"float()" in test_examine_state.py:',
+    ),
+    "a small loss counts less, by tolist()": (
+        lambda: bent(lambda loss: loss if loss.tolist() > 0.05 else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '".tolist()" in',
+    ),
+    "a small loss counts less, by numpy": (
+        lambda: bent(lambda loss: loss if loss.detach().numpy() > 0.05 else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '".numpy()" in',
+    ),
+    "a small loss counts less, by math": (
+        lambda: bent(lambda loss: loss if math.exp(loss) > 1.05 else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '"float()" in',
+    ),
+    "a small loss counts less, rounded": (
+        lambda: bent(lambda loss: loss if int(10 * loss.item()) else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '".item()" in',
+    ),
+    "a large loss is logged, by float()": (lambda: bent(logged_as_float), frozenset(), ""),
+    "a loss must be a number, by float()": (lambda: bent(finite_as_float), frozenset(), ""),
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
     "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
     "dropout in a checkpoint": (lambda: make_job(model=Recomputed), frozenset(), ""),

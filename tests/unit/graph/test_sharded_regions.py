@@ -7,6 +7,7 @@ import torch
 from tests import zoo
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils.data import TensorDataset
 
 from trimaran.base.job import Job
@@ -167,3 +168,32 @@ def test_modules_of_torch_with_heads_inside_are_regions() -> None:
 def test_a_view_that_joins_the_split_dimension_to_one_before_it_is_refused() -> None:
     with pytest.raises(NotSharedError, match="joins"):
         reshaped(Spread(1, (4,)), (2, 4, 5, 3), (8, 5, 3))
+
+
+class Normed(nn.Module):
+    """Attention whose last matrix is made by a parametrization, and a layer whose matrix an earlier call has kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend, self.layer = nn.MultiheadAttention(WIDTH, 3, batch_first=True), nn.Linear(WIDTH, WIDTH)
+        parametrizations.weight_norm(self.attend.out_proj)
+        parametrize.register_parametrization(self.layer, "weight", Mirrored())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        attended = self.attend(x, x, x, need_weights=False)[0]
+        with parametrize.cached():
+            self.layer(attended)
+            return self.layer(torch.tanh(attended))
+
+
+class Mirrored(nn.Module):
+    """The upper triangle, and its mirror image."""
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.triu() + weight.triu(1).transpose(0, 1)
+
+
+def test_matrices_of_parametrizations_are_not_shared() -> None:
+    """Parts of what they are made of make no parts of them."""
+    columns = [op for region in graph_of(Normed).regions for op in region.columns]
+    assert not columns

@@ -11,13 +11,14 @@ So a call on one rank only is an error with names, and not a wait without an end
 heard by all. Whether weights have changed is seen by sums of their bits: after an epoch of all, after a step of up to
 256 elements of each tensor.
 
-A loop of the user's may change between two steps what a callback may. Whether it leaves ranks alike they ask each other
-after 1, 2, 4, 8, ... steps; what a rank sees by itself it looks at before each step, up to 256 elements of each tensor
-of its part of the weights among it.
+A loop of the user's may change between two steps what a callback may. What a rank sees by itself it looks at before
+each step: up to 256 elements of each tensor of its part of the weights, and the options of its optimizer. Whether the
+loop has left ranks alike in every step so far they ask each other after 0, 1, 2, 4, 8, ... steps, before whatever all
+of them must do, such as an evaluation or a file of weights, and at the end of an epoch.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from trimaran.graph.held_state import HeldState, Settable, Values, changed, name
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program.strategy import Strategy
+from trimaran.runtime.communication.channels import Meeting
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 
@@ -45,6 +47,9 @@ _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"
 _OPERATIONS = (
     _END,
+    "step",
+    "batches",
+    "end_epoch",
     "evaluate",
     "save",
     "load",
@@ -55,6 +60,10 @@ _OPERATIONS = (
     "check_saving",
     "state_dict",
 )
+
+
+_SAID = 10
+"""Integers that ranks tell each other beyond what they do and what the loop has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +99,7 @@ class Callbacks:
         rank: number of this process
         world_size: number of processes
         data: gives a digest of what a callback has changed of what the data set holds; 0: nothing, -1: it is not read
+        timeout_s: how long ranks wait for each other [s]
     """
 
     def __init__(
@@ -101,7 +111,9 @@ class Callbacks:
         rank: int,
         world_size: int,
         data: Callable[[], int],
+        timeout_s: float,
     ) -> None:
+        self._meeting = Meeting(rank, world_size, timeout_s) if world_size > 1 else None
         self._job, self._strategy, self._executor = job, strategy, executor
         self._rank, self._alone, self._data = rank, world_size == 1, data
         # Otherwise this rank has a part of the network, or shards of its parameters.
@@ -123,7 +135,16 @@ class Callbacks:
         self._held_before = self._values()
         self._refusing, self._between = ExitStack(), ExitStack()
         self._loop: _State | None = None
+        # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
+        self._noted: tuple[list[torch.Tensor], str] = ([], "")
+        # Digests of what the loop has changed so far of weights and options.
+        self._moved = self._retuned = 0
+        # Of the global batches that were trained on.
+        self._taken = 0
+        # Of the generator, when the last step began; and the same where that step drew from it, else 0.
+        self._generator = self._drawn = 0
+        self._grouped = self._groups()
         self._step_hooks_before = self._step_hooks()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
         self._refusing.enter_context(self._refused())
@@ -170,27 +191,89 @@ class Callbacks:
         if self._alone:
             return
         self._running = "the loop"
-        if not self._whole:
-            self._samples = _samples(self._parameters)
+        self._look_again()
+        self._drawn = 0 if self._generator == _generator_state() else self._generator
         if _is_power(self._executor.steps):
             self._loop = self._look()
         self._between.enter_context(self._rebinding_refused())
 
-    def meet(self) -> None:
+    def meet(self, place: tuple[int, int]) -> None:
         """A step begins: see that code of the user's has left what ranks have in common, and what is trained.
+
+        Args:
+            place: epoch and number of the global batch that comes next in the data
 
         Raises:
             InputError: it has not
         """
         self._between.close()
+        if self._samples is not None and self._meeting is not None:
+            self._meeting.go_on(self._executor.steps)
         self._check_trained()
+        self._note()
+        if self._samples is not None:
+            self._taken = _digest([self._taken, place])
+            self._generator = _generator_state()
         samples, self._samples = self._samples, None
-        if samples is not None and not all(map(torch.equal, samples, _samples(self._parameters))):
+        if samples is not None and not self._is_whole and not all(map(torch.equal, samples, self._noted[0])):
             raise self._changes_parts("before the next step")
         self._before, self._loop = self._loop, None
         if self._before is not None:
-            self._agree(_END)
+            self._agree("step")
         self._running = self._before = None
+
+    def settle(self, operation: str) -> None:
+        """An epoch begins or ends: see that a loop of the user's has left ranks alike so far.
+
+        Args:
+            operation: name of the session's method that all ranks call
+
+        Raises:
+            InputError: it has not, or another rank does something else
+        """
+        if self._samples is not None and not self.running:
+            self._tell(operation)
+
+    def _look_again(self) -> None:
+        """Begin with what is there now."""
+        self._samples = _samples(self._parameters)
+        self._noted = self._samples, self._options()
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all weights of this rank are up to date: before the first step those of other stages are, too."""
+        return self._whole or (self._executor.steps == 0 and not self._shares)
+
+    def _options(self) -> str:
+        """The options of the optimizer's groups, and how many parameters each has."""
+        optimizer = self._executor.updater.optimizer
+        return "" if optimizer is None else f"{written_options(optimizer)} {list(map(len, self._groups()))}"
+
+    def _note(self) -> None:
+        """Note what the loop has changed since that was looked at last."""
+        if self._samples is None:
+            return
+        (samples, options), self._noted = self._noted, (_samples(self._parameters), self._options())
+        now, options_now = self._noted
+        if not all(map(torch.equal, samples, now)):
+            # Of parts there is no more to compare than whether they changed.
+            bits = hashlib.blake2b(b"".join(one.cpu().numpy().tobytes() for one in now) if self._is_whole else b"")
+            self._moved = _digest([self._moved, bits.hexdigest()])
+        if options != options_now:
+            self._retuned = _digest([self._retuned, options_now if self._has_like_groups() else ""])
+
+    def _tell(self, operation: str) -> None:
+        """Tell the others what is done next, and what the loop has changed so far, and refuse what differs."""
+        self._note()
+        steps = self._executor.steps
+        if self._meeting is not None and not self._meeting.come(f"session.{operation}()", steps):
+            raise InputError(
+                f"the loop calls session.{operation}() on rank {self._rank} after {steps} steps, and another rank has "
+                "begun the next step: what a session does takes all ranks, so call it on every rank; rank 0 writes "
+                "what is saved",
+                code="session.called-alone",
+            )
+        self._exchange("the loop", operation, (0,) * _SAID)
 
     def call(self, session: Any, name: Name, number: int, metrics: dict[str, float]) -> bool:
         """Call one, where the job has it; every rank does.
@@ -260,11 +343,13 @@ class Callbacks:
         """
         name, before = self._running, self._before
         if name is None or before is None:
+            if self._samples is not None:
+                self._tell(operation)
             yield
             if self._loop is not None:
                 self._loop = self._after(operation, self._loop)
             if self._samples is not None and operation == "load":
-                self._samples = _samples(self._parameters)
+                self._look_again()
             return
         self._agree(operation)
         self._running = None
@@ -284,6 +369,11 @@ class Callbacks:
     def _gradient_hooks(self) -> list[int]:
         kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
         return [sum(len(getattr(one, kind, None) or ()) for kind in kinds) for one in self._parameters]
+
+    def _groups(self) -> list[list[int]]:
+        """The parameters of each group of this rank's optimizer."""
+        optimizer = self._executor.updater.optimizer
+        return [] if optimizer is None else [[id(one) for one in group["params"]] for group in optimizer.param_groups]
 
     def _step_hooks(self) -> int:
         kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
@@ -314,6 +404,13 @@ class Callbacks:
                 "(dp, zero=0)",
                 code="session.hook-on-step",
             )
+        if not (self._alike or self._shares_all) and self._groups() != self._grouped:
+            raise InputError(
+                f"the groups of the optimizer have other parameters than at first, and under {self._strategy.name} "
+                "they are those that a rank updates: let Job.optimizer make the groups, and set their options, or "
+                "train by replicas that update everything (dp, zero=0)",
+                code="session.regrouped",
+            )
         if self._shares and self._gradient_hooks() != self._gradient_hooks_before:
             raise InputError(
                 f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
@@ -334,6 +431,8 @@ class Callbacks:
     def accept_trained(self) -> None:
         """Take the parameters that require gradients now for those of the last step."""
         self._trained = [one.requires_grad for one in self._parameters]
+        if self._samples is not None:
+            self._look_again()
         if self._loop is not None:
             self._loop = self._look()
 
@@ -367,11 +466,10 @@ class Callbacks:
             )
         changed, retuned = after.parameters != before.parameters, after.options != before.options
         own = (
-            _OPERATIONS.index(operation),
             int(self._stop),
             _digest(_changed(before.trained, after.trained)),
             int(changed),
-            _digest(after.parameters) if changed and self._whole else 0,
+            _digest(after.parameters) if changed and self._is_whole else 0,
             int(after.buffers != before.buffers),
             -1 if not after.options else int(retuned),
             _digest([before.options]),
@@ -379,25 +477,70 @@ class Callbacks:
             int(after.numbers != before.numbers),
             self._data() if self.running else -1,
         )
-        doing, stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers, data = zip(
-            *self._executor.agreement.gather_integers(own, "what callbacks have changed"), strict=True
+        stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers, data = self._exchange(
+            name, operation, own
         )
-        first = _first_unlike(doing)
-        if first:
-            said = [_said(rank, _OPERATIONS[doing[rank]]) for rank in (0, first)]
+        self._refuse_unlike(
+            name,
+            {
+                "requires_grad of other parameters": flips,
+                "weights": moved if self._is_whole else (),
+                "weights in another way": weights,
+                "buffers": buffers,
+                "the options of the optimizer": [one for one in tuned if one >= 0],
+                "the options of the optimizer in another way": _of_like(options_before, options),
+                "what the data set reads, in another way": [one for one in data if one >= 0],
+            },
+        )
+        if any(buffers):
+            self._compare_buffers(before.buffers, after.buffers)
+        if any(set_numbers):
+            self._compare_numbers(before.numbers, after.numbers)
+        if operation in (_END, "step") and not self._is_whole and any(moved):
+            raise self._changes_parts("before it ends")
+        return any(stops)
+
+    def _exchange(self, name: str, operation: str, own: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+        """What each rank says, by its place in `own`: see that all do the same, and that a loop has left them alike."""
+        begins = self._samples if self._samples is not None else self._noted[0]
+        of_loop = (self._moved if begins else -1, self._retuned if self._noted[1] else -1, self._taken, self._drawn)
+        heard = self._executor.agreement.gather_integers(
+            (_OPERATIONS.index(operation), *of_loop, *own), "what callbacks have changed"
+        )
+        doing, moved, retuned, taken, drawn, *said = zip(*heard, strict=True)
+        if first := _first_unlike(doing):
+            said_by = [_said(rank, _OPERATIONS[doing[rank]]) for rank in (0, first)]
             raise InputError(
-                f"in {name}, {said[0]}, and {said[1]}: what a session does takes all ranks, so call it on every rank; "
-                "rank 0 writes what is saved"
+                f"in {name}, {said_by[0]}, and {said_by[1]}: what a session does takes all ranks, so call it on every "
+                "rank; rank 0 writes what is saved"
             )
-        for what, numbers in (
-            ("requires_grad of other parameters", flips),
-            ("weights", moved if self._whole else ()),
-            ("weights in another way", weights),
-            ("buffers", buffers),
-            ("the options of the optimizer", [one for one in tuned if one >= 0]),
-            ("the options of the optimizer in another way", _of_like(options_before, options)),
-            ("what the data set reads, in another way", [one for one in data if one >= 0]),
-        ):
+        if _first_unlike(taken):
+            raise InputError(
+                "the loop took a step with other global batches on some ranks than on others, whose shares make no "
+                "batch together: what it leaves out must not go by what a rank has of a batch; leave samples out of "
+                "the data set (torch.utils.data.Subset), or let the loss give them no weight",
+                code="session.unlike-batches",
+            )
+        seeded = [one for one in drawn if one]
+        if len(set(seeded)) < len(seeded) and self._strategy.tp == 1 and not self._strategy.shards:
+            raise InputError(
+                "the generator of torch was in the same state on several ranks when a step began that draws from it, "
+                "as one that the loop seeds, so that samples of several replicas would get the same draws: seed "
+                "nothing after trimaran.init (Job.seed does), and let draws of the loop have a torch.Generator",
+                code="session.seeded-alike",
+            )
+        self._refuse_unlike(
+            "the loop",
+            {
+                "weights": [one for one in moved if one >= 0],
+                "the options of the optimizer": [one for one in retuned if one >= 0],
+            },
+        )
+        return said
+
+    def _refuse_unlike(self, name: str, changed: Mapping[str, Sequence[int]]) -> None:
+        """Refuse that a rank has changed something that another one has not, or in another way."""
+        for what, numbers in changed.items():
             if _first_unlike(numbers):
                 parts = (
                     f"; under {self._strategy.name} each rank has only its part of the weights, so let what it sets go "
@@ -409,13 +552,6 @@ class Callbacks:
                     + ("" if self._whole or "in another way" not in what else parts),
                     code="session.unlike",
                 )
-        if any(buffers):
-            self._compare_buffers(before.buffers, after.buffers)
-        if any(set_numbers):
-            self._compare_numbers(before.numbers, after.numbers)
-        if operation == _END and not self._whole and any(moved):
-            raise self._changes_parts("before it ends")
-        return any(stops)
 
     def _changes_parts(self, when: str) -> InputError:
         return InputError(
@@ -428,9 +564,13 @@ class Callbacks:
     def _has_like_groups(self) -> bool:
         """Whether groups of the optimizer that have the same options are the same ones on each rank."""
         # Ranks that update the same parameters, or shares of them, have the same groups of them.
-        optimizer, strategy = self._executor.updater.optimizer, self._strategy
-        shared = strategy.segments == 1 and (strategy.tp > 1 or strategy.zero >= 2)
-        return self._alike or shared or (optimizer is not None and len(optimizer.param_groups) == 1)
+        optimizer = self._executor.updater.optimizer
+        return self._alike or self._shares_all or (optimizer is not None and len(optimizer.param_groups) == 1)
+
+    @property
+    def _shares_all(self) -> bool:
+        """Whether each rank updates a share of every parameter."""
+        return self._strategy.segments == 1 and (self._strategy.tp > 1 or self._strategy.zero >= 2)
 
     def _compare_buffers(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         """See that buffers that were the same on each rank still are; those of batch norm never were."""
@@ -529,8 +669,18 @@ class Callbacks:
             )
 
         handle = model.register_forward_pre_hook(refuse, prepend=True)
+
+        def refuse_loading(*arguments: Any, **keywords: Any) -> None:
+            raise InputError(
+                f"{self._who} loads weights into session.model, and {part}: session.load(path) reads them from a file, "
+                "under any plan, called by every rank",
+                code="model.loaded-in-parts",
+            )
+
         # copy.deepcopy asks the object first.
-        refused = {"__deepcopy__": refuse_copy, "state_dict": refuse_state}
+        refused: dict[str, Any] = {"__deepcopy__": refuse_copy, "state_dict": refuse_state}
+        if self._shares:
+            refused["load_state_dict"] = refuse_loading
         model.__dict__.update(refused)
         try:
             yield
@@ -571,9 +721,14 @@ def _replaced(who: str, names: Sequence[str]) -> InputError:
     )
 
 
+def _generator_state() -> int:
+    """A number for the state of torch's generator, not 0."""
+    return int.from_bytes(hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=7).digest()) + 1
+
+
 def _is_power(steps: int) -> bool:
-    """Whether ranks ask each other after this number of steps: 1, 2, 4, 8, ..."""
-    return steps > 0 and steps & (steps - 1) == 0
+    """Whether ranks ask each other after this number of steps: 0, 1, 2, 4, 8, ..."""
+    return steps & (steps - 1) == 0
 
 
 def not_replaceable(name: str, who: str = "") -> InputError:

@@ -147,7 +147,13 @@ class Session:
         )
         self.executor.training.graph = "" if captured is None else captured.graph.digest
         self._callbacks = Callbacks(
-            job, strategy, self.executor, rank=world.rank, world_size=world.size, data=lambda: self._feed.changes()
+            job,
+            strategy,
+            self.executor,
+            rank=world.rank,
+            world_size=world.size,
+            data=lambda: self._feed.changes(),
+            timeout_s=world.timeout_s,
         )
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
@@ -227,6 +233,7 @@ class Session:
         if not self._going_on:
             self._losses, self._samples = 0.0, 0
         self._going_on = False
+        self._callbacks.settle("batches")
         for share in self._feed.shares():
             self._untrained = True
             yield share
@@ -254,6 +261,7 @@ class Session:
             self._agree_to_stop()
         if self.stop_signal is not None:
             return metrics
+        self._callbacks.settle("end_epoch")
         if evaluate and self.job.evaluation_dataset is not None and self.job.metric is not None:
             scored = self._evaluate(None, breaks_off=True) if self._scored is None else self._scored
             if self.executor.asked:
@@ -409,7 +417,7 @@ class Session:
                 "to evaluate",
                 code="session.step-without-gradients",
             )
-        self._callbacks.meet()
+        self._callbacks.meet((self._feed.epoch, self._feed.index))
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
         samples = None
@@ -439,6 +447,11 @@ class Session:
         if self._ends_script:
             self._callbacks.watch()
         return loss
+
+    def _begin_loop(self) -> None:
+        """The loop is one of the user's, whose script ends with the last session."""
+        self._ends_script = True
+        self._callbacks.watch()
 
     def _check_constants(self) -> None:
         """See that nothing was changed that the graph has as a constant."""
@@ -1039,7 +1052,7 @@ def init(
         on_nan="skip" if on_nan == "skip" else "stop",
     )
     session.executor.training.outside = kept_outside(seen)
-    session._ends_script = True
+    session._begin_loop()
     return session
 
 

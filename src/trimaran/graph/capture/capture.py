@@ -14,6 +14,7 @@ zeros for a gradient, by which an optimizer decays them. So whoever divides a ne
 
 import dataclasses
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,7 @@ from trimaran.graph.capture.export import NotExportableError, OutputStructure, f
 from trimaran.graph.capture.flow import make_flow
 from trimaran.graph.examine import examine
 from trimaran.graph.held_state import HeldState
+from trimaran.graph.optimizers import modules_of
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 from trimaran.graph.types import Graph
 from trimaran.graph.user_model import (
@@ -225,9 +227,12 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
         return _capture_at(job, model, batch, slice_batch(batch, 0, size - 1), size, ())
     given, size = Samples(job, device_of(model)), SAMPLES
     differing = differing_sizes(given)
-    # A loss may count its calls.
+    # A loss may count its calls, also in a buffer.
     held = HeldState({"the loss": job.loss})
-    try:
+    with ExitStack() as stack:
+        stack.callback(held.put_back)
+        for part in modules_of(job.loss):
+            stack.enter_context(untouched(part))
         while True:
             batch, fewer = given.batch(range(size)), given.batch(range(size - 1))
             try:
@@ -237,8 +242,6 @@ def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> C
                 size = _enough(job, model, given, more_than=size)
                 if not size:
                     raise
-    finally:
-        held.put_back()
 
 
 def _enough(job: Job, model: nn.Module, samples: Samples, *, more_than: int) -> int:

@@ -13,7 +13,7 @@ modules, which nobody calls.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.graph.types import Graph, Op, Parameter
+from trimaran.graph.types import Graph, Op, Parameter, parameter_use
 
 MIN_UNIT_BYTES = 2**20
 """Modules with fewer bytes of parameters stay with the root [bytes]. A gather costs some tens of microseconds for its
@@ -31,8 +31,11 @@ def sharding_units(graph: Graph, *, min_bytes: int = MIN_UNIT_BYTES) -> tuple[st
         min_bytes: modules with fewer bytes of parameters are left to the root [bytes]
 
     Returns:
-        Their paths; none lies inside another. Empty: the root alone.
+        Their paths; none lies inside another. Empty: the root alone, as where a unit may have no backward on some
+        replica.
     """
+    if parameter_use(graph) == "varies":
+        return ()
     modules = _modules(graph)
     limit = MAX_UNIT_SHARE * sum(parameter.nbytes for parameter in graph.parameters)
     found: list[_Module] = []

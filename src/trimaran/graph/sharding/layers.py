@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
+from torch.nn.utils import parametrize
 
 from trimaran.graph.sharding.calls import NotSharedError, arguments_of, interior, is_tensor, overload_of, shape_of
 from trimaran.graph.user_model import has_user_hooks
@@ -89,7 +90,7 @@ def lookup_of(node: fx.Node, owner: nn.Module) -> Lookup | None:
             inside = interior(node)
         except NotSharedError:
             return None
-        if len(inside) != 1 or inside[0][0] != "embedding" or len(names) != 1 or has_user_hooks(module):
+        if len(inside) != 1 or inside[0][0] != "embedding" or len(names) != 1 or _is_adapted(module):
             return None
         arguments, keywords = inside[0][1], inside[0][2]
         source, weight = node.all_input_nodes[0], f"{node.target}.{names[0]}"
@@ -113,7 +114,7 @@ def _linear_module(node: fx.Node, owner: nn.Module) -> Linear | None:
     vectors = [name for name, tensor in parameters.items() if tensor.dim() == 1]
     if len(matrices) != 1 or len(vectors) > 1 or len(parameters) != len(matrices) + len(vectors):
         return None
-    if has_user_hooks(module) or any(True for _ in module.buffers()) or len(node.all_input_nodes) != 1:
+    if _is_adapted(module) or any(True for _ in module.buffers()) or len(node.all_input_nodes) != 1:
         return None
     try:
         names = [name for name, _, _ in interior(node)]
@@ -130,6 +131,11 @@ def _linear_module(node: fx.Node, owner: nn.Module) -> Linear | None:
         return None
     bias = f"{node.target}.{vectors[0]}" if vectors else None
     return Linear(node=node, source=source, weight=f"{node.target}.{matrices[0]}", bias=bias, out_dim=out_dim)
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    """Whether hooks, or parametrizations, whose weight an earlier call may have kept, change what a module computes."""
+    return has_user_hooks(module) or parametrize.is_parametrized(module)
 
 
 def are_parameters(paths: list[str], owner: nn.Module) -> bool:
@@ -235,7 +241,7 @@ def _of_module(node: fx.Node, owner: nn.Module) -> _Found | None:
     tensors = [value for value in inside[0][1][:3] if value == "_"]
     if len(weights) != 1 or len(tensors) != 2 + len(biases) or inside[0][1][:2] != ("_", "_"):
         return None
-    if has_user_hooks(module) or any(True for _ in module.buffers()):
+    if _is_adapted(module) or any(True for _ in module.buffers()):
         return None
     bias = f"{node.target}.{biases[0]}" if biases else None
     return inside[0][0], node.all_input_nodes[0], f"{node.target}.{weights[0]}", bias
@@ -298,7 +304,7 @@ def attention_of(node: fx.Node, owner: nn.Module) -> Attention | None:
     if node.op != "call_module":
         return None
     module = owner.get_submodule(str(node.target))
-    if any(has_user_hooks(part) for part in module.modules()):
+    if any(_is_adapted(part) for part in module.modules()):
         return None
     if type(module) is nn.MultiheadAttention and _is_plain_attention(module) and _needs_no_weights(node):
         given = [*node.args[:3]]

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import nn
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.base.files import unfinished
+from trimaran.base.files import is_stream, unfinished
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.content import (
     Content,
@@ -72,6 +72,9 @@ def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None
     # safetensors stores every tensor on its own, and refuses those that share memory.
     apart = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
     try:
+        if is_stream(target):
+            target.write_bytes(save(apart, metadata={"format": "pt"}))
+            return
         target.parent.mkdir(parents=True, exist_ok=True)
         with unfinished(target) as part:
             save_file(apart, part, metadata={"format": "pt"})

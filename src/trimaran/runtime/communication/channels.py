@@ -21,15 +21,17 @@ Where a group's collectives must start in one order on all its members, only one
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh
 
 from trimaran.base.errors import ExecutionError, TrimaranError
@@ -439,6 +441,81 @@ def lost_peer(rank: int, what: str, error: RuntimeError | OSError, ranks: Sequen
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What ranks tell each other, so that all of them go on, or all of them end, in the same place
+
+
+class Meeting:
+    """Where the ranks of a user's loop come together before they exchange anything but a step.
+
+    A rank that exchanged something else than the others would wait without an end, or end them. So it counts itself in
+    their store first, in which each rank has put the step that it has begun.
+
+    Args:
+        rank: number of this rank
+        size: number of ranks
+        timeout_s: how long one waits for the others [s]
+    """
+
+    _made: ClassVar[int] = 0
+
+    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
+        # Every rank makes the same ones in the same order.
+        Meeting._made += 1
+        name = f"trimaran-loop-{Meeting._made}"
+        self._store = PrefixStore(name, dist.distributed_c10d._get_default_store()) if dist.is_initialized() else None
+        self._rank, self._size, self._timeout_s, self._times = rank, size, timeout_s, 0
+        self._says = size <= _MOST_SAYING or rank < 2
+
+    def go_on(self, steps: int) -> None:
+        """Say that this rank begins a step.
+
+        Args:
+            steps: that it has done
+        """
+        if self._store is not None and self._says:
+            # The store may be gone with its rank, which the step meets too and tells better.
+            with suppress(RuntimeError):
+                self._store.set("begun", str(steps))
+
+    def come(self, what: str, steps: int) -> bool:
+        """Wait until all ranks have come, not to a step.
+
+        Args:
+            what: this rank is about to do, for messages
+            steps: that it has done
+
+        Returns:
+            Whether they have; False: another one has begun the next step.
+
+        Raises:
+            ExecutionError: another rank is gone, or silent for longer than the time-out
+        """
+        if self._store is None:
+            return True
+        self._times += 1
+        pause_s, began_s = 1e-4, time.monotonic()
+        try:
+            with ACTIVITY.waiting(what):
+                here = self._store.add(f"meeting-{self._times}", 1)
+                while here < self._size:
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    waited_s = time.monotonic() - began_s
+                    asks = waited_s > _PATIENCE_S and self._store.check(["begun"])
+                    if asks and int(self._store.get("begun")) >= steps:
+                        return False
+                    if waited_s > self._timeout_s:
+                        raise RuntimeError(f"after {waited_s:.0f} s {here} of {self._size} ranks had come to it")
+                    here = self._store.add(f"meeting-{self._times}", 0)
+        except RuntimeError as error:
+            raise lost_peer(self._rank, what, error) from error
+        return True
+
+
+_MOST_SAYING = 64
+"""Ranks of which each says which step it begins; of more the first two do."""
+
+_PATIENCE_S, _LONGEST_PAUSE_S = 2.0, 0.05
+"""After this it is asked whether others have begun a step; and the longest pause between two looks [s]."""
 
 
 class Agreement:

@@ -1,0 +1,100 @@
+"""Jobs in which something is seldom so, or is kept where a capture leaves it, each beside its plain loop."""
+
+from typing import Any
+
+import torch
+from tests.field.entry import Family
+from tests.field.strangers import CLASSES, WIDTH, WORDS, Symmetric, job, mlp, of, per_token, tokens
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations, parametrize
+
+from trimaran.base.job import Job
+
+SELDOM = Family("seldom")
+seldom = SELDOM.entry
+
+
+@seldom("a head that the loss reads where a class is in the batch, under AdamW, which decays", own_optimizer=True)
+def read_for_a_class() -> Job:
+    def forward(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = torch.tanh(self.first(x))
+        return self.head(hidden), self.other(hidden)
+
+    def loss(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output[0], target)
+        rare = target == 0
+        return value + output[1][rare].square().sum() / len(target) if rare.any() else value
+
+    parts = {"first": (WIDTH, 16), "head": (16, CLASSES), "other": (16, 3)}
+    return job(of(forward, **{name: lambda sizes=sizes: nn.Linear(*sizes) for name, sizes in parts.items()}), loss,
+               optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1))  # fmt: skip
+
+
+class Adjusted(nn.Module):
+    """Logits are adjusted by how often each class has been seen, which the loss counts in a buffer."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.ones(CLASSES, dtype=torch.float64))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.seen += torch.bincount(target, minlength=CLASSES)
+        return functional.cross_entropy(output + (self.seen / self.seen.sum()).log(), target)
+
+
+@seldom("a loss that counts classes in a buffer, in place")
+def counts_classes() -> Job:
+    return job(mlp, Adjusted())
+
+
+@seldom("a loss that counts less when it is small, as a float says")
+def small_counts_less() -> Job:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output, target)
+        return 0.1 * value if float(value) < 0.3 else value
+
+    return job(mlp, loss)
+
+
+@seldom("a factor of the schedule counts its calls", own_optimizer=True)
+def counting_rate() -> Job:
+    calls = {"number": 0}
+
+    def factor(epoch: int) -> float:
+        calls["number"] += 1
+        return 1.0 / calls["number"]
+
+    return job(mlp, lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, factor))
+
+
+@seldom("a parametrized layer whose matrix is kept from its first call, which nothing reads")
+def kept_parametrization() -> Job:
+    def layer() -> nn.Module:
+        made = nn.Linear(16, 16)
+        parametrize.register_parametrization(made, "weight", Symmetric())
+        return made
+
+    def forward(self: Any, x: Tensor) -> Any:
+        with parametrize.cached():
+            self.layer(torch.tanh(self.first(x)))
+            return self.head(torch.tanh(self.layer(self.layer(torch.tanh(self.first(x))))))
+
+    return job(of(forward, first=lambda: nn.Linear(WIDTH, 16), layer=layer, head=lambda: nn.Linear(16, CLASSES)))
+
+
+@seldom("attention with weight norm in its last layer")
+def attention_normed() -> Job:
+    def attention() -> nn.Module:
+        made = nn.MultiheadAttention(16, 2, batch_first=True)
+        parametrizations.weight_norm(made.out_proj)
+        return made
+
+    def forward(self: Any, ids: Tensor) -> Any:
+        x = self.embed(ids)
+        return self.head(x + self.attend(x, x, x, need_weights=False)[0])
+
+    parts = {"embed": lambda: nn.Embedding(WORDS, 16), "attend": attention, "head": lambda: nn.Linear(16, WORDS)}
+    return job(of(forward, **parts), per_token, dataset=tokens)
