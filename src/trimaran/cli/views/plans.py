@@ -223,7 +223,9 @@ def _search_line(found: Search[Any]) -> str:
     end = "" if found.is_complete else ", stopped at its limit (--time-limit sets it)"
     gap = "how much faster those that were rejected could be is not known"
     if found.gap is not None:
-        gap = f"by lower bounds, nothing is more than {100 * found.gap:.1f} % faster than the fastest row"
+        share = f"{100 * found.gap:.1f} %"
+        more = "" if share == "0.0 %" else f"more than {share} "
+        gap = f"by lower bounds, nothing is {more}faster than the fastest row"
     return f"search: {format_seconds(found.seconds)}{end}; {gap}"
 
 
