@@ -537,6 +537,38 @@ def lacking_memory(problem: Problem, found: Search[Candidate]) -> list[Strategy]
     return [*whole, *(split for least_s, _, split in staged if least_s < best_s)]
 
 
+_WORTH_TRYING = 0.01
+"""Share of the time that a memory plan of whole networks might save, from which on a plan says so."""
+
+
+def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
+    """That whole networks which lack nothing but memory might be faster with a memory plan, where none was tried.
+
+    Args:
+        problem: that was searched
+        found: the result
+
+    Returns:
+        A note on the simplest of those with the lowest bounds, or nothing.
+    """
+    if problem.traces or "memory" in problem.pins.forbid:
+        return ()
+    lacking = {one.strategy: one for one in found.rejected if one.strategy.pp == 1 and may_be_virtualized(one)}
+    if not lacking:
+        return ()
+    bounds = {strategy: least(strategy, problem).objective_s for strategy in lacking}
+    most_s = (1.0 + _WORTH_TRYING) * min(bounds.values())
+    nearest = min((one for one in lacking if bounds[one] <= most_s), key=simplicity)
+    share = 1.0 - bounds[nearest] / found.chosen.objective_s
+    if share < _WORTH_TRYING:
+        return ()
+    room = min(room_bytes(problem, nearest.devices)) >> 20
+    return (
+        f"{nearest.name} lacks nothing but memory, and would be at most {share:.0%} faster: "
+        f'--strategy "{nearest.name} in {room} MiB" tries to offload and recompute what is too much',
+    )
+
+
 def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
     """Candidates that fit with a memory plan and not without.
 

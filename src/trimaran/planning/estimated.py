@@ -39,7 +39,7 @@ from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
 from trimaran.planner.result import Search, said_of_codec, said_of_compression, simulated_search
-from trimaran.planner.search import lacking_memory, search
+from trimaran.planner.search import lacking_memory, search, untried_memory_plans
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planner.trials import Trials
@@ -305,6 +305,7 @@ class Estimated(CatalogBackend):
             *doubts_of_exchange(found.chosen, found.candidates, problem),
             *pipeline_notes(problem, found),
             *memory_notes(problem, found.chosen.strategy),
+            *untried_memory_plans(problem, found),
         )
         return self._planned(problem, found, notes)
 

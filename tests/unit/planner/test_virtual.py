@@ -18,7 +18,7 @@ from trimaran.planner.memory_plans import Squeeze, squeeze
 from trimaran.planner.pins import NO_PINS, parse_pins, pins_of_strategy, read_pins
 from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
 from trimaran.planner.result import Search, said_of_codec
-from trimaran.planner.search import search
+from trimaran.planner.search import search, untried_memory_plans
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program.memory import KEEP_ALL, parse_codec
 from trimaran.program.rules.fit import check_strategy
@@ -155,6 +155,25 @@ def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
     virtual = {one.strategy: one for one in result.candidates if one.strategy.memory_bytes is not None}
     assert list(virtual) == [builders.strategy(memory_bytes=budget)]
     assert max(virtual[builders.strategy(memory_bytes=budget)].peak_bytes) <= budget
+
+
+def test_whole_networks_that_a_memory_plan_might_make_faster_are_named() -> None:
+    """Without traces stages are the best that fits, and replicas are faster by their bound."""
+    pins = parse_pins(tp=1, microbatches=1, zero=0, forbid=["sharded"])
+    problem = builders.problem(graph=GRAPH, table=TABLE, batch=16, pins=pins)
+    whole = search(problem).chosen
+    small = dataclasses.replace(
+        problem, cluster=builders.problem(graph=GRAPH, memory_bytes=max(whole.peak_bytes) - 1).cluster
+    )
+    found = search(small)
+    assert whole.strategy.dp == 2
+    assert found.chosen.step_time_s > 1.01 * whole.step_time_s
+    (note,) = untried_memory_plans(small, found)
+    assert note.startswith("dp2 lacks nothing but memory")
+    assert '--strategy "dp2 in' in note
+    assert untried_memory_plans(problem, search(problem)) == ()
+    forbidden = dataclasses.replace(small, pins=dataclasses.replace(pins, forbid=("memory",)))
+    assert untried_memory_plans(forbidden, found) == ()
 
 
 def test_without_traces_nothing_is_virtualized() -> None:
