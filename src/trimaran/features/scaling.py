@@ -27,13 +27,14 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.types import Device, Price, parse_price
 from trimaran.planner.input_pipeline import loading_changes
-from trimaran.planning.analytical import is_planned_by_shape
+from trimaran.planning.analytical import decoder_of_job, is_planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import (
     NO_LOADING,
     Loading,
+    PlanRequest,
     check_loading,
     check_spread,
     check_traced,
@@ -383,11 +384,15 @@ def predict_scaling(
     notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
     if servers and price is None and prices is None and machine.node.price is not None:
         notes.append(f"cost is left out: {cluster} has a price, its server machines have none (--server-price)")
-    if software is None and is_planned_by_shape(job, cluster, options or {}):
-        notes.append(
-            f"each step is that of {framework.framework}; plan takes this decoder's from its shape, with Megatron's "
-            "fused kernels, unless it is given --software pytorch"
-        )
+    if is_planned_by_shape(job, cluster, options or {}):
+        described = decoder_of_job(job, PlanRequest(cluster=cluster, options=options or {}))
+        notes += () if described is None else described.assumed
+        if software is None:
+            notes.append(
+                f"each step is that of {framework.framework}; plan takes this decoder's from its shape, with "
+                "Megatron's fused kernels, unless it is given --software pytorch"
+            )
+    premises = len(notes)
     rows: list[ScalingRow] = []
     limits: list[FeedingLimit] = []
     shortages: list[MemoryShortage] = []
@@ -404,7 +409,7 @@ def predict_scaling(
             if pipeline is not None:
                 limits.append(feeding_limit(steps, samples, method, max(devices), strong=batch is not None))
     if not rows:
-        raise InputError("; ".join(notes) or "nothing is asked for", cluster=cluster)
+        raise InputError("; ".join(notes[premises:]) or "nothing is asked for", cluster=cluster)
     return ScalingStudy(
         job=job,
         cluster=cluster,

@@ -380,6 +380,7 @@ def how_to_resume(source: JobSource, run: RunDirectory, options: TrainOptions = 
         epochs: in place of the run's
 
     Example:
+        >>> from trimaran.features.training.rank import Saving
         >>> run = RunDirectory(path=Path("runs/digits"))
         >>> saving = TrainOptions(saving=Saving(seconds=600.0))
         >>> how_to_resume(JobSource(reference="digits", epochs=50, seed=3), run, saving)
