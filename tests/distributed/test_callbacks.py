@@ -419,6 +419,27 @@ def test_ranks_that_take_shares_of_other_global_batches_are_refused(tmp_path: Pa
     assert launch(leave_out, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
+def shuffle_apart(world: World) -> list[str]:
+    """A loop of its own batches, which ranks of a pipeline have in the same order, or in one of their own."""
+    told = []
+    job = make_job()
+    rows = [job.dataset()[number] for number in range(job.global_batch_size)]
+    for order in (rows, rows if world.rank else rows[::-1]):
+        session = open_session(world, job, PIPELINE)
+        session._begin_loop()
+        batch = torch.utils.data.default_collate(order)
+        told.append(refusal_of(lambda session=session, batch=batch: [session.step(batch) for _ in "12"]))
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_ranks_of_a_pipeline_that_are_given_other_samples_are_refused(tmp_path: Path) -> None:
+    """One has the inputs, another the targets."""
+    refused = ["", "session.unlike-batches"]
+    assert launch(shuffle_apart, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
 class Dropping(torch.nn.Module):
     """Draws in each step."""
 

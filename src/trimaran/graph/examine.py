@@ -2171,6 +2171,8 @@ def _among_ranks() -> Iterator[None]:
         return
     told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     before = {name: os.environ.get(name) for name in told}
+    # torch puts the rank before each line of what an exception says, and leaves that for good.
+    hook = sys.excepthook
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     os.environ.update(told)
     try:
@@ -2183,6 +2185,7 @@ def _among_ranks() -> Iterator[None]:
             else:
                 os.environ[name] = value
         dist.destroy_process_group()
+        sys.excepthook = hook
 
 
 def _is_label(name: str) -> bool:

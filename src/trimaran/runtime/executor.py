@@ -106,6 +106,7 @@ class Executor:
         updater: optimizer and schedule of what this rank updates
         scaler: scales losses in fp16, with the state that a checkpoint needs; None in any other precision
         reads: this rank reads data
+        replica: number of the one that this rank is part of
         steps: training steps done
         training: the whole state of the training, to be taken and put back
         asked: a rank had a request (`launch.requests`) when it began the last step, or its last batch of an
@@ -155,7 +156,7 @@ class Executor:
             behaviour.collate_draws or not behaviour.sliceable or bool(behaviour.others) or behaviour.leaves_out
         )
         self._layout = strategy_layout(strategy)
-        self._replica, row, _ = self._layout.place_of(world.rank)
+        self.replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
         if world.size > 1:
             check_synchronized(self.model, world.device)
@@ -228,10 +229,10 @@ class Executor:
             scaler=self.scaler,
             codec=self._codec,
             gatherer=self._state,
-            place=(self._replica, row),
+            place=(self.replica, row),
             modules=modules,
         )
-        seed_generators(derive_seed(job.seed, "rank", self._replica, row))
+        seed_generators(derive_seed(job.seed, "rank", self.replica, row))
 
     @property
     def recording(self) -> bool:
@@ -305,7 +306,7 @@ class Executor:
             self._strategy,
             self._strategy.feeding if feeding is None else feeding,
             self._world,
-            replica=self._replica,
+            replica=self.replica,
             reads=self.reads,
             agreement=self.agreement,
         )
@@ -480,7 +481,7 @@ class Executor:
                     self._interpreter.run(self._evaluation, self._uses[1], state)
                     total += self._reductions.losses.mean_metric(state)
                     for microbatch, made in state.outputs.items():
-                        outputs.add((number, self._replica, microbatch), *made)
+                        outputs.add((number, self.replica, microbatch), *made)
                     if breaks_off and self._asking is None and self._reductions.losses.asked:
                         self.asked = True
                         break
@@ -689,7 +690,7 @@ class Executor:
         """Notes the norms of this rank's gradients, in an interval of steps."""
         group = self._channels.control
         # Replicas that sum on every rank have the same sums; with owners, each has the sums of its buckets.
-        counts = self._replica == 0 or self._strategy.sync == "p2p"
+        counts = self.replica == 0 or self._strategy.sync == "p2p"
         return GradientNoise(
             [one for stage in self._part.stages.values() for one in stage.module.parameters()],
             self._part.counted if counts else (),
@@ -734,7 +735,7 @@ class Executor:
         # A caller that gives the samples of the global batch knows that this is a share of it.
         known = samples is not None
         samples = samples or job.global_batch_size
-        sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[self._replica]
+        sizes = microbatch_sizes(samples, replicas=strategy.dp, microbatches=strategy.microbatches)[self.replica]
         # Of fewer samples than replicas each has one, and a caller may not expect that.
         known = known and (samples >= strategy.dp or is_sliceable(batch, 1))
         parts = partition_batch(batch, sizes, known=known, counts=self._sliceable) if self.reads else []
@@ -742,7 +743,7 @@ class Executor:
         def source(number: int) -> Any:
             return self._place(parts[number]) if parts else None
 
-        return State(number=self.steps, samples=samples, sizes=sizes, source=source, counts=self._replica < samples)
+        return State(number=self.steps, samples=samples, sizes=sizes, source=source, counts=self.replica < samples)
 
     def _evaluation_states(self, dataset: Any) -> Iterator[State]:
         """The state of each batch of an evaluation before it is run; every rank goes through them at the same time.
@@ -778,7 +779,7 @@ class Executor:
             batch=job.global_batch_size,
             replicas=strategy.dp,
             microbatches=strategy.microbatches,
-            replica=self._replica,
+            replica=self.replica,
         )
         for share in shares.load(numbers, dataset, job, seed=seed, place=self._place):
             yield _state_of(share, -1)

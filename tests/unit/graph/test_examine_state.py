@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -1706,3 +1707,10 @@ class Stepping(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.net(x)
+
+
+def test_what_an_exception_says_is_left_as_it_was() -> None:
+    """torch names the rank before each line, also that of a group that a look has made."""
+    before = sys.excepthook
+    capture_and_look(make_job())
+    assert sys.excepthook is before

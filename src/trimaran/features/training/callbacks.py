@@ -18,6 +18,7 @@ of them must do, such as an evaluation or a file of weights, and at the end of a
 """
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
+from trimaran.graph.batches import name_tensors
 from trimaran.graph.held_state import HeldState, Settable, Values, changed, names_in_callbacks, set_on_session
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
@@ -142,9 +144,12 @@ class Callbacks:
         self._moved = self._retuned = 0
         # Of the global batches that were trained on.
         self._taken = 0
+        # Of the batches that the loop has made itself, where several ranks have the same.
+        self._given = 0
+        self._thread = threading.get_ident()
         # Of the generator, when the last step began; and the same where that step drew from it, else 0.
         self._generator = self._drawn = 0
-        self._grouped = self._groups()
+        self._grouped, self._names = self._groups(), [name for name, _ in executor.model.named_parameters()]
         self._step_hooks_before = self._step_hooks()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
         self._refusing.enter_context(self._refused())
@@ -190,18 +195,19 @@ class Callbacks:
         """A step has ended, and code of the user's runs until the next one."""
         if self._alone:
             return
-        self._running = "the loop"
+        self._running, self._thread = "the loop", threading.get_ident()
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
         if _is_power(self._executor.steps):
             self._loop = self._look()
         self._between.enter_context(self._rebinding_refused())
 
-    def meet(self, place: tuple[int, int]) -> None:
+    def meet(self, place: tuple[int, int] | None, own: Any = None) -> None:
         """A step begins: see that code of the user's has left what ranks have in common, and what is trained.
 
         Args:
-            place: epoch and number of the global batch that comes next in the data
+            place: epoch and number of the global batch that it takes; None: not known
+            own: a batch that the loop has made itself; None: it has not
 
         Raises:
             InputError: it has not
@@ -212,7 +218,9 @@ class Callbacks:
         self._check_trained()
         self._note()
         if self._samples is not None:
-            self._taken = _digest([self._taken, place])
+            self._taken = self._taken if place is None else _digest([self._taken, place])
+            if own is not None and not is_nothing(own) and self._strategy.dp < self._strategy.devices:
+                self._given = _digest([self._given, _hash(_samples(name_tensors(own).values()))])
             self._generator = _generator_state()
         samples, self._samples = self._samples, None
         if samples is not None and not self._is_whole and not all(map(torch.equal, samples, self._noted[0])):
@@ -231,7 +239,8 @@ class Callbacks:
         Raises:
             InputError: it has not, or another rank does something else
         """
-        if self._samples is not None and not self.running:
+        # A loop may fetch batches ahead in another thread, while this one takes a step.
+        if self._samples is not None and not self.running and self._thread == threading.get_ident():
             self._tell(operation)
 
     def _look_again(self) -> None:
@@ -245,9 +254,10 @@ class Callbacks:
         return self._whole or (self._executor.steps == 0 and not self._shares)
 
     def _options(self) -> str:
-        """The options of the optimizer's groups, and how many parameters each has."""
+        """The options of the optimizer's groups, and how many parameters each has where all ranks have as many."""
         optimizer = self._executor.updater.optimizer
-        return "" if optimizer is None else f"{written_options(optimizer)} {list(map(len, self._groups()))}"
+        sizes = list(map(len, self._groups())) if self._alike or self._shares_all else ""
+        return "" if optimizer is None else f"{written_options(optimizer)} {sizes}"
 
     def _note(self) -> None:
         """Note what the loop has changed since that was looked at last."""
@@ -257,8 +267,7 @@ class Callbacks:
         now, options_now = self._noted
         if not all(map(torch.equal, samples, now)):
             # Of parts there is no more to compare than whether they changed.
-            bits = hashlib.blake2b(b"".join(one.cpu().numpy().tobytes() for one in now) if self._is_whole else b"")
-            self._moved = _digest([self._moved, bits.hexdigest()])
+            self._moved = _digest([self._moved, _hash(now if self._is_whole else [])])
         if options != options_now:
             self._retuned = _digest([self._retuned, options_now if self._has_like_groups() else ""])
 
@@ -411,6 +420,13 @@ class Callbacks:
                 "train by replicas that update everything (dp, zero=0)",
                 code="session.regrouped",
             )
+        if self._shares and [name for name, _ in self._executor.model.named_parameters()] != self._names:
+            raise InputError(
+                f"parameters of session.model have other names than at first, as after pruning, and under "
+                f"{self._strategy.name} they are shares, so that what is made of them is made of a part: do so in "
+                "Job.model, or train by replicas: --allow dp",
+                code="session.renames-shares",
+            )
         if self._shares and self._gradient_hooks() != self._gradient_hooks_before:
             raise InputError(
                 f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
@@ -503,18 +519,27 @@ class Callbacks:
     def _exchange(self, name: str, operation: str, own: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
         """What each rank says, by its place in `own`: see that all do the same, and that a loop has left them alike."""
         begins = self._samples if self._samples is not None else self._noted[0]
-        of_loop = (self._moved if begins else -1, self._retuned if self._noted[1] else -1, self._taken, self._drawn)
+        of_loop = (self._moved if begins else -1, self._retuned if self._noted[1] else -1, self._taken, self._drawn,
+                   self._executor.replica, self._given)  # fmt: skip
         heard = self._executor.agreement.gather_integers(
             (_OPERATIONS.index(operation), *of_loop, *own), "what callbacks have changed"
         )
-        doing, moved, retuned, taken, drawn, *said = zip(*heard, strict=True)
+        doing, moved, retuned, taken, drawn, replicas, given, *said = zip(*heard, strict=True)
         if first := _first_unlike(doing):
             said_by = [_said(rank, _OPERATIONS[doing[rank]]) for rank in (0, first)]
             raise InputError(
                 f"in {name}, {said_by[0]}, and {said_by[1]}: what a session does takes all ranks, so call it on every "
                 "rank; rank 0 writes what is saved"
             )
-        if _first_unlike(taken):
+        of_replicas = {pair for pair in zip(replicas, given, strict=True) if pair[1]}
+        if len(dict(of_replicas)) < len(of_replicas):
+            raise InputError(
+                f"the loop gave ranks of one replica different batches, and under {self._strategy.name} one has the "
+                "inputs of a batch and another its targets: give all of them the same samples in the same order, as "
+                "by a generator with a seed, or take those of session.batches()",
+                code="session.unlike-batches",
+            )
+        if _first_unlike([one for one in taken if one]):
             raise InputError(
                 "the loop took a step with other global batches on some ranks than on others, whose shares make no "
                 "batch together: what it leaves out must not go by what a rank has of a batch; leave samples out of "
@@ -761,6 +786,16 @@ def _samples(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
             flat = local.reshape(-1)
             found.setdefault((local.device, local.dtype), []).append(flat[:: -(-flat.numel() // _SAMPLED)])
     return [torch.cat(of).view(torch.uint8) for of in found.values()]
+
+
+def is_nothing(batch: Any) -> bool:
+    """Whether a batch is that of a rank that reads no data."""
+    return isinstance(batch, tuple) and not batch
+
+
+def _hash(samples: Iterable[torch.Tensor]) -> str:
+    """A digest of the bits of tensors."""
+    return hashlib.blake2b(b"".join(one.cpu().numpy().tobytes() for one in samples), digest_size=8).hexdigest()
 
 
 def _sums(tensors: Iterable[torch.Tensor], sampled: int | None) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
-from trimaran.features.training.callbacks import Callbacks, not_replaceable
+from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
 from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -68,6 +68,9 @@ from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
 from trimaran.verification.compare import Verified, Verifier
+
+_MOST_FETCHED = 4
+"""Batches that are known as those of the data until a step takes them: a loop may fetch some ahead, or leave some."""
 
 
 class Session:
@@ -165,7 +168,8 @@ class Session:
             planned_memory(strategy, local_ranks=world.local_size, device=world.device)
         )
         self._feed = self.executor.feed()
-        self._fetched: tuple[Any, int] | None = None
+        # The last batches that were handed out: each with its samples, its epoch and its number from 1.
+        self._fetched: list[tuple[Any, int, tuple[int, int]]] = []
         self._held_out: Any = None
         if world.size > 1 and job.evaluation_dataset is not None and job.metric is not None:
             with self.executor.agreement.alike("the evaluation data"):
@@ -212,7 +216,8 @@ class Session:
             number = self._feed.epoch
             for share in self.shares():
                 batch = self.executor.fetch(share)
-                self._fetched = (batch, share.samples)
+                fetched = batch, share.samples, (number, self._feed.index)
+                self._fetched = [*self._fetched[1 - _MOST_FETCHED :], fetched]
                 yield batch
             by_metric = self.executor.follows_metric
             if self.stop_signal is not None:
@@ -417,13 +422,16 @@ class Session:
                 "to evaluate",
                 code="session.step-without-gradients",
             )
-        self._callbacks.meet((self._feed.epoch, self._feed.index))
+        fetched = next((one for one in reversed(self._fetched) if one[0] is batch), None)
+        self._fetched = [one for one in self._fetched if one is not fetched]
+        # What a rank has that reads no data is the same each time.
+        self._callbacks.meet(
+            fetched[2] if fetched is not None and not is_nothing(batch) else None,
+            None if fetched is not None or isinstance(batch, Share) else batch,
+        )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
-        samples = None
-        if self._fetched is not None and batch is self._fetched[0]:
-            samples = self._fetched[1]
-        self._fetched = None
+        samples = None if fetched is None else fetched[1]
         number = self.executor.steps
         self._index = self._feed.index
         loss = self._step(batch, samples, keep_gradients)
@@ -772,7 +780,7 @@ class Session:
         self.stopped = figures["stopped"]
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
-        self._going_on, self._untrained, self._fetched = True, False, None
+        self._going_on, self._untrained, self._fetched = True, False, []
         if (kept := figures.get("kept")) and not self._callbacks.kept():
             notes = (
                 *notes,
