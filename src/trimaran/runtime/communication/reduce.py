@@ -172,8 +172,7 @@ class Reductions:
         self._wait(instruction)
         self._settle_gradients(state)
         start = self._recorder.stamp()
-        squared = self._updater.square_norm(self._world.device) if state.norm is None else state.norm
-        self._updater.clip(squared.sqrt())
+        self._updater.clip(self._updater.norm(self._world.device) if state.norm is None else state.norm.sqrt())
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 
     def update(self, instruction: Instruction, state: State) -> None:

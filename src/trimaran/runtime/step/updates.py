@@ -137,6 +137,15 @@ class Updater:
         if gradients:
             torch._foreach_div_(gradients, divisor.to(gradients[0].real.dtype))
 
+    def norm(self, device: str) -> torch.Tensor:
+        """Norm of the gradients that count here, as torch adds it up, so that clipping by it is that of a plain loop.
+
+        Args:
+            device: where the result lies
+        """
+        gradients = _gradients(self._counted)
+        return nn.utils.get_total_norm(gradients) if gradients else torch.zeros((), device=device)
+
     def square_norm(self, device: str) -> torch.Tensor:
         """Sum of the squares of the gradients that count here, fp64.
 
