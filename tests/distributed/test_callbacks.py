@@ -436,7 +436,7 @@ def shuffle_apart(world: World) -> list[str]:
 @pytest.mark.timeout(120)
 def test_ranks_of_a_pipeline_that_are_given_other_samples_are_refused(tmp_path: Path) -> None:
     """One has the inputs, another the targets."""
-    refused = ["", "session.unlike-batches"]
+    refused = ["", "session.unlike-in-replica"]
     assert launch(shuffle_apart, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 

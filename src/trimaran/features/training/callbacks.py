@@ -537,7 +537,7 @@ class Callbacks:
                 f"the loop gave ranks of one replica different batches, and under {self._strategy.name} one has the "
                 "inputs of a batch and another its targets: give all of them the same samples in the same order, as "
                 "by a generator with a seed, or take those of session.batches()",
-                code="session.unlike-batches",
+                code="session.unlike-in-replica",
             )
         if _first_unlike([one for one in taken if one]):
             raise InputError(
