@@ -429,7 +429,9 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
         ['share']
     """
     codes = [code for callback in callbacks if callback is not None for code in _codes_of(callback)]
-    classes = dict.fromkeys(made for one in holders for made in type(one).__mro__ if is_users(made)) if codes else ()
+    # Settings that a module holds may have properties, as the module itself may.
+    held = [part for one in holders for part in (one, *getattr(one, "__dict__", {}).values())] if codes else []
+    classes = dict.fromkeys(made for one in held for made in type(one).__mro__ if is_users(made))
     called = {name for code in codes for name in code.co_names}
     methods = (one for made_of in classes for name, one in _methods(made_of) if name in called)
     codes += [one.__code__ for one in map(inspect.unwrap, methods) if isinstance(one, types.FunctionType)]
