@@ -31,6 +31,7 @@ from trimaran.planner.problem import Problem, assess_split, effect_of_memory
 from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planner.trials import Trials
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
+from trimaran.program.memory import EXACTNESS
 from trimaran.program.strategy import Strategy
 
 One = TypeVar("One", bound=Option)
@@ -322,10 +323,10 @@ def said_of_codec(problem: Problem, chosen: Candidate) -> str:
     """What the codec that memory plans may use is worth in a plan; empty where there is none.
 
     Args:
-        problem: of the search
+        problem: that the plan was made for, with the traces of its steps
         chosen: the plan
     """
-    codec = problem.pins.codec_choice
+    codec = chosen.strategy.codec or problem.pins.codec_choice
     if codec is None:
         return ""
     effects = effect_of_memory(chosen.strategy, problem) or {}
@@ -336,10 +337,9 @@ def said_of_codec(problem: Problem, chosen: Candidate) -> str:
         return f"codec {codec.text} codes nothing: plans with plain copies are as fast"
     plain = assess_split(replace(chosen.strategy, codec=None), problem)
     offloaded = sum(one.offloaded_bytes for one in effects.values())
-    exact = "exact" if codec.is_exact else "not exact: it rounds what comes back, so gradients differ"
     return (
-        f"codec {codec.text} ({exact}; taken to leave {1 / codec.ratio:.0%} of the bytes) codes {format_bytes(coded)} "
-        f"of {format_bytes(offloaded)} that go to the host: {_against(chosen, plain)}"
+        f"codec {codec.text} ({EXACTNESS[codec.name]}; taken to leave {1 / codec.ratio:.0%} of the bytes) codes "
+        f"{format_bytes(coded)} of {format_bytes(offloaded)} that go to the host: {_against(chosen, plain)}"
     )
 
 

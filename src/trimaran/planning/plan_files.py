@@ -20,7 +20,7 @@ from trimaran.planner.analytical.candidates import AnalyticalCandidate, Analytic
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem, effect_of_memory
-from trimaran.planner.result import Search
+from trimaran.planner.result import Search, said_of_codec
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
@@ -169,6 +169,7 @@ def load_plan(
             *calibrated.lacks(cluster.size),
             *_rejoined(plan.premises.rate_limit, cluster.machine.node.rate_limit),
             *_rescored(plan.prediction, chosen),
+            *filter(None, [said_of_codec(problem, chosen)]),
         ),
     )
 

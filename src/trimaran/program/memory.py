@@ -122,6 +122,11 @@ KEEP_ALL = MemoryPlan(policy="none", budget_bytes=None, decisions={}, steps=(), 
 SPARSE, BF16 = "sparse", "bf16"
 CODECS = (SPARSE, BF16)
 LOSSLESS = frozenset({SPARSE})
+EXACTNESS: Mapping[str, str] = {
+    SPARSE: "exact",
+    BF16: "not exact: it rounds what comes back, so gradients differ",
+}
+"""What each does to the bits that come back, in words."""
 
 SPARSE_RATIO = 1.7
 """How many times fewer bytes what comes after a ReLU has, where nothing else is known."""

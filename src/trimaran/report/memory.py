@@ -37,7 +37,7 @@ from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
 from trimaran.program.json_files import to_plain
-from trimaran.program.memory import LOSSLESS, MemoryPlan
+from trimaran.program.memory import EXACTNESS, MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -599,12 +599,11 @@ def codec_line(estimate: MemoryEstimate) -> str:
     if not estimate.codec:
         return ""
     how = f"taken to leave {1 / (estimate.codec_ratio or 1.0):.0%} of the bytes"
-    exact = "exact" if estimate.codec in LOSSLESS else "not exact: it rounds what comes back, so gradients differ"
     coded = estimate.plan.coded_bytes
     done = (
         f"codes {format_bytes(coded)} of what is offloaded" if coded else "codes nothing: plain copies are not slower"
     )
-    return f"Codec {estimate.codec} ({exact}; {how}) {done}."
+    return f"Codec {estimate.codec} ({EXACTNESS[estimate.codec]}; {how}) {done}."
 
 
 def _on_host(plan: PolicyFigures) -> str:

@@ -266,18 +266,18 @@ class Verifier:
             self._check_microbatches(plain, batches, states, expected.order, after, epoch, index)
         place = _eps(torch.bfloat16) if coarse and self._job.precision == "bf16" else _finest(plain)
         moved = [plain.gradients(batches, states, moved=_ROUNDED * place, seed=seed) for seed in range(_SAMPLES)]
-        compression = self._strategy.compression if self._strategy.dp > 1 else None
+        inexact = _inexact_by_choice(self._strategy)
         compared = [_compare_gradient(name, after.gradients.get(name), expected, moved) for name in expected.of]
         compared += [
             _Compared(kind="gradient", name=name, difference=math.inf, limit=0.0, text="in one process it has none")
             for name, one in after.gradients.items()
             if name not in expected.of and bool(one.any())
         ]
-        if compression is not None:
+        if inexact:
             largest = max((one.difference for one in compared), default=0.0)
             self._notes[
-                f"gradients are compressed by {compression.name}, which is inexact by choice: they differ by "
-                f"up to {largest:.1g} of their scale; updates by them were compared"
+                f"{inexact}, which is inexact by choice: gradients differ by up to {largest:.1g} of their scale; "
+                "updates by them were compared"
             ] = None
         else:
             self._judge(compared, expected.order, after, "is not that of one process")
@@ -289,7 +289,7 @@ class Verifier:
             for name, one in expected.buffers.items()
         ]
         self._judge(buffers, expected.order, after, "is not that of one process")
-        self._tensors = (len(compared) if compression is None else 0) + len(buffers)
+        self._tensors = (0 if inexact else len(compared)) + len(buffers)
         return expected
 
     def _check_microbatches(
@@ -405,6 +405,15 @@ def _apart(examine: Callable[[], None], device: str) -> BaseException | None:
     thread.start()
     thread.join()
     return caught[0] if caught else None
+
+
+def _inexact_by_choice(strategy: Strategy) -> str:
+    """What a strategy does to gradients that one process does not, as it was asked to; empty: nothing."""
+    if strategy.compression is not None and strategy.dp > 1:
+        return f"gradients are compressed by {strategy.compression.name}"
+    if strategy.codec is not None and not strategy.codec.is_exact:
+        return f"what is offloaded is rounded by {strategy.codec.name}"
+    return ""
 
 
 def _compare_gradient(
