@@ -27,7 +27,7 @@ def document(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 @pytest.mark.alone
 def test_planted_delays_land_in_their_parts_and_the_limiter_is_named(tmp_path: Path) -> None:
     """Each part within 10 % of what the script itself timed, and the parts sum to the step."""
-    # Large against what a step takes besides: half a millisecond on a slow machine, which is in "other".
+    # Large against what a step takes besides: some tenths of a millisecond on a slow machine, which are in "other".
     delays = {"load": 40, "forward": 8, "backward": 12, "update": 10, "other": 6}
     done = observe(SCRIPT, *(f"--{kind}={ms}" for kind, ms in delays.items()), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ class StepTimes:
     Attributes:
         ns: columns by name [ns]
         cpu: processor time of the process [ns]
-        step: all of it [ns]
+        step: all of it but what the watch itself took, which is no part of the script [ns]
         work: without what it is blocked by others [ns]
     """
 
@@ -53,7 +53,7 @@ class StepTimes:
         cpu = np.diff(record.column("cpu_ns"), prepend=record.column("cpu_ns")[:1])
         self.cpu = cpu[chosen].astype(np.float64)
         kinds = ("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective")
-        self.step = sum((self.ns[kind] for kind in (*kinds, "other", "own", "evaluation")), np.zeros(len(rows)))
+        self.step = sum((self.ns[kind] for kind in (*kinds, "other", "evaluation")), np.zeros(len(rows)))
         self.work = self.step - self.ns["exposed"] - self.ns["collective"]
 
     def parts(self, exchange: Array, collective: Array) -> list[Parts]:
@@ -75,7 +75,7 @@ class StepTimes:
             "update": ns["update"],
             "sync": ns["sync"],
             "collective": collective,
-            "other": ns["other"] + ns["own"],
+            "other": ns["other"],
         }
         rows = zip(*(column * 1e-9 for column in columns.values()), strict=True)
         return [Parts(**dict(zip(columns, map(float, row), strict=True))) for row in rows]

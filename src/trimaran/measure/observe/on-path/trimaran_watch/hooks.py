@@ -26,6 +26,7 @@ from trimaran_watch.ledger import (
     LOAD,
     LOAD_CPU,
     OTHER,
+    OWN,
     START,
     UPDATE,
 )
@@ -165,10 +166,12 @@ def _after_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     try:
         if _counts(optimizer):
             ledger.stack[0] = OTHER
+            depth = ledger.enter(OWN)
             ledger.end_step()
             end_learning()
             if SEEN.each_step is not None:
                 SEEN.each_step()
+            ledger.leave(depth)
     except Exception as error:  # noqa: BLE001  the script must go on whatever was to be written
         give_up(error)
 
