@@ -58,7 +58,10 @@ def _verdict(checks: "Sequence[Check]", missing: "Sequence[str]") -> str:
 def calibrate(
     jobs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[JOB]...", help="Measure these jobs too, so that planning them starts no process."),
+        typer.Argument(
+            metavar="[JOB]...",
+            help="Measure these jobs too, also where costs of them are kept; planning them then starts no process.",
+        ),
     ] = None,
     devices: Devices = None,
     link: Annotated[

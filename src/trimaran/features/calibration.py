@@ -1,7 +1,7 @@
 """Calibrate this machine: measure the costs and the noise that all its plans use, and keep them.
 
     devices, links         measured anew                     ──▶ cache of costs   ┐
-    jobs that are named    what `plan` measures for them     ──▶ cache of costs   ├──▶ calibration ──▶ kept here, a file
+    jobs that are named    measured anew, as for `plan`      ──▶ cache of costs   ├──▶ calibration ──▶ kept here, a file
     noise                  fresh runs that are alike                              ┘
 
 A plan takes the figures of a calibration that it is given before those of the cache. Of the one that is kept here,
@@ -41,7 +41,7 @@ def calibrate(
     """Measure this machine, keep the figures, and write them where that is asked for.
 
     Args:
-        jobs: jobs whose costs are measured too
+        jobs: jobs whose costs are measured too, also where they are kept already
         devices: how many; None: all of this machine
         links: rate limits of the links between local ranks under which transfers are measured too, one after the other
         repeats: fresh runs that show the noise, at least two
@@ -94,12 +94,17 @@ def _check(jobs: Sequence[JobSource], repeats: int, output: Path | None) -> None
 
 
 def _job_tables(jobs: Iterable[JobSource], ranks: int, progress: Progress) -> Iterator[CostTable]:
-    """Costs that plans for the jobs use; those in the cache are not measured again."""
-    from trimaran.measure.costs import job_digest
-    from trimaran.planning.plan import make_plan
+    """Costs that plans for the jobs use, measured anew: what is kept may be of a slower or busier machine."""
+    from trimaran.measure.costs import forget, job_digest
+    from trimaran.planning.measured import Measured
 
     for source in jobs:
-        planned = make_plan(source, PlanRequest(devices=ranks), progress=progress).simulated
+        backend = Measured(source, PlanRequest(devices=ranks), progress)
+        try:
+            forget(source.make, backend.prepared.graph, ranks=ranks)
+        except EnvironmentProblem as error:
+            _LOG.warning("%s", error.message)
+        planned = backend.plan().simulated
         table, graph = planned.table, planned.graph
         # A table of one job has its update and load under the digest of the graph; measuring looks for that of the job.
         yield replace(table, steps={job_digest(source.make, graph): table.steps[graph.digest]})

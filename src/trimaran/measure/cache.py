@@ -63,11 +63,27 @@ def store(table: CostTable) -> CostTable:
     Raises:
         EnvironmentProblem: the directory cannot be written
     """
-    path = cache_path(table.fingerprint)
+    return change_kept(table.fingerprint, lambda kept: merge([kept, table]))
+
+
+def change_kept(fingerprint: Fingerprint, change: Callable[[CostTable], CostTable]) -> CostTable:
+    """Put a table in place of the one that is kept.
+
+    Args:
+        fingerprint: of both
+        change: makes the new one of the old one
+
+    Returns:
+        What is kept now.
+
+    Raises:
+        EnvironmentProblem: the directory cannot be written
+    """
+    path = cache_path(fingerprint)
     with cache_written(path, "measured costs"), locked(path.with_suffix(".lock")):
-        merged = merge([_table(path, table.fingerprint, lock=None), table])
-        put_in_place(path, encode_table(merged))
-    return merged
+        changed = change(_table(path, fingerprint, lock=None))
+        put_in_place(path, encode_table(changed))
+    return changed
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from trimaran.launch.ranks import Event, launch
 from trimaran.launch.world import choose_device
 from trimaran.machine.detect import detect_gpus, detect_processor
 from trimaran.machine.types import Link
-from trimaran.measure.cache import load_cached, store
+from trimaran.measure.cache import change_kept, load_cached, store
 from trimaran.measure.findings import Findings, assemble
 from trimaran.measure.others import await_idle_cores
 from trimaran.measure.wanted import Wanted, find_missing
@@ -187,6 +187,30 @@ def select(table: CostTable, graph: Graph, *, job: str) -> CostTable:
         wholes={key: points for key, points in table.wholes.items() if key.graph == graph.digest},
         steps={graph.digest: table.steps[job]} if job in table.steps else {},
     )
+
+
+def forget(make_job: Callable[[], Job], graph: Graph, *, ranks: int) -> None:
+    """Forget what is kept of a job on this machine, so that it is measured anew.
+
+    Args:
+        make_job: makes the job, as for `measure_costs`
+        graph: the job's, captured
+        ranks: processes that are busy at the same time
+
+    Raises:
+        EnvironmentProblem: the cache cannot be written
+    """
+    job, contents = job_digest(make_job, graph), {op.content for op in graph.ops}
+
+    def without(table: CostTable) -> CostTable:
+        return replace(
+            table,
+            operations={key: points for key, points in table.operations.items() if key.content not in contents},
+            wholes={key: points for key, points in table.wholes.items() if key.graph != graph.digest},
+            steps={key: costs for key, costs in table.steps.items() if key != job},
+        )
+
+    change_kept(fingerprint_here(ranks), without)
 
 
 def _measure(

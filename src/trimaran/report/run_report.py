@@ -21,6 +21,7 @@ from trimaran.pricing.noise import Noise
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan import Prediction
 from trimaran.program.strategy import Strategy
+from trimaran.program.types import Kind
 from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Comparison, Figure
 from trimaran.report.slow_rank import SlowRank
@@ -46,6 +47,36 @@ def noise_line(noise: Noise | None) -> str:
     return (
         f"identical runs on {ranks} differ by up to ±{percent:.{1 if percent < 10 else 0}f} % (90 %), "
         f"calibrated {noise.date}"
+    )
+
+
+_APART = 0.15
+"""Compute is called faster or slower than when it was measured if each of its kinds is, by this share at least.
+
+Runs on an idle machine are up to 12 % apart from what was measured just before."""
+
+_COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT, Kind.UPDATE})
+
+
+def pace_note(comparison: Comparison, job: str) -> str:
+    """What to say of a run whose compute is slower or faster throughout than its costs say; empty where it is not.
+
+    Costs are kept, and machines change: their clock rates, and what else runs beside a virtual machine.
+
+    Args:
+        comparison: of the run
+        job: its reference
+    """
+    kinds = [kind for kind in comparison.kinds if kind.kind in _COMPUTE and kind.each.measured_s]
+    ratios = [(kind.each.measured_s or 0.0) / kind.each.predicted_s for kind in kinds if kind.each.predicted_s]
+    if len(ratios) < 2 or not (min(ratios) > 1 + _APART or max(ratios) < 1 / (1 + _APART)):
+        return ""
+    taken = sum(kind.count * (kind.each.measured_s or 0.0) for kind in kinds)
+    ratio = taken / sum(kind.count * kind.each.predicted_s for kind in kinds)
+    return (
+        f"forward, backward and update each took {'longer' if ratio > 1 else 'less'} than when their costs were "
+        f"measured, together {ratio:.2f} times as long: this machine is {'slower' if ratio > 1 else 'faster'} now than "
+        f"it was then; `trimaran calibrate {job}` measures again"
     )
 
 

@@ -8,8 +8,8 @@ from tests import builders
 from tests.builders import curve, network, table_for
 
 from trimaran.base.job import Job
-from trimaran.measure.cache import store
-from trimaran.measure.costs import fingerprint_here, job_digest, measure_costs
+from trimaran.measure.cache import load_cached, store
+from trimaran.measure.costs import fingerprint_here, forget, job_digest, measure_costs
 from trimaran.measure.wanted import wanted_curves
 from trimaran.pricing.tables import CostTable
 
@@ -66,3 +66,15 @@ def test_held_links_have_their_own_transfers_and_the_machines_compute(cached: bo
     found = measure_costs(Source().make, GRAPH, ranks=2, batches=[8], link=LINK, known=() if cached else given)
     assert found.wholes == machine(0.5).wholes
     assert found.curves == held().curves
+
+
+def test_what_is_kept_of_a_job_can_be_forgotten_and_nothing_else() -> None:
+    other = network(3)
+    store(machine(0.5))
+    store(dataclasses.replace(table_for(other), fingerprint=fingerprint_here(2)))
+    forget(Source().make, GRAPH, ranks=2)
+    left = load_cached(fingerprint_here(2))
+    assert left.wholes == table_for(other).wholes
+    assert list(left.steps) == [other.digest]
+    assert not {key.content for key in left.operations} & {op.content for op in GRAPH.ops}
+    assert left.curves.keys() >= set(wanted_curves(2))

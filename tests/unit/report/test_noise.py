@@ -2,10 +2,14 @@
 
 import dataclasses
 
+import pytest
+from tests.unit.report.runs import PROGRAM, measured, predicted
 from tests.unit.report.test_files import REPORT
 
 from trimaran.pricing.noise import noise_between
-from trimaran.report.run_report import noise_line, report_document
+from trimaran.program.types import Kind
+from trimaran.report.comparison import Comparison, Figure, compare
+from trimaran.report.run_report import noise_line, pace_note, report_document
 
 NOISE = noise_between([0.099, 0.100, 0.101], ranks=2, date="2026-11-20", source="by hand")
 
@@ -30,3 +34,27 @@ def test_the_report_has_the_noise_or_null() -> None:
     assert kept["interval"] == [NOISE.low, NOISE.high]
     assert (kept["date"], kept["ranks"], kept["runs"]) == ("2026-11-20", 2, 3)
     assert report_document(REPORT)["noise"] is None
+
+
+def paced(*ratios: float) -> Comparison:
+    """A run whose forward, backward and update took so many times as long as predicted, and all else ten times."""
+    run = compare(PROGRAM, predicted(), measured())
+    times = dict(zip((Kind.FORWARD, Kind.BACKWARD, Kind.UPDATE), ratios, strict=True))
+    kinds = [
+        dataclasses.replace(one, each=Figure(predicted_s=1.0, measured_s=times.get(one.kind, 10.0)))
+        for one in run.kinds
+    ]
+    return dataclasses.replace(run, kinds=tuple(kinds))
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.25, "slower now"), (0.8, "faster now")])
+def test_a_machine_that_has_changed_since_its_costs_were_measured_is_named(ratio: float, said: str) -> None:
+    note = pace_note(paced(ratio, ratio, ratio), "digits")
+    assert f"together {ratio:.2f} times" in note
+    assert said in note
+    assert "trimaran calibrate digits" in note
+
+
+@pytest.mark.parametrize("ratios", [(1.1, 1.1, 1.1), (1.5, 1.5, 1.1), (1.5, 1.5, 0.7), (0.9, 0.9, 0.9)])
+def test_what_is_not_alike_in_all_compute_is_not_put_on_the_machine(ratios: tuple[float, float, float]) -> None:
+    assert not pace_note(paced(*ratios), "digits")

@@ -68,7 +68,7 @@ from trimaran.program.plan import write_plan
 from trimaran.program.text import format_program
 from trimaran.report.comparison import Comparison, compare
 from trimaran.report.gradient_noise import gradient_noise_document
-from trimaran.report.run_report import RunReport, write_report
+from trimaran.report.run_report import RunReport, pace_note, write_report
 from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.report.timelines import write_timeline
 from trimaran.report.trace import write_trace
@@ -687,8 +687,8 @@ def _conclude(
         comparison = _compare(simulated, result.timeline)
         slow = find_slow_ranks(result.timeline, simulated.chosen.timeline, warmup=comparison.warmup)
         said += map(str, slow)
-        if simulated.cluster.devices[0].kind == "cpu" and (note := busy_note(others)):
-            said.append(note)
+        busy = busy_note(others) if simulated.cluster.devices[0].kind == "cpu" else ""
+        said += filter(None, [busy or pace_note(comparison, planned.reference)])
         notes.try_to(run.measured.name, lambda: write_timeline(run.measured, result.timeline))
         steps = result.timeline.steps[comparison.warmup :][:TRACED_STEPS]
         notes.try_to(
