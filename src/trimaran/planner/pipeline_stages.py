@@ -31,7 +31,6 @@ split that it finds too large is rejected after all.
 
 import dataclasses
 import functools
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -416,35 +415,132 @@ def in_flight(order: Order) -> tuple[int, ...]:
     return tuple(most[segment] for segment in sorted(most))
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Something that is kept or crosses: who makes it (-1: the batch), who uses it, its size.
+class _Used:
+    """Things that operations use: storages that they keep, tensors that cross, parameters.
 
     Attributes:
-        maker: number of the operation that makes it; -1 for an input
-        uses: numbers of the operations that read it, or keep it for their backward, ascending
-        nbytes: of a microbatch [bytes]
-        returns: a gradient comes back along it
+        nbytes: of each [bytes]
+        makers: number of the operation that makes each; -1 for an input
+        last: number of the last operation that uses each
+        returns: whether a gradient comes back along each
     """
 
-    maker: int
-    uses: tuple[int, ...]
-    nbytes: float
-    returns: bool = False
+    def __init__(self, rows: Sequence[tuple[int, Sequence[int], float, bool]]) -> None:
+        """From maker, uses in ascending order, bytes, and whether a gradient comes back.
 
-    def is_used(self, first: int, last: int) -> bool:
-        """Whether operations [first, last) use it."""
-        place = bisect_left(self.uses, first)
-        return place < len(self.uses) and self.uses[place] < last
+        Args:
+            rows: of each; what nobody uses is left out
+        """
+        used = [row for row in rows if row[1]]
+        self.makers = np.array([maker for maker, _, _, _ in used], dtype=np.int64)
+        self.nbytes = np.array([nbytes for _, _, nbytes, _ in used], dtype=np.float64)
+        self.last = np.array([uses[-1] for _, uses, _, _ in used], dtype=np.int64)
+        self.returns = np.array([returns for _, _, _, returns in used], dtype=bool)
+        self._uses = np.array([use for _, uses, _, _ in used for use in uses], dtype=np.int64)
+        self._starts = np.cumsum([0, *(len(uses) for _, uses, _, _ in used)], dtype=np.int64)[:-1]
+
+    def next_use(self, first: int, never: int) -> NDArray[np.int64]:
+        """The first operation from `first` on that uses each; `never` where none does."""
+        if not len(self._uses):
+            return self._uses
+        return np.minimum.reduceat(np.where(self._uses >= first, self._uses, never), self._starts)
 
 
-_Looked = dict[tuple[int, int], tuple[float, float, float]]
-"""Of runs of operations [first, last): state, kept bytes of a microbatch, and its peak [bytes]."""
+class Runs:
+    """Memory of runs of operations [first, last), all ends of one beginning at once.
+
+    Args:
+        graph: the job's
+        microbatch: samples of one
+        state_bytes_per_byte: optimizer state for a byte of parameter [bytes/byte]
+    """
+
+    def __init__(self, graph: Graph, microbatch: int, state_bytes_per_byte: float) -> None:
+        ops, size = graph.ops, microbatch
+        made = {spec.name: (number, spec) for number, op in enumerate(ops) for spec in op.outputs}
+        place = {op.id: number for number, op in enumerate(ops)}
+        savers: dict[str, list[int]] = {}
+        readers: dict[str, list[int]] = {}
+        owners: dict[str, list[int]] = {}
+        for number, op in enumerate(ops):
+            for names, users in ((op.saved, savers), (op.inputs, readers), ((*op.parameters, *op.buffers), owners)):
+                for name in dict.fromkeys(names):
+                    users.setdefault(name, []).append(number)
+        each = {one.name: (2.0 + state_bytes_per_byte if one.trainable else 1.0) for one in graph.parameters}
+        held = {one.name: one.nbytes * each[one.name] for one in graph.parameters} | dict(graph.buffers)
+        self._saved = _Used(
+            [
+                (_maker(name, made, place), users, graph.kept_storages[name].at(size), False)
+                for name, users in savers.items()
+            ]
+        )
+        self._flowing = _Used(
+            [
+                (number, readers.get(name, ()), spec.nbytes.at(size), spec.requires_grad)
+                for name, (number, spec) in made.items()
+            ]
+        )
+        self._state = _Used([(-1, users, held.get(name, 0.0), False) for name, users in owners.items()])
+        self._outputs = np.array(
+            [sum(spec.nbytes.at(size) for spec in op.outputs if spec.name not in savers) for op in ops],
+            dtype=np.float64,
+        )
+        self._gradients = np.array(
+            [
+                sum(spec.nbytes.at(size) for spec in op.outputs if spec.requires_grad)
+                + sum(made[name][1].nbytes.at(size) for name in op.inputs if name in made)
+                for op in ops
+            ],
+            dtype=np.float64,
+        )
+        self._known: dict[int, NDArray[np.float64]] = {}
+
+    def look(self, first: int, last: int) -> tuple[float, float, float]:
+        """State, kept bytes of a microbatch, and its peak [bytes]."""
+        if first not in self._known:
+            self._known[first] = self._look(first)
+        state, kept, fullest = self._known[first][last - first].tolist()
+        return state, kept, fullest
+
+    def _look(self, first: int) -> NDArray[np.float64]:
+        """The same of every end, from `first` itself on: a row each."""
+        count = len(self._outputs)
+        state = self._until(self._state, self._state.next_use(first, count), first)
+        saved = self._saved
+        inside = (saved.makers < 0) | (saved.makers >= first)
+        # A backward frees what it has used: the first operation that keeps a tensor is the last that reads it.
+        kept = self._until(saved, saved.next_use(first, count), first, where=inside)
+        gradients = np.maximum.accumulate(self._gradients[first:] + kept[1:])
+        backward = np.concatenate(([0.0], gradients - kept[1:]))
+        forward = np.concatenate(([0.0], np.maximum.accumulate(self._outputs[first:])))
+        flowing, uses = self._flowing, self._flowing.next_use(first, count)
+        crossing = self._crossing(uses, first, where=flowing.returns)
+        kept = kept + self._crossing(uses, first, where=np.ones_like(flowing.returns))
+        return np.stack((state, kept, kept + np.maximum(forward, backward + crossing)), axis=1)
+
+    def _until(
+        self, used: _Used, uses: NDArray[np.int64], first: int, where: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.float64]:
+        """Bytes that operations from `first` on use, by the end."""
+        count = len(self._outputs)
+        chosen = uses < count if where is None else where & (uses < count)
+        added = np.bincount(uses[chosen] - first, weights=used.nbytes[chosen], minlength=count - first)
+        return np.concatenate(([0.0], np.cumsum(added)))
+
+    def _crossing(self, uses: NDArray[np.int64], first: int, *, where: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Bytes that come in or go out, by the end: what is made before and used inside, or inside and used behind."""
+        flowing, count = self._flowing, len(self._outputs)
+        into = self._until(flowing, uses, first, where=where & (flowing.makers < first))
+        leaving = where & (flowing.makers >= first) & (flowing.last > flowing.makers)
+        change = np.zeros(count - first + 1)
+        np.add.at(change, flowing.makers[leaving] + 1 - first, flowing.nbytes[leaving])
+        np.subtract.at(change, flowing.last[leaving] + 1 - first, flowing.nbytes[leaving])
+        return into + np.cumsum(change)
 
 
 @of_graph
-def _looked_at(graph: Graph) -> dict[tuple[int, float], _Looked]:
-    """What is known of runs of a graph, by the microbatch and the optimizer state for a byte of parameter."""
+def _runs_of(graph: Graph) -> dict[tuple[int, float], Runs]:
+    """What is known of the runs of a graph, by the microbatch and the optimizer state for a byte of parameter."""
     del graph
     return {}
 
@@ -459,6 +555,7 @@ class StageMemory:
         state_bytes_per_byte: optimizer state for a byte of parameter [bytes/byte]
         in_flight: for each segment, its microbatches in flight
         limits: memory of each segment [bytes]
+        runs: of operations
     """
 
     graph: Graph
@@ -466,40 +563,13 @@ class StageMemory:
     state_bytes_per_byte: float
     in_flight: Sequence[int]
     limits: Sequence[float]
-    _known: _Looked = field(init=False)
-    _saved: list[_Tensor] = field(default_factory=list)
-    _flowing: list[_Tensor] = field(default_factory=list)
-    _state: list[_Tensor] = field(default_factory=list)
-    _passing: list[tuple[float, float]] = field(default_factory=list)
+    runs: Runs = field(init=False)
 
     def __post_init__(self) -> None:
-        ops, size = self.graph.ops, self.microbatch
-        self._known = _looked_at(self.graph).setdefault((size, self.state_bytes_per_byte), {})
-        made = {spec.name: (number, spec) for number, op in enumerate(ops) for spec in op.outputs}
-        place = {op.id: number for number, op in enumerate(ops)}
-        savers: dict[str, list[int]] = {}
-        readers: dict[str, list[int]] = {}
-        owners: dict[str, list[int]] = {}
-        for number, op in enumerate(ops):
-            for names, users in ((op.saved, savers), (op.inputs, readers), ((*op.parameters, *op.buffers), owners)):
-                for name in dict.fromkeys(names):
-                    users.setdefault(name, []).append(number)
-        self._saved = [
-            _Tensor(_maker(name, made, place), tuple(users), self.graph.kept_storages[name].at(size))
-            for name, users in savers.items()
-        ]
-        self._flowing = [
-            _Tensor(number, tuple(readers.get(name, ())), spec.nbytes.at(size), spec.requires_grad)
-            for name, (number, spec) in made.items()
-        ]
-        each = {one.name: (2.0 + self.state_bytes_per_byte if one.trainable else 1.0) for one in self.graph.parameters}
-        held = {one.name: one.nbytes * each[one.name] for one in self.graph.parameters} | dict(self.graph.buffers)
-        self._state = [_Tensor(-1, tuple(users), held.get(name, 0.0)) for name, users in owners.items()]
-        for op in ops:
-            outputs = sum(spec.nbytes.at(size) for spec in op.outputs if spec.name not in savers)
-            gradients = sum(spec.nbytes.at(size) for spec in op.outputs if spec.requires_grad)
-            gradients += sum(made[name][1].nbytes.at(size) for name in op.inputs if name in made)
-            self._passing.append((outputs, gradients))
+        known, key = _runs_of(self.graph), (self.microbatch, self.state_bytes_per_byte)
+        if key not in known:
+            known[key] = Runs(self.graph, *key)
+        self.runs = known[key]
 
     def admits(self, segment: int, first: int, last: int) -> bool:
         """Whether operations [first, last) fit as a segment."""
@@ -507,31 +577,8 @@ class StageMemory:
 
     def need(self, segment: int, first: int, last: int) -> float:
         """Memory of operations [first, last) as a segment [bytes]."""
-        if (first, last) not in self._known:
-            self._known[first, last] = self._look(first, last)
-        state, kept, fullest = self._known[first, last]
+        state, kept, fullest = self.runs.look(first, last)
         return state + (self.in_flight[segment] - 1) * kept + fullest
-
-    def _look(self, first: int, last: int) -> tuple[float, float, float]:
-        """State, kept bytes of a microbatch, and its peak [bytes]."""
-        state = sum(one.nbytes for one in self._state if one.is_used(first, last))
-        saved = [one for one in self._saved if (one.maker < 0 or one.maker >= first) and one.is_used(first, last)]
-        kept = sum(one.nbytes for one in saved)
-        # A backward frees what it has used: the first operation that keeps a tensor is the last that reads it.
-        freed = [0.0] * (last - first + 1)
-        for one in saved:
-            freed[one.uses[bisect_left(one.uses, first)] - first] += one.nbytes
-        gone = list(accumulate(reversed(freed)))[::-1]
-        crossing = 0.0
-        for one in self._flowing:
-            leaves = first <= one.maker < last and bool(one.uses) and one.uses[-1] >= last
-            if leaves or (one.maker < first and one.is_used(first, last)):
-                kept += one.nbytes
-                crossing += one.nbytes if one.returns else 0.0
-        forward = max((outputs for outputs, _ in self._passing[first:last]), default=0.0)
-        passing = enumerate(self._passing[first:last])
-        backward = max((gradients - gone[number + 1] for number, (_, gradients) in passing), default=0.0)
-        return state, kept, kept + max(forward, backward + crossing)
 
 
 def _maker(name: str, made: Mapping[str, tuple[int, TensorSpec]], place: Mapping[str, int]) -> int:
@@ -567,11 +614,10 @@ def split_stages(
         return strategy
     microbatch = batch // (strategy.dp * strategy.microbatches)
     seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
-    rows = [(kept or {}).get(op.id) for op in graph.ops]
+    rows = [(number, kept[op.id]) for number, op in enumerate(graph.ops) if op.id in kept] if kept else []
 
     def admits(segment: int, first: int, last: int) -> bool:
-        row = segment % strategy.pp
-        if any(wanted not in (None, row) for wanted in rows[first:last]):
+        if any(first <= number < last and row != segment % strategy.pp for number, row in rows):
             return False
         return admit is None or admit(segment, first, last)
 

@@ -1,6 +1,6 @@
 """Input of a search, as one value, so that it can be changed and searched again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
@@ -55,6 +55,7 @@ class Problem(PricedJob):
         devices: most ranks that may take part
         executions: how segments may run
         traces: step of a microbatch of the whole network, by its samples; a strategy with a memory budget needs one
+        squeezed: strategies that lack memory for which memory plans are made; None: all with a traced step
         bare_curves: transfers where nothing holds the links back; empty where that is `table` itself, or not known
         pins: decisions of the user
         time_limit_s: work after which a search takes the best that it has (`work.py`) [s on the reference]; None: it
@@ -67,6 +68,7 @@ class Problem(PricedJob):
     devices: int
     executions: tuple[Execution, ...] = ("eager",)
     traces: Mapping[int, TracedStep] = field(default_factory=dict)
+    squeezed: Collection[Strategy] | None = None
     bare_curves: Mapping[CurveKey, Curve] = field(default_factory=dict)
     pins: Pins = NO_PINS
     time_limit_s: float | None = None

@@ -534,39 +534,53 @@ def lacking_memory(problem: Problem, found: Search[Candidate]) -> list[Strategy]
     """
     whole, staged = _lacking(problem, found.rejected)
     best_s = fastest(found.candidates).objective_s
-    return [*whole, *(split for least_s, _, split in staged if least_s < best_s)]
+    return [*whole, *(split for least_s, _, split in staged if least_s < (1.0 - _WORTH_TRYING) * best_s)]
 
 
 _WORTH_TRYING = 0.01
-"""Share of the time that a memory plan of whole networks might save, from which on a plan says so."""
+"""Share of the time that a memory plan might save, from which on it is tried where something fits without."""
 
 
-def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
-    """That whole networks which lack nothing but memory might be faster with a memory plan, where none was tried.
+def promising_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[tuple[Strategy, float], ...]:
+    """Whole networks that lack nothing but memory and might be faster with a memory plan than what was found.
 
     Args:
         problem: that was searched
         found: the result
 
     Returns:
-        A note on the simplest of those with the lowest bounds, or nothing.
+        Those whose steps were not traced, with the most that each might save as a share of the time; the largest first,
+        of those that are alike the simplest.
     """
-    if problem.traces or "memory" in problem.pins.forbid:
+    if "memory" in problem.pins.forbid:
         return ()
-    lacking = {one.strategy: one for one in found.rejected if one.strategy.pp == 1 and may_be_virtualized(one)}
-    if not lacking:
-        return ()
-    bounds = {strategy: least(strategy, problem).objective_s for strategy in lacking}
-    most_s = (1.0 + _WORTH_TRYING) * min(bounds.values())
-    nearest = min((one for one in lacking if bounds[one] <= most_s), key=simplicity)
-    share = 1.0 - bounds[nearest] / found.chosen.objective_s
-    if share < _WORTH_TRYING:
-        return ()
-    room = min(room_bytes(problem, nearest.devices)) >> 20
-    return (
-        f"{nearest.name} lacks nothing but memory, and would be at most {share:.0%} faster: "
-        f'--strategy "{nearest.name} in {room} MiB" tries to offload and recompute what is too much',
+    lacking = {one.strategy for one in found.rejected if one.strategy.pp == 1 and may_be_virtualized(one)}
+    savings = {
+        strategy: 1.0 - least(strategy, problem).objective_s / found.chosen.objective_s
+        for strategy in lacking
+        if not _is_squeezed(strategy, problem)
+    }
+    worth = [one for one in savings if savings[one] >= _WORTH_TRYING]
+    return tuple(
+        (one, savings[one])
+        for one in sorted(worth, key=lambda one: (-round(savings[one] / _WORTH_TRYING), simplicity(one)))
     )
+
+
+def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
+    """A note on the most promising memory plan of whole networks that was not tried, or nothing.
+
+    Args:
+        problem: that was searched
+        found: the result
+    """
+    for nearest, share in promising_memory_plans(problem, found)[:1]:
+        room = min(room_bytes(problem, nearest.devices)) >> 20
+        return (
+            f"{nearest.name} lacks nothing but memory, and would be at most {share:.0%} faster: "
+            f'--strategy "{nearest.name} in {room} MiB" tries to offload and recompute what is too much',
+        )
+    return ()
 
 
 def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
@@ -581,16 +595,22 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
         return []
     whole, staged = _lacking(problem, hunt.rejected)
     found: list[Candidate] = []
-    for plain in whole:
-        if _is_traced(plain, problem):
-            strategy = _in_room(plain, problem)
-            found += _under_budget(strategy, (strategy,), problem, hunt)
+    bounds = {plain: least(plain, problem).objective_s for plain in whole if _is_squeezed(plain, problem)}
+    for plain in sorted(bounds, key=lambda one: (bounds[one], simplicity(one))):
+        # A plan takes time and never saves any: what is as fast on as few devices without one stays better.
+        if any(
+            one.objective_s <= bounds[plain] and one.strategy.devices <= plain.devices
+            for one in (*hunt.candidates, *found)
+        ):
+            continue
+        strategy = _in_room(plain, problem)
+        found += _under_budget(strategy, (strategy,), problem, hunt)
     left = MOST_STAGED if not (hunt.candidates or found) else MOST_STAGED // 2
     for least_s, _, split in staged:
         best_s = min((one.objective_s for one in (*hunt.candidates, *found)), default=float("inf"))
-        if least_s >= best_s:
+        if least_s >= (1.0 - _WORTH_TRYING) * best_s:
             break
-        if not _is_traced(split, problem):
+        if not _is_squeezed(split, problem):
             continue
         if left == 0 or hunt.is_over:
             hunt.lowest_s = min(hunt.lowest_s, least_s)
@@ -604,6 +624,10 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
 
 def _is_traced(strategy: Strategy, problem: Problem) -> bool:
     return problem.batch // (strategy.dp * strategy.microbatches) in problem.traces
+
+
+def _is_squeezed(strategy: Strategy, problem: Problem) -> bool:
+    return _is_traced(strategy, problem) and (problem.squeezed is None or strategy in problem.squeezed)
 
 
 _Bounded = tuple[float, tuple[int, ...], Strategy]

@@ -39,7 +39,7 @@ from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
 from trimaran.planner.result import Search, said_of_codec, said_of_compression, simulated_search
-from trimaran.planner.search import lacking_memory, search, untried_memory_plans
+from trimaran.planner.search import lacking_memory, promising_memory_plans, search, untried_memory_plans
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planner.trials import Trials
@@ -61,9 +61,12 @@ from trimaran.program.plan import Plan, check_has_program, check_plan, plan_prog
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
 
+MOST_TRACED = 2
+"""Memory plans of whole networks that are tried where something fits without: each takes seconds, with its trace."""
+
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
-    """Search; where every strategy is rejected for memory, trace steps and search again with memory plans.
+    """Search; where strategies are rejected for memory and might be faster, trace steps and search again.
 
     Args:
         reference: of the job
@@ -92,12 +95,13 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
         if not sizes:
             raise
     else:
-        if "memory" not in problem.pins.allow:
+        every = "memory" in problem.pins.allow
+        promising = () if every else promising_memory_plans(problem, found)[:MOST_TRACED]
+        lacking = lacking_memory(problem, found) if every else [strategy for strategy, _ in promising]
+        if not lacking:
             return problem, found
-        lacking = lacking_memory(problem, found)
         sizes = {problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking}
-        if not sizes:
-            return problem, found
+        problem = problem if every else replace(problem, squeezed=lacking)
     traced = replace(problem, traces=traces_of(reference, sizes, problem, request))
     return traced, search(traced, trials)
 

@@ -33,8 +33,8 @@ def test_early_stages_of_1f1b_have_more_in_flight() -> None:
 def test_a_stage_holds_its_state_and_what_is_in_flight() -> None:
     """Layer 0 of 48 bytes: 3 · 48 of state; 2 samples keep and send 8 bytes each of 2 in flight: 144 + 16 + 16 + 16."""
     held = memory(builders.strategy(pp=2, schedule="1f1b", microbatches=8), 1e9)
-    assert held.need(0, 0, 1) - held.need(1, 0, 1) == pytest.approx(held._known[0, 1][1])
-    assert held._known[0, 1][0] == 3 * 48
+    assert held.need(0, 0, 1) - held.need(1, 0, 1) == pytest.approx(held.runs.look(0, 1)[1])
+    assert held.runs.look(0, 1)[0] == 3 * 48
 
 
 @pytest.mark.parametrize("limit", [900, 1000, 1100, 1300, 2000])

@@ -137,9 +137,9 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
         squeeze(builders.strategy(dp=2, memory_bytes=least), step)
 
 
-def searched(memory_bytes: int, traces: dict[int, TracedStep]) -> Search[Candidate]:
+def searched(memory_bytes: int, traces: dict[int, TracedStep], **pins: int) -> Search[Candidate]:
     problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=memory_bytes, batch=16, traces=traces)
-    return search(problem)
+    return search(dataclasses.replace(problem, pins=parse_pins(**pins)))
 
 
 def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
@@ -151,10 +151,12 @@ def test_a_network_that_does_not_fit_is_tried_under_a_memory_plan() -> None:
     step = TracedStep(trace=trace, costs=costs)
     budget = needs - 1
     assert minimum_memory(trace).nbytes <= budget
-    result = searched(budget, {16: step})
+    result = searched(budget, {16: step}, microbatches=1)
     virtual = {one.strategy: one for one in result.candidates if one.strategy.memory_bytes is not None}
     assert list(virtual) == [builders.strategy(memory_bytes=budget)]
     assert max(virtual[builders.strategy(memory_bytes=budget)].peak_bytes) <= budget
+    # Two microbatches take as long here, and fit without one.
+    assert all(one.strategy.memory_bytes is None for one in searched(budget, {16: step}).candidates)
 
 
 def test_whole_networks_that_a_memory_plan_might_make_faster_are_named() -> None:
@@ -172,6 +174,9 @@ def test_whole_networks_that_a_memory_plan_might_make_faster_are_named() -> None
     assert note.startswith("dp2 lacks nothing but memory")
     assert '--strategy "dp2 in' in note
     assert untried_memory_plans(problem, search(problem)) == ()
+    tried = dataclasses.replace(small, traces={8: traced()}, squeezed=[whole.strategy])
+    assert untried_memory_plans(tried, found) == ()
+    assert untried_memory_plans(dataclasses.replace(tried, squeezed=[]), found) == (note,)
     forbidden = dataclasses.replace(small, pins=dataclasses.replace(pins, forbid=("memory",)))
     assert untried_memory_plans(forbidden, found) == ()
 

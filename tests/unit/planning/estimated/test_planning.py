@@ -1,5 +1,6 @@
 """Plans for machines that are not here: what they say, and what they refuse."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -33,6 +34,17 @@ def modelled() -> Planned:
     found = make_plan("llama2:70b", builders.cluster_request(cluster="hgx-h100:128", devices=1024, batch=2048))
     assert isinstance(found.evidence, Modelled)
     return found
+
+
+def test_a_memory_plan_that_is_faster_than_what_fits_is_tried_and_taken_without_being_asked_for() -> None:
+    """Whole on one card it lacks 1.3 GiB; two microbatches fit and take 3 % longer."""
+    request = builders.cluster_request(cluster="titan-x", devices=1, batch=128, memory_bytes=9 << 30)
+    found = make_plan("vgg16", request)
+    named = make_plan("vgg16", dataclasses.replace(request, pins=pins_of_strategy("one device in 9GiB")))
+    without = make_plan("vgg16", dataclasses.replace(request, pins=builders.pins(forbid=("memory",))))
+    assert found.chosen.strategy == named.chosen.strategy
+    assert found.chosen.step_time_s == named.chosen.step_time_s < 0.99 * without.chosen.step_time_s
+    assert not any("lacks nothing but memory" in note for note in found.notes)
 
 
 def test_a_document_says_what_was_chosen_and_over_what(replicas: Planned) -> None:
