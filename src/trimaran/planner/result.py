@@ -6,7 +6,7 @@ one device               the network as it is
 data parallelism         plain replicas on all devices (DDP)
 compiled                 the same through torch.compile; on a CPU it is tried only where the training is long
 sharded (FSDP2)          the same with parameters, gradients and state sharded
-smaller local batch      replicas that add up the gradients of two microbatches
+smaller local batch      replicas that add up the gradients of two microbatches, or of the fewest that fit
 rule of thumb            on all devices, the least model parallelism that fits, by its best order
 """
 
@@ -69,7 +69,10 @@ def baselines_of(
         ("data parallelism", lambda one: is_plain(one) and one.dp == devices and one.execution == "eager"),
         ("compiled data parallelism", lambda one: is_plain(one) and one.dp == devices and one.execution == "compiled"),
         ("sharded (FSDP2)", lambda one: one.zero == 3 and is_reference(one, devices=devices)),
-        ("smaller local batch", lambda one: one.microbatches == 2 and is_reference(one, devices=devices)),
+        (
+            "smaller local batch",
+            lambda one: one.microbatches > 1 and one.dp == devices and is_plain(replace(one, microbatches=1)),
+        ),
     ]
     if devices == 1:
         roles = roles[:1]
@@ -122,6 +125,8 @@ def unpinned_references(problem: Problem, trials: Trials) -> tuple[list[Candidat
 def rule_of_thumb(candidates: Sequence[Candidate], *, devices: int) -> Candidate | None:
     """The least model parallelism that fits on all devices; of equal degrees sharded operations before stages.
 
+    Replicas add up the gradients of as few microbatches as fit.
+
     Args:
         candidates: that fit
         devices: that there are
@@ -130,7 +135,8 @@ def rule_of_thumb(candidates: Sequence[Candidate], *, devices: int) -> Candidate
 
     def key(candidate: Candidate) -> tuple[float, ...]:
         strategy = candidate.strategy
-        return (strategy.pp * strategy.tp, strategy.pp, candidate.objective_s, *simplicity(strategy))
+        parts = strategy.microbatches if strategy.pp == 1 else 1
+        return (strategy.pp * strategy.tp, strategy.pp, parts, candidate.objective_s, *simplicity(strategy))
 
     return min(usual, key=key, default=None)
 
@@ -142,8 +148,7 @@ def _is_usual(strategy: Strategy, devices: int) -> bool:
     whole = strategy.tp > 1 or not strategy.shards
     default = strategy.bucket_bytes == DEFAULT_BUCKET_BYTES and strategy.memory_bytes is None
     default = default and strategy.compression is None
-    once = strategy.pp > 1 or strategy.microbatches == 1
-    return strategy.devices == devices and plain and ordered and whole and default and once
+    return strategy.devices == devices and plain and ordered and whole and default
 
 
 def _baseline(
@@ -155,7 +160,8 @@ def _baseline(
 ) -> Baseline[Candidate]:
     members = [candidate for candidate in candidates if holds(candidate.strategy)]
     if members:
-        return Baseline(role=role, candidate=min(members, key=lambda one: one.objective_s))
+        fewest = min(members, key=lambda one: (one.strategy.microbatches, one.objective_s))
+        return Baseline(role=role, candidate=fewest)
     reasons = [entry.reason for entry in rejected if holds(entry.strategy)]
     return Baseline(role=role, candidate=None, reason=reasons[0] if reasons else _why_missing(role, problem))
 

@@ -43,6 +43,7 @@ The order of buckets is that in which their gradients become complete: another o
 
 import dataclasses
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -56,6 +57,7 @@ from trimaran.planner.choice import (
     choose,
     family,
     fastest,
+    is_plain,
     is_reference,
     largest_peak,
     may_be_as_fast,
@@ -67,8 +69,9 @@ from trimaran.planner.problem import Problem, assess_split, execution_key, lack_
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import (
     EVERY_NUMBER,
-    MOST_MICROBATCHES,
+    MICROBATCHES_OF_A_REPLICA,
     Rejection,
+    accumulations,
     bucket_ladder,
     enumerate_strategies,
     is_unplaced,
@@ -201,6 +204,38 @@ class Hunt:
         self.is_complete = self.is_complete and (bound_s > best_s or not self.is_over)
         self.lowest_s = min(self.lowest_s, bound_s, best_s)
         return True
+
+
+def in_smaller_parts(strategies: Iterable[Strategy], problem: Problem) -> list[Strategy]:
+    """Whole networks in the fewest microbatches that fit, where those of the space lack memory.
+
+    The state of replicas is sharded only where no number of microbatches is enough for plain ones.
+
+    Args:
+        strategies: of the space
+        problem: says what fits
+    """
+    if problem.pins.microbatches is not None:
+        return []
+    most: dict[Strategy, int] = {}
+    for one in strategies:
+        if is_plain(replace(one, microbatches=1, zero=0, units=())):
+            form = replace(one, microbatches=1)
+            most[form] = max(most.get(form, 1), one.microbatches)
+    found: dict[tuple[int, str], Strategy] = {}
+    for form in sorted(most, key=lambda one: (one.dp, one.zero)):
+        tried = replace(form, microbatches=most[form])
+        if (form.dp, form.execution) in found or not _lacks(tried, problem):
+            continue
+        counts = [number for number in accumulations(problem.batch // form.dp) if number > most[form]]
+        fewest = bisect_left(counts, True, key=lambda number: not _lacks(replace(form, microbatches=number), problem))
+        if fewest < len(counts):
+            found[form.dp, form.execution] = replace(form, microbatches=counts[fewest])
+    return list(found.values())
+
+
+def _lacks(strategy: Strategy, problem: Problem) -> bool:
+    return bool(lack_of_memory(least(strategy, problem).peak_bytes, problem))
 
 
 def begin(strategies: Sequence[Strategy], hunt: Hunt) -> list[Prospect]:
@@ -459,7 +494,6 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
         f"no strategy fits {problem.graph.name} on {format_count(problem.devices, 'device')}. "
         f"The nearest of {len(rejected)} is {named.strategy.name}: {named.reason}"
         + _without_memory_plan(named)
-        + _in_smaller_parts(problem, named)
         + _undivided(problem, rejected, named),
         code="plan.nothing-fits",
         devices=problem.devices,
@@ -473,20 +507,6 @@ def _without_memory_plan(named: Rejection) -> str:
         return ""
     obstacle = memory_obstacle(dataclasses.replace(strategy, memory_bytes=1))
     return f". It has no memory plan, so nothing is offloaded or recomputed: {obstacle}" if obstacle else ""
-
-
-def _in_smaller_parts(problem: Problem, named: Rejection) -> str:
-    """More microbatches than a search tries, where the memory of replicas that lack it would be enough for them."""
-    strategy, pins = named.strategy, problem.pins
-    if named.cause != "memory" or not named.peak_bytes or strategy.pp * strategy.tp > 1 or pins.microbatches:
-        return ""
-    share = problem.batch // strategy.dp
-    for count in range(strategy.microbatches + 1, min(share, MOST_MICROBATCHES) + 1):
-        if share % count == 0:
-            smaller = dataclasses.replace(strategy, microbatches=count)
-            if not lack_of_memory(least(smaller, problem).peak_bytes, problem):
-                return f". A replica's share in more microbatches may fit: --dp {strategy.dp} --microbatches {count}"
-    return ""
 
 
 def _undivided(problem: Problem, rejected: Sequence[Rejection], named: Rejection) -> str:
@@ -549,22 +569,63 @@ def promising_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[
         found: the result
 
     Returns:
-        Those whose steps were not traced, with the most that each might save as a share of the time; the largest first,
-        of those that are alike the simplest.
+        Those for which none was made, as `promising` has them.
     """
     if "memory" in problem.pins.forbid:
         return ()
     lacking = {one.strategy for one in found.rejected if one.strategy.pp == 1 and may_be_virtualized(one)}
-    savings = {
-        strategy: 1.0 - least(strategy, problem).objective_s / found.chosen.objective_s
-        for strategy in lacking
-        if not _is_squeezed(strategy, problem)
-    }
+    untried = [strategy for strategy in lacking if not _is_squeezed(strategy, problem)]
+    return promising(untried, found.chosen.objective_s, problem)
+
+
+def promising(lacking: Iterable[Strategy], best_s: float, problem: Problem) -> tuple[tuple[Strategy, float], ...]:
+    """Whole networks that lack memory with the most that a memory plan might save, as a share of the time.
+
+    Args:
+        lacking: the networks
+        best_s: of what fits without one [s]
+        problem: has their costs
+
+    Returns:
+        Those that might save something worth trying; the largest share first, of those that are alike the simplest.
+    """
+    savings = {one: 1.0 - least(one, problem).objective_s / best_s for one in lacking}
     worth = [one for one in savings if savings[one] >= _WORTH_TRYING]
     return tuple(
         (one, savings[one])
         for one in sorted(worth, key=lambda one: (-round(savings[one] / _WORTH_TRYING), simplicity(one)))
     )
+
+
+def lacking_replicas(problem: Problem, count: int) -> list[Strategy]:
+    """Plain replicas on a number of devices that lack memory, with the numbers of microbatches of the space.
+
+    Args:
+        problem: has the batch, the pins and the devices
+        count: of devices
+    """
+    pinned = problem.pins.microbatches
+    counts = MICROBATCHES_OF_A_REPLICA if pinned is None else (pinned,)
+    replicas = [Strategy(dp=count, microbatches=each) for each in counts if problem.batch % (count * each) == 0]
+    return [one for one in replicas if not problem.pins.objection(one) and _lacks(one, problem)]
+
+
+def with_memory_plans(
+    problem: Problem, candidates: Sequence[Candidate], rejected: Sequence[Rejection], lacking: Sequence[Strategy]
+) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
+    """What was found, with the plain replicas that lack memory under memory plans.
+
+    Args:
+        problem: with the traces of their steps
+        candidates: that fit without
+        rejected: the others
+        lacking: the replicas
+    """
+    reasons = [Rejection(strategy=one, cause="memory", reason="") for one in lacking]
+    hunt = Hunt(problem=problem, trials=Trials(problem), work=work_within(None), rejected=reasons)
+    hunt.candidates = list(candidates)
+    found = virtualized(replace(problem, squeezed=lacking), hunt)
+    return (*candidates, *found), (*rejected, *hunt.rejected[len(reasons) :])
 
 
 def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
@@ -768,6 +829,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None, *, choice_on
         for strategy in failed
     ]
     strategies = [strategy for strategy in strategies if execution_key(strategy) not in problem.failed]
+    strategies += in_smaller_parts(strategies, problem)
     left = best_first(hunt, begin(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])

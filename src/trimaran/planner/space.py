@@ -162,6 +162,23 @@ def _replicas(base: Strategy, offers: Offers, pins: Pins) -> Iterator[Strategy]:
             yield replace(base, microbatches=counts[0], shards=offers.classifier[base.dp])
 
 
+def accumulations(local: int) -> tuple[int, ...]:
+    """Numbers of equal microbatches of a replica's share that are tried: divisors, each at least twice the one before.
+
+    Args:
+        local: samples of a replica in one update
+
+    Example:
+        >>> accumulations(16), accumulations(375)
+        ((1, 2, 4, 8, 16), (1, 3, 15, 75, 375))
+    """
+    found = [1]
+    for number in range(2, min(local, MOST_MICROBATCHES) + 1):
+        if local % number == 0 and number >= 2 * found[-1]:
+            found.append(number)
+    return tuple(found)
+
+
 def chunk_numbers(stages: int, layers: int, pins: Pins = NO_PINS) -> tuple[int, ...]:
     """How many segments a stage may have with the interleaved order.
 

@@ -21,7 +21,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
 from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt
-from trimaran.planner.space import MOST_MICROBATCHES, Rejection, enumerate_strategies
+from trimaran.planner.space import Rejection, accumulations, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.work import Work, work_within
@@ -157,23 +157,6 @@ def device_counts(devices: int) -> tuple[int, ...]:
     while 2 * counts[-1] <= devices:
         counts.append(2 * counts[-1])
     return tuple(dict.fromkeys([*counts, devices]))
-
-
-def accumulations(local: int) -> tuple[int, ...]:
-    """Numbers of equal microbatches of a replica's share that are tried: divisors, each at least twice the one before.
-
-    Args:
-        local: samples of a replica in one update
-
-    Example:
-        >>> accumulations(16), accumulations(375)
-        ((1, 2, 4, 8, 16), (1, 3, 15, 75, 375))
-    """
-    found = [1]
-    for number in range(2, min(local, MOST_MICROBATCHES) + 1):
-        if local % number == 0 and number >= 2 * found[-1]:
-            found.append(number)
-    return tuple(found)
 
 
 def search_grid(grid: Grid) -> GridSearch:

@@ -21,6 +21,7 @@ simulated (`planner/target_search.py`), and a choice of many batches takes littl
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 from trimaran.base.errors import InfeasibleError, InputError
@@ -39,7 +40,15 @@ from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
 from trimaran.planner.result import Search, said_of_codec, said_of_compression, simulated_search
-from trimaran.planner.search import lacking_memory, promising_memory_plans, search, untried_memory_plans
+from trimaran.planner.search import (
+    lacking_memory,
+    lacking_replicas,
+    promising,
+    promising_memory_plans,
+    search,
+    untried_memory_plans,
+    with_memory_plans,
+)
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planner.trials import Trials
@@ -62,7 +71,12 @@ from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
 
 MOST_TRACED = 2
-"""Memory plans of whole networks that are tried where something fits without: each takes seconds, with its trace."""
+"""Numbers of replicas and microbatches for which memory plans are tried where something fits without: each takes
+seconds, with its trace."""
+
+
+MOST_SQUEEZED = 8
+"""Memory plans that are made where several batches or numbers of devices are compared."""
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
@@ -96,8 +110,10 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
             raise
     else:
         every = "memory" in problem.pins.allow
-        promising = () if every else promising_memory_plans(problem, found)[:MOST_TRACED]
-        lacking = lacking_memory(problem, found) if every else [strategy for strategy, _ in promising]
+        promising = () if every else promising_memory_plans(problem, found)
+        shares = list(dict.fromkeys((one.dp, one.microbatches) for one, _ in promising))[:MOST_TRACED]
+        near = [one for one, _ in promising if (one.dp, one.microbatches) in shares]
+        lacking = lacking_memory(problem, found) if every else near
         if not lacking:
             return problem, found
         sizes = {problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking}
@@ -331,7 +347,7 @@ class Estimated(CatalogBackend):
             time_limit_s=self.request.time_limit_s,
             by_cost=goal == "cost" and known.says_length,
         )
-        found = search_grid(grid)
+        found = self._with_memory_plans(grid, search_grid(grid))
 
         def plan_chosen(contender: Contender) -> Planned:
             batch = contender.global_batch
@@ -344,6 +360,29 @@ class Estimated(CatalogBackend):
             left_out=tuple((batch, _why(found, batch)) for batch in batches if batch not in found.candidates),
             is_complete=found.is_complete,
         )
+
+    def _with_memory_plans(self, grid: Grid, found: GridSearch) -> GridSearch:
+        """The result with memory plans of the replicas that they may make faster, the most promising cells first."""
+        if "memory" in self.request.pins.forbid or "eager" not in grid.problems[min(grid.problems)].executions:
+            return found
+        wanted: list[tuple[float, int, Strategy]] = []
+        for batch, fitting in found.candidates.items():
+            problem = grid.problems[batch]
+            for count in grid.counts:
+                best_s = min((one.objective_s for one in fitting if one.strategy.devices <= count), default=inf)
+                near = promising(lacking_replicas(problem, count), best_s, problem)
+                if grid.most_local_batch is None or batch <= grid.most_local_batch * count:
+                    wanted += [(grid.weights[batch] * best_s * (1.0 - share), batch, one) for one, share in near[:1]]
+        chosen = sorted(wanted, key=lambda one: one[0])[:MOST_SQUEEZED]
+        candidates, rejected = dict(found.candidates), dict(found.rejected)
+        for batch in {batch for _, batch, _ in chosen}:
+            problem, lacking = grid.problems[batch], [one for _, at, one in chosen if at == batch]
+            sizes = {batch // (one.dp * one.microbatches) for one in lacking}
+            traced = replace(problem, traces=traces_of(self.source.reference, sizes, problem, self.request))
+            candidates[batch], rejected[batch] = with_memory_plans(
+                traced, candidates[batch], rejected.get(batch, ()), lacking
+            )
+        return replace(found, candidates=candidates, rejected=rejected)
 
     def _planned(self, problem: Problem, found: Search[Candidate], notes: tuple[str, ...]) -> Planned:
         source = replace(self.source, global_batch_size=problem.batch)

@@ -12,8 +12,10 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.input_pipeline import with_pipeline
+from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem
-from trimaran.planner.target_search import accumulations, device_counts
+from trimaran.planner.space import accumulations
+from trimaran.planner.target_search import device_counts
 from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
@@ -77,7 +79,7 @@ def machine_problems(
         graph,
         works,
         device=machine.node.device,
-        batches=sizes or _all_sizes(graph, devices, batches),
+        batches=sizes or _all_sizes(graph, devices, batches, request.pins),
         softwares=softwares_of(check_traced(request.software or RUNTIME), executions),
         memory_at=memories,
     )
@@ -101,14 +103,16 @@ def machine_problems(
     return {batch: with_pipeline(problem, pipeline) for batch, problem in problems.items()}
 
 
-def _all_sizes(graph: Graph, devices: int, batches: Collection[int]) -> set[int]:
+def _all_sizes(graph: Graph, devices: int, batches: Collection[int], pins: Pins) -> set[int]:
     """Sizes of the microbatches of all strategies [samples]."""
-    sizes = {size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch), batch)}
+    sizes = {
+        size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch, pins=pins), batch)
+    }
+    # Gradients of many microbatches are added up where a batch is larger than its devices hold.
+    shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}
+    sizes |= {share // number for share in shares for number in accumulations(share)}
     if len(batches) > 1:
-        # Gradients of many microbatches are added up where a batch is larger than its devices hold.
         sizes |= {1 << power for power in range(max(batches).bit_length())}
-        shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}
-        sizes |= {share // number for share in shares for number in accumulations(share)}
     return sizes
 
 

@@ -10,12 +10,14 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
+from trimaran.planner.choice import fastest
 from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import check_pins
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
 from trimaran.planning.plan_files import write_planned
+from trimaran.planning.requests import NO_TARGET
 from trimaran.planning.results import Modelled, Planned, Simulated
 from trimaran.program.plan import read_plan
 
@@ -45,6 +47,17 @@ def test_a_memory_plan_that_is_faster_than_what_fits_is_tried_and_taken_without_
     assert found.chosen.strategy == named.chosen.strategy
     assert found.chosen.step_time_s == named.chosen.step_time_s < 0.99 * without.chosen.step_time_s
     assert not any("lacks nothing but memory" in note for note in found.notes)
+
+
+def test_one_device_takes_as_long_beside_two_as_alone() -> None:
+    """What is compared over numbers of devices may have memory plans, and as many microbatches as fit, as well."""
+    request = builders.cluster_request(cluster="2xtitan-x", devices=2, batch=128, memory_bytes=9 << 30)
+    both = make_plan("vgg16", dataclasses.replace(request, target=dataclasses.replace(NO_TARGET, counts=(1, 2))))
+    assert both.outlook is not None
+    for count in (1, 2):
+        alone = make_plan("vgg16", dataclasses.replace(request, devices=count))
+        rows = [one for one in both.outlook.estimates if one.contender.devices == count]
+        assert min(row.contender.cases[1] for row in rows) == fastest(alone.simulated.search.candidates).step_time_s
 
 
 def test_a_document_says_what_was_chosen_and_over_what(replicas: Planned) -> None:
