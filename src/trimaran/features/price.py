@@ -122,7 +122,7 @@ class Pricing:
         if shape is None:
             raise InputError(
                 f"{source.reference} is no transformer that the analytical model knows: `trimaran plan "
-                f"{source.reference} --cluster {request.cluster} --strategy` traces a network and simulates it",
+                f"{source.reference} --cluster {request.cluster}` traces and simulates it, with the same --strategy",
                 code="price.not-a-decoder",
                 reference=source.reference,
             )

@@ -16,7 +16,10 @@ still has the lowest bound is simulated, with its placement solved first:
        allows: now the fastest is known;
     2. of the rest, those that the uncertainty may leave as fast as it, those that may use less memory or fewer devices
        than all that are faster, the best of each family, and the baselines without a plan;
-    3. more sizes of buckets of the best replicas, where these wait for their gradients.
+    3. more sizes of buckets of the best replicas, where these wait for their gradients; pipelines in more microbatches
+       than the space has, where they lack memory in these or are faster so.
+
+Replicas that lack memory in all numbers of microbatches of the space are tried in as few as fit.
 
 Strategies that are not simulated are slower than the fastest by more than the uncertainty and not on the front of time,
 memory and devices, so the choice and the front are those of a search that simulates everything, unless its time ran
@@ -42,6 +45,8 @@ The order of buckets is that in which their gradients become complete: another o
 """
 
 import dataclasses
+import heapq
+import itertools
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +75,7 @@ from trimaran.planner.result import Search, simulated_search, unpinned_reference
 from trimaran.planner.space import (
     EVERY_NUMBER,
     MICROBATCHES_OF_A_REPLICA,
+    MICROBATCHES_PER_STAGE,
     Rejection,
     accumulations,
     bucket_ladder,
@@ -428,6 +434,85 @@ def _worth_refining(candidates: list[Candidate]) -> list[Candidate]:
 def _has_buckets(strategy: Strategy) -> bool:
     whole = strategy.pp == 1 and strategy.tp == 1 and not strategy.shards
     return strategy.dp > 1 and whole and not strategy.zero and strategy.sync != "p2p"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pipelines in more microbatches than the space has: where these lack memory, and while they are faster
+
+
+MOST_DEEPENED = 12
+"""Pipelines that are simulated in more microbatches than `MICROBATCHES_PER_STAGE`."""
+
+
+_LEAST_GAIN = 0.005
+"""Share of the time that a pipeline must gain by more microbatches to get more still: each doubling halves the time in
+which its stages are idle, so what is left to gain is no more than what the last one gained."""
+
+
+def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
+    """Simulate pipelines in more microbatches, those with the lowest bounds first; those that fit become candidates.
+
+    More of them need less memory and leave stages idle for less of the time. A pipeline gets more where it lacks
+    memory, or is the fastest so far, and its bound is below what fits on no more devices.
+
+    Args:
+        hunt: whose fastest is known
+        strategies: of the space
+    """
+    if hunt.problem.pins.microbatches is not None:
+        return
+    fitting = {_unsplit(one.strategy) for one in hunt.candidates}
+    lacking = {_unsplit(one.strategy) for one in hunt.rejected if one.cause == "memory"}
+    most = max(MICROBATCHES_PER_STAGE)
+    waiting: list[tuple[float, int, Prospect]] = []
+    number_of = itertools.count()
+
+    def add(strategy: Strategy) -> None:
+        for number in accumulations(hunt.problem.batch // strategy.dp):
+            deeper = replace(strategy, microbatches=number)
+            if number <= strategy.microbatches or hunt.problem.pins.objection(deeper):
+                continue
+            seen = hunt.trials.outline(deeper)
+            if isinstance(seen, Prospect):
+                heapq.heappush(waiting, (seen.bound.objective_s, next(number_of), seen))
+                return
+
+    for one in strategies:
+        is_deepest = one.microbatches == most * one.pp and one.schedule in _DEEPENED
+        if one.pp > 1 and is_deepest and (one in lacking or one in fitting):
+            add(one)
+    for _ in range(MOST_DEEPENED):
+        if not waiting or (hunt.is_over and hunt.candidates):
+            return
+        least_s, _, prospect = heapq.heappop(waiting)
+        strategy, before = prospect.strategy, len(hunt.candidates)
+        known = [one.objective_s for one in hunt.candidates if one.strategy.devices <= strategy.devices]
+        worth_s = (1.0 - _LEAST_GAIN) * min(known, default=float("inf"))
+        if least_s >= worth_s:
+            continue
+        simulate_through(prospect, hunt)
+        if len(hunt.candidates) == before or hunt.candidates[-1].objective_s < worth_s:
+            add(strategy)
+
+
+_DEEPENED = frozenset({"1f1b", "interleaved", "zero-bubble"})
+"""Schedules whose stages keep no more microbatches at once where there are more."""
+
+
+def _unsplit(strategy: Strategy) -> Strategy:
+    return replace(strategy, boundaries=(), device_order=())
+
+
+def simulate_through(prospect: Prospect, hunt: Hunt) -> None:
+    """Simulate a strategy, step by step, or reject it at the first one that says so.
+
+    Args:
+        prospect: an outline
+        hunt: gets the candidate, or the rejection
+    """
+    left = [prospect]
+    while left:
+        left = [better for one in left for better in hunt.expand(one)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -833,6 +918,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None, *, choice_on
     left = best_first(hunt, begin(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
+    deepen_pipelines(hunt, strategies)
     budget_bytes = problem.pins.budget_bytes
     if budget_bytes is None:
         hunt.candidates += virtualized(problem, hunt)

@@ -20,7 +20,7 @@ from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
 from trimaran.planner.problem import Problem, quick_bounds
-from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt
+from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt, simulate_through
 from trimaran.planner.space import Rejection, accumulations, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
@@ -297,9 +297,7 @@ class _Cells:
         for prospect in sorted(prospects, key=lambda one: (one.bound.step_time_s, simplicity(one.strategy))):
             before = len(hunt.candidates)
             self._tried += 1
-            for split in hunt.expand(prospect):
-                for refined in hunt.expand(split):
-                    hunt.run(refined)
+            simulate_through(prospect, hunt)
             if len(hunt.candidates) > before or self._is_over():
                 return
 

@@ -24,7 +24,7 @@ from trimaran.planner.space import Rejection, enumerate_strategies
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
-from trimaran.pricing.tables import CostTable
+from trimaran.pricing.tables import CostTable, merge
 from trimaran.program.strategy import Execution
 
 # A training that is shorter than this by the best eager plan is over before compiling has paid [s].
@@ -70,9 +70,15 @@ def find_best(
         return _search_with_traces(replace(problem, failed=dict(failed)), trace)
 
     def settle(table: CostTable, *executions: Execution) -> tuple[Search[Candidate], CostTable]:
-        """Search, and again while the choice runs in a form that was not measured yet, or fails."""
+        """Search, and again while the choice runs in a form or size that was not measured yet, or fails."""
         found = find(table, *executions)
         for _ in range(MOST_TRIAL_RUNS):
+            size = batch // (found.chosen.strategy.dp * found.chosen.strategy.microbatches)
+            if size not in sizes:
+                sizes.add(size)
+                table = merge([table, measure(sizes, executions)])
+                found = find(table, *executions)
+                continue
             try:
                 better = None if try_strategy is None else try_strategy(found.chosen, table)
             except (ExecutionError, InputError) as error:
@@ -86,7 +92,7 @@ def find_best(
             found = find(table, *executions)
         return found, table
 
-    sizes = microbatch_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins)
+    sizes = set(microbatch_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins))
     if not sizes:
         _, rejected = enumerate_strategies(graph, devices=cluster.size, batch=batch)
         raise InfeasibleError(f"nothing can train {graph.name}: {rejected[0].reason}")

@@ -49,6 +49,7 @@ from trimaran.planner.search import (
     untried_memory_plans,
     with_memory_plans,
 )
+from trimaran.planner.space import MICROBATCHES_OF_A_REPLICA
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
 from trimaran.planner.trials import Trials
@@ -70,13 +71,12 @@ from trimaran.program.plan import Plan, check_has_program, check_plan, plan_prog
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
 
-MOST_TRACED = 2
+MOST_SHARES = len(MICROBATCHES_OF_A_REPLICA)
 """Numbers of replicas and microbatches for which memory plans are tried where something fits without: each takes
 seconds, with its trace."""
 
-
-MOST_SQUEEZED = 8
-"""Memory plans that are made where several batches or numbers of devices are compared."""
+MOST_SQUEEZED = 4 * MOST_SHARES
+"""The same where several batches or numbers of devices are compared, of all of them together."""
 
 
 def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
@@ -110,9 +110,9 @@ def search_within_memory(reference: str, problem: Problem, request: PlanRequest)
             raise
     else:
         every = "memory" in problem.pins.allow
-        promising = () if every else promising_memory_plans(problem, found)
-        shares = list(dict.fromkeys((one.dp, one.microbatches) for one, _ in promising))[:MOST_TRACED]
-        near = [one for one, _ in promising if (one.dp, one.microbatches) in shares]
+        worth = () if every else promising_memory_plans(problem, found)
+        shares = list(dict.fromkeys((one.dp, one.microbatches) for one, _ in worth))[:MOST_SHARES]
+        near = [one for one, _ in worth if (one.dp, one.microbatches) in shares]
         lacking = lacking_memory(problem, found) if every else near
         if not lacking:
             return problem, found
@@ -372,7 +372,7 @@ class Estimated(CatalogBackend):
                 best_s = min((one.objective_s for one in fitting if one.strategy.devices <= count), default=inf)
                 near = promising(lacking_replicas(problem, count), best_s, problem)
                 if grid.most_local_batch is None or batch <= grid.most_local_batch * count:
-                    wanted += [(grid.weights[batch] * best_s * (1.0 - share), batch, one) for one, share in near[:1]]
+                    wanted += [(grid.weights[batch] * best_s * (1.0 - share), batch, one) for one, share in near]
         chosen = sorted(wanted, key=lambda one: one[0])[:MOST_SQUEEZED]
         candidates, rejected = dict(found.candidates), dict(found.rejected)
         for batch in {batch for _, batch, _ in chosen}:

@@ -167,6 +167,22 @@ def test_a_batch_that_lacks_memory_in_few_microbatches_is_trained_in_the_fewest_
         assert lack_of_memory(least(builders.strategy(dp=dp, microbatches=count // 2), few).peak_bytes, few)
 
 
+def test_pipelines_have_more_microbatches_where_they_lack_memory_or_are_faster() -> None:
+    """4,096 samples by two stages: the space has at most 4 microbatches a stage, which do not fit in 1 KiB."""
+    roomy, little = (
+        search(
+            builders.problem(
+                graph=GRAPH, table=TABLE, memory_bytes=memory_bytes, batch=4096, pins=builders.pins(dp=1, pp=2, tp=1)
+            )
+        )
+        for memory_bytes in (2**30, 2**10)
+    )
+    within = min(one.objective_s for one in roomy.candidates if one.strategy.microbatches <= 8)
+    assert min(one.objective_s for one in roomy.candidates) < 0.99 * within
+    assert {one.strategy.microbatches > 8 for one in little.candidates} == {True}
+    assert max(little.chosen.peak_bytes) <= 2**10
+
+
 def test_what_lacks_less_than_its_size_shows_is_told_by_the_difference() -> None:
     problem = builders.problem(graph=GRAPH, table=TABLE, memory_bytes=2**30)
     assert lack_of_memory([2**30 + 1000], problem) == "rank 0 needs 1.0 GiB and 1000 B more, its device has 1.0 GiB"
