@@ -48,6 +48,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
             f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
             "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
         )
+    if traits.keeps_gradients:
+        return (
+            f"the zero_grad of {name} keeps some of the gradients, and here they are forgotten after an update: let "
+            "its step keep in its state what it needs of them"
+        )
     if traits.schedule_reads == "gradients":
         return (
             "Job.lr_schedule sets options by gradients, and these are forgotten after an update, before the schedule "
