@@ -18,6 +18,7 @@ import math
 import multiprocessing.util
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -189,6 +190,10 @@ class Session:
         self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
+        # A loop may fetch batches in another thread: samples that draw and a step that does have the same generators.
+        self._drawing = threading.RLock()
+        # The thread that iterated over batches last, and whether it does there what all ranks must.
+        self._iterating = (threading.get_ident(), False)
         REQUESTS.open()
         self._memory.callback(REQUESTS.close)
         Session._open.append(self)
@@ -212,20 +217,23 @@ class Session:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data. Where microbatches make
             no batch together, as those of graphs or strings, what `shares` gives.
         """
+        by_metric = self.executor.follows_metric
+        evaluates = self.job.on_epoch is not None or self.job.target is not None or by_metric
+        agrees = evaluates or (self.world_size > 1 and self.job.epochs - self._feed.epoch > 1)
         while self._feed.epoch < self.job.epochs and not self.stopped:
             number = self._feed.epoch
-            for share in self.shares():
-                batch = self.executor.fetch(share)
+            for share in self._shares(agrees=agrees):
+                with self._drawing:
+                    batch = self.executor.fetch(share)
                 fetched = batch, share.samples, (number, self._feed.index)
                 self._fetched = [*self._fetched[1 - _MOST_FETCHED :], fetched]
                 yield batch
-            by_metric = self.executor.follows_metric
             if self.stop_signal is not None:
                 return
             if self._loaded not in (None, number):
                 # The loop has gone on from a state of another epoch: this one is not over.
                 continue
-            self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
+            self.end_epoch(number, evaluate=evaluates)
 
     def shares(self) -> Iterator[Share]:
         """This rank's shares of what is left of the epoch, for a loop that calls `end_epoch`.
@@ -233,6 +241,10 @@ class Session:
         Yields:
             What `step` takes as it takes a batch, and loads microbatch by microbatch.
         """
+        return self._shares(agrees=False)
+
+    def _shares(self, *, agrees: bool) -> Iterator[Share]:
+        """As `shares`; who iterates does what all ranks must, or evaluates, also where the data are no stream."""
         if self.stop_signal is not None:
             return
         if not self._going_on:
@@ -241,6 +253,7 @@ class Session:
         self._callbacks.settle("batches")
         for share in self._feed.shares():
             self._untrained = True
+            self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
             yield share
             if self.stopped:
                 return
@@ -405,7 +418,8 @@ class Session:
             Mean loss of the global batch, the same on every rank; no finite number where the update was skipped.
 
         Raises:
-            InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
+            InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot; or
+                another thread iterates over batches of several epochs
             ExecutionError: the loss is not a finite number, and that ends the run, or another rank is gone; or a step
                 that is verified is not that of one process
             SystemExit: a signal has asked for the end, and the loop takes a step more
@@ -422,6 +436,15 @@ class Session:
                 "to evaluate",
                 code="session.step-without-gradients",
             )
+        thread, agrees = self._iterating
+        if agrees and thread != threading.get_ident():
+            raise InputError(
+                "another thread than that of the steps iterates over session.batches(), or over a stream, and what "
+                "ranks agree on, or evaluate, between two epochs or batches would come in the middle of a step: fetch "
+                "there what session.shares() gives of one epoch, of data that are no stream, and call "
+                "session.end_epoch(number) in the thread of the steps; or iterate in that",
+                code="session.another-thread",
+            )
         fetched = next((one for one in reversed(self._fetched) if one[0] is batch), None)
         self._fetched = [one for one in self._fetched if one is not fetched]
         # What a rank has that reads no data is the same each time.
@@ -434,7 +457,8 @@ class Session:
         samples = None if fetched is None else fetched[1]
         number = self.executor.steps
         self._index = self._feed.index
-        loss = self._step(batch, samples, keep_gradients)
+        with self._drawing:
+            loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         if self.strategy.is_stale:
             # The loss is that of an earlier global batch, or of none.
