@@ -512,6 +512,25 @@ def test_what_another_thread_fetches_draws_apart_from_a_step() -> None:
     assert losses[0] == losses[1]
 
 
+def list_batches(world: World) -> list[list[float]]:
+    """The losses of a loop over batches as they come, and over a list of those of all epochs."""
+    losses = []
+    for listed in (iter, list):
+        session = open_session(world, make_job(), REPLICAS)
+        session._begin_loop()
+        losses.append([session.step(one) for one in listed(session.batches())])
+        session.close()
+    return losses
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_may_have_all_batches_in_a_list(tmp_path: Path) -> None:
+    """The last batch of each epoch is a smaller one, which was refused where it was not among the last four."""
+    for one, other in launch(list_batches, ranks=2, log_dir=tmp_path, device="cpu"):
+        assert len(one) == called.EPOCHS * called.BATCHES
+        assert one == other
+
+
 def fetch_epochs_in_a_thread(world: World) -> str:
     session = open_session(world, make_job(), ZERO1)
     session._begin_loop()

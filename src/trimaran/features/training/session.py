@@ -19,6 +19,7 @@ import multiprocessing.util
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -29,6 +30,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, is_grad_enabled, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
@@ -71,7 +73,37 @@ from trimaran.runtime.step.stashing import check_stale
 from trimaran.verification.compare import Verified, Verifier
 
 _MOST_FETCHED = 4
-"""Batches that are known as those of the data until a step takes them: a loop may fetch some ahead, or leave some."""
+"""Batches without a tensor that are known as those of the data until a step takes them."""
+
+
+class _Fetched:
+    """A batch of the data that a loop may train on later, or leave: it is known as long as the loop keeps it.
+
+    Args:
+        batch: as it was handed out
+        samples: of its global batch
+        place: its epoch, and its number from 1
+    """
+
+    def __init__(self, batch: Any, samples: int, place: tuple[int, int]) -> None:
+        first = next((one for one in pytree.tree_leaves(batch) if isinstance(one, Tensor)), None)
+        self._id, self.samples, self.place = id(batch), samples, place
+        self._tensor = None if first is None else weakref.ref(first)
+        self._batch = batch if first is None else None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether somebody else may still have it."""
+        return self._tensor is None or self._tensor() is not None
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether it is known without being kept here."""
+        return self._tensor is not None
+
+    def is_of(self, batch: Any) -> bool:
+        """Whether a batch is that one."""
+        return batch is self._batch if self._tensor is None else id(batch) == self._id and self.is_kept
 
 
 class Session:
@@ -169,8 +201,8 @@ class Session:
             planned_memory(strategy, local_ranks=world.local_size, device=world.device)
         )
         self._feed = self.executor.feed()
-        # The last batches that were handed out: each with its samples, its epoch and its number from 1.
-        self._fetched: list[tuple[Any, int, tuple[int, int]]] = []
+        # The batches that were handed out, and not yet trained on.
+        self._fetched: list[_Fetched] = []
         self._held_out: Any = None
         if world.size > 1 and job.evaluation_dataset is not None and job.metric is not None:
             with self.executor.agreement.alike("the evaluation data"):
@@ -225,8 +257,9 @@ class Session:
             for share in self._shares(agrees=agrees):
                 with self._drawing:
                     batch = self.executor.fetch(share)
-                fetched = batch, share.samples, (number, self._feed.index)
-                self._fetched = [*self._fetched[1 - _MOST_FETCHED :], fetched]
+                    kept = [one for one in self._fetched[: 1 - _MOST_FETCHED] if one.has_tensors and one.is_kept]
+                    fetched = _Fetched(batch, share.samples, (number, self._feed.index))
+                    self._fetched = [*kept, *self._fetched[1 - _MOST_FETCHED :], fetched]
                 yield batch
             if self.stop_signal is not None:
                 return
@@ -445,16 +478,17 @@ class Session:
                 "session.end_epoch(number) in the thread of the steps; or iterate in that",
                 code="session.another-thread",
             )
-        fetched = next((one for one in reversed(self._fetched) if one[0] is batch), None)
-        self._fetched = [one for one in self._fetched if one is not fetched]
+        with self._drawing:
+            fetched = next((one for one in reversed(self._fetched) if one.is_of(batch)), None)
+            self._fetched = [one for one in self._fetched if one is not fetched]
         # What a rank has that reads no data is the same each time.
         self._callbacks.meet(
-            fetched[2] if fetched is not None and not is_nothing(batch) else None,
+            fetched.place if fetched is not None and not is_nothing(batch) else None,
             None if fetched is not None or isinstance(batch, Share) else batch,
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
-        samples = None if fetched is None else fetched[1]
+        samples = None if fetched is None else fetched.samples
         number = self.executor.steps
         self._index = self._feed.index
         with self._drawing:
