@@ -1966,7 +1966,7 @@ class _Examination:
 
 
 def _bends_of_both(whole: Sequence[Bend], part: Sequence[Bend]) -> Iterator[tuple[int, Bend, Bend]]:
-    """The bends of a batch, by their places, beside those of a part of it: of the same lines, met as often by both."""
+    """The bends of a batch, by their places, each with that of a part of it: of the same line, met as often by both."""
     found: dict[tuple[str, str], tuple[list[int], list[Bend]]] = {}
     for place, one in enumerate(whole):
         found.setdefault((one.name, one.place), ([], []))[0].append(place)

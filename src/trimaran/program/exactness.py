@@ -624,4 +624,6 @@ def _share(difference: float | None) -> str:
         return "an unknown part"
     if not math.isfinite(difference):
         return "any amount"
+    if difference < 5e-4:
+        return f"{difference:.0e} of the largest"
     return f"{difference:.1%} of the largest" if difference < 0.1 else f"{difference:.0%} of the largest"
