@@ -3,9 +3,13 @@
 import copy
 import dataclasses
 import functools
+import itertools
+import queue
 import random
 import re
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 from tests.raising import raises
+from torch.utils.data import TensorDataset
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
@@ -472,6 +477,71 @@ def test_a_loop_that_seeds_what_replicas_draw_from_is_refused(tmp_path: Path) ->
     """They would draw the same for other samples."""
     refused = ["", "session.seeded-alike"]
     assert launch(seed_alike, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+class Noisy(TensorDataset):
+    """Rows with noise, which take their time; another thread may draw meanwhile."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        noise = 0.1 * torch.randn(x.shape).double()
+        time.sleep(0.002)
+        return x + noise, y
+
+
+def fetched_in_a_thread(batches: Iterator[Any]) -> Iterator[Any]:
+    """The same one by one, as another thread gives them."""
+    ready: queue.Queue[Any] = queue.Queue(2)
+    threading.Thread(target=lambda: [*map(ready.put, itertools.chain(batches, [None]))], daemon=True).start()
+    return iter(ready.get, None)
+
+
+def test_what_another_thread_fetches_draws_apart_from_a_step() -> None:
+    """Dropout of a step drew what was seeded for a sample."""
+    losses = []
+    for fetched in (iter, fetched_in_a_thread):
+        data = Noisy(*make_job().dataset().tensors)
+        job = make_job(model=lambda: Dropping().double(), dataset=lambda data=data: data, epochs=1)
+        made = capture(job)
+        strategy = builders.strategy()
+        program = lower(made.graph, strategy, batch=job.global_batch_size, clip=True)
+        session = Session(job, strategy, program, made, World(), owns_world=False)
+        session._begin_loop()
+        losses.append([session.step(one) for one in fetched(session.batches())])
+        session.close()
+    assert losses[0] == losses[1]
+
+
+def list_batches(world: World) -> list[list[float]]:
+    """The losses of a loop over batches as they come, and over a list of those of all epochs."""
+    losses = []
+    for listed in (iter, list):
+        session = open_session(world, make_job(), REPLICAS)
+        session._begin_loop()
+        losses.append([session.step(one) for one in listed(session.batches())])
+        session.close()
+    return losses
+
+
+@pytest.mark.timeout(120)
+def test_a_loop_may_have_all_batches_in_a_list(tmp_path: Path) -> None:
+    """The last batch of each epoch is a smaller one, which was refused where it was not among the last four."""
+    for one, other in launch(list_batches, ranks=2, log_dir=tmp_path, device="cpu"):
+        assert len(one) == called.EPOCHS * called.BATCHES
+        assert one == other
+
+
+def fetch_epochs_in_a_thread(world: World) -> str:
+    session = open_session(world, make_job(), ZERO1)
+    session._begin_loop()
+    return refusal_of(lambda: [session.step(one) for one in fetched_in_a_thread(session.batches())])
+
+
+@pytest.mark.timeout(120)
+def test_epochs_that_another_thread_fetches_are_refused_before_the_first_step(tmp_path: Path) -> None:
+    """What ranks agree on between epochs came in the middle of a step, and gloo aborted."""
+    told = launch(fetch_epochs_in_a_thread, ranks=2, log_dir=tmp_path, device="cpu")
+    assert told == ["session.another-thread"] * 2
 
 
 @pytest.mark.timeout(60)

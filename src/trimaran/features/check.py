@@ -330,6 +330,8 @@ def _optimizer(of: Behaviour) -> Seen:
         found.append(f"needs whole parameters: {traits.reason}")
     if traits.draws:
         found.append("draws random numbers")
+    if traits.keeps_gradients:
+        found.append("its zero_grad keeps gradients")
     if traits.hooked:
         found.append("hooks on its step")
     if traits.needs_metric:

@@ -108,6 +108,7 @@ class OptimizerTraits:
         elementwise: so is every element of it
         needs_closure: its step computes the loss again, or comes in two halves
         draws: its step draws random numbers
+        keeps_gradients: its `zero_grad` leaves gradients that are not zero
         hooked: hooks were registered on its step
         needs_metric: the schedule's step needs a metric
         schedule_reads: by what the schedule sets options: gradients; or what is given to the optimizer: how much, its
@@ -125,6 +126,7 @@ class OptimizerTraits:
     elementwise: bool = True
     needs_closure: bool = False
     draws: bool = False
+    keeps_gradients: bool = False
     hooked: bool = False
     needs_metric: bool = False
     schedule_reads: ScheduleReads = ""

@@ -1356,9 +1356,7 @@ class _Examination:
         for split in splits:
             reads: list[int] = []
             for part in split.apart if len(split.parts) > 1 else ():
-                if [one.name for one in part.bends] != [one.name for one in split.run.bends]:
-                    continue
-                for place, (whole, own) in enumerate(zip(split.run.bends, part.bends, strict=True)):
+                for place, whole, own in _bends_of_both(split.run.bends, part.bends):
                     apart = whole.value.shape == own.value.shape and not _same(
                         own.value, whole.value, tolerance=self.tolerance
                     )
@@ -1965,6 +1963,18 @@ class _Examination:
         self._put_back()
         sliced = _Split(whole=split.whole, parts=parts, sizes=split.sizes, run=run, apart=passes, in_turn=passes)
         return self._reduction([sliced], tolerance)[2] <= tolerance
+
+
+def _bends_of_both(whole: Sequence[Bend], part: Sequence[Bend]) -> Iterator[tuple[int, Bend, Bend]]:
+    """The bends of a batch, by their places, each with that of a part of it: of the same line, met as often by both."""
+    found: dict[tuple[str, str], tuple[list[int], list[Bend]]] = {}
+    for place, one in enumerate(whole):
+        found.setdefault((one.name, one.place), ([], []))[0].append(place)
+    for one in part:
+        found.setdefault((one.name, one.place), ([], []))[1].append(one)
+    for places, own in found.values():
+        if len(places) == len(own):
+            yield from ((place, whole[place], one) for place, one in zip(places, own, strict=True))
 
 
 def _check_weights(splits: Sequence[_Split]) -> None:

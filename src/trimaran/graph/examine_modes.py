@@ -33,11 +33,12 @@ MOST_BENT = 4096
 
 _BENT = frozenset(
     {
-        "abs", "amax", "amin", "argmax", "argmin", "argsort", "ceil", "celu", "clamp", "clamp_max", "clamp_min", "elu",
-        "floor", "fmax", "fmin", "frac", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss",
-        "kthvalue", "leaky_relu", "linalg_vector_norm", "max", "maximum", "median", "min", "minimum", "norm", "prelu",
-        "quantile", "relu", "remainder", "round", "selu", "sign", "smooth_l1_loss", "softplus", "softshrink", "sort",
-        "threshold", "topk", "trunc",
+        "abs", "amax", "amin", "aminmax", "argmax", "argmin", "argsort", "ceil", "celu", "clamp", "clamp_max",
+        "clamp_min", "cummax", "cummin", "elu", "floor", "fmax", "fmin", "fmod", "frac", "hardshrink", "hardsigmoid",
+        "hardswish", "hardtanh", "heaviside", "histc", "huber_loss", "kthvalue", "leaky_relu", "linalg_vector_norm",
+        "max", "maximum", "median", "min", "minimum", "mode", "nanmedian", "norm", "prelu", "quantile", "relu",
+        "remainder", "round", "selu", "sgn", "sign", "smooth_l1_loss", "softplus", "softshrink", "sort", "threshold",
+        "topk", "trunc",
     }
 )  # fmt: skip
 """Operations that are linear, or smooth, but for a bend."""
@@ -48,9 +49,9 @@ _COMPARING = {"eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!
 _READING = {
     "item": ".item()", "__float__": "float()", "__int__": "int()", "__bool__": "bool()", "__array__": "numpy()",
     "numpy": ".numpy()", "tolist": ".tolist()", "__round__": "round()", "__trunc__": "int()", "__floor__": "floor()",
-    "__ceil__": "ceil()",
+    "__ceil__": "ceil()", "__format__": "format()", "__repr__": "str()", "_to_copy": ".to()",
 }  # fmt: skip
-"""What makes numbers of Python of a value, by which the code may decide, and how it is written."""
+"""What makes numbers or texts of Python of a value, by which the code may decide, and how it is written."""
 
 READ_AS = (0.0, -1.0, 0.01, 100.0)
 """By which a value that is read is multiplied, to see whether something is decided by it."""
@@ -105,21 +106,18 @@ class Bend:
         name: of the operation
         value: that it was given; of a large one nothing
         place: the line of the user's code; empty: not known
+        reads: it makes a number of Python, or whole ones, by which something may be decided
     """
 
     name: str
     value: Tensor
     place: str
+    reads: bool
 
     @property
     def compares(self) -> bool:
         """It decides something."""
         return self.name in _COMPARING
-
-    @property
-    def reads(self) -> bool:
-        """It makes a number of Python, by which something may be decided."""
-        return self.name in _READING
 
     @property
     def text(self) -> str:
@@ -142,6 +140,13 @@ def _apart(value: Tensor) -> Tensor:
     """A copy of which no mode hears."""
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         return value.detach().clone()
+
+
+def _is_whole_number(value: Any) -> bool:
+    """Whether an operation makes whole numbers, or yes and no, which follow their input in steps."""
+    if isinstance(value, Tensor):
+        return not (value.is_floating_point() or value.is_complex())
+    return isinstance(value, bool | int)
 
 
 def _address(value: Tensor) -> int:
@@ -186,7 +191,7 @@ def _compared(name: str) -> Any:
 
 def _rounded(name: str) -> Any:
     def make(self: Read, *digits: Any) -> Any:
-        turned = self.coupled.note(name, self.source)
+        turned = self.coupled.note(name, self.source, reads=True)
         return getattr(float, name)(self.coupled.read_as * float(self) if turned else float(self), *digits)
 
     return make
@@ -251,11 +256,12 @@ class Coupled(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations.append(str(func))
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
-        opposite = self._note_bend(func, args)
+        name = func.overloadpacket.__name__.removesuffix("_")
+        opposite = self._note_bend(name, args)
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
-        for place, name in _written_arguments(func):
-            given = args[place] if place < len(args) else (kwargs or {}).get(name)
+        for place, written in _written_arguments(func):
+            given = args[place] if place < len(args) else (kwargs or {}).get(written)
             tensors = (one for one in pytree.tree_leaves(given) if isinstance(one, Tensor))
             self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
         draws = torch.Tag.nondeterministic_seeded in func.tags
@@ -263,6 +269,9 @@ class Coupled(TorchDispatchMode):
         source = generator or torch.default_generator
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
+        if _is_whole_number(result) and name not in _BENT and name not in _COMPARING:
+            read = [self.reading(name, one) if isinstance(one, Tensor) else one for one in args]
+            result = result if all(map(operator.is_, read, args)) else func(*read, **(kwargs or {}))
         self._follow(func, args, result)
         if self._keeps and isinstance(result, Tensor):
             small = not result.is_sparse and not result.is_nested and result.numel() <= MOST_BENT
@@ -294,9 +303,8 @@ class Coupled(TorchDispatchMode):
                 self._take(str(func), made, own=own)
         return result
 
-    def _note_bend(self, func: Any, args: Any) -> bool:
+    def _note_bend(self, name: str, args: Any) -> bool:
         """Note what an operation with a bend gets, or a comparison, which may have to say the opposite."""
-        name = func.overloadpacket.__name__.removesuffix("_")
         self.selects |= name in _SELECTING
         if self.backward or (name not in _BENT and name not in _COMPARING):
             return False
@@ -305,12 +313,13 @@ class Coupled(TorchDispatchMode):
         noted = [self.note(name, one) for one in given if isinstance(one, Tensor) and self._is_trained(one)]
         return name in _COMPARING and any(noted)
 
-    def note(self, name: str, value: Tensor) -> bool:
+    def note(self, name: str, value: Tensor, *, reads: bool = False) -> bool:
         """Note that an operation with a bend, or a comparison, gets a value.
 
         Args:
             name: of the operation
             value: of any size
+            reads: it makes numbers of it, by which something may be decided
 
         Returns:
             Whether it has to say the opposite of what it finds, or reads another value.
@@ -318,7 +327,7 @@ class Coupled(TorchDispatchMode):
         small = value.numel() <= MOST_BENT
         kept = _apart(value if small else value[..., :0])
         place = place_of_user() if small else ""
-        self.bends.append(Bend(name=name, value=kept, place=place))
+        self.bends.append(Bend(name=name, value=kept, place=place, reads=reads))
         return len(self.bends) - 1 in self._turned
 
     def _is_trained(self, value: Tensor) -> bool:
@@ -332,7 +341,7 @@ class Coupled(TorchDispatchMode):
             name: of the function that reads
             value: of any size
         """
-        if self.backward or not self._is_trained(value) or not self.note(name, value):
+        if self.backward or not self._is_trained(value) or not self.note(name, value, reads=True):
             return value
         return _apart(value) * self.read_as
 
@@ -344,7 +353,7 @@ class Coupled(TorchDispatchMode):
         return found
 
     def _follow(self, func: Any, args: Any, result: Any) -> None:
-        given = [one for one in args if isinstance(one, Tensor) and one.numel() <= MOST_BENT]
+        given = [one for one in pytree.tree_leaves(args) if isinstance(one, Tensor) and one.numel() <= MOST_BENT]
         detached = func is torch.ops.aten.detach.default and args[0].requires_grad
         if detached or (self._detached and any(_address(one) in self._detached for one in given)):
             made = result if isinstance(result, tuple | list) else [result]

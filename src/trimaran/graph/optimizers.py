@@ -449,11 +449,13 @@ class Trial:
         values: of each tensor, after each step
         options: of each tensor; None where the optimizer does not hold it
         drew: random numbers were drawn
+        kept: its own `zero_grad` left gradients that are not zero
     """
 
     values: tuple[tuple[torch.Tensor, ...], ...]
     options: tuple[Mapping[str, Any] | None, ...]
     drew: bool
+    kept: bool
 
 
 Named = Sequence[tuple[str, torch.Tensor]]
@@ -528,7 +530,12 @@ def try_steps(
         _ = optimizer.step() if closure is None else optimizer.step(closure)
         values.append(tuple(parameter.detach().clone() for _, parameter in named))
     drew = bool(find_moved(before)) or not same(on_gpus, _gpu_states(starts))
-    return Trial(values=tuple(values), options=options, drew=drew)
+    left: list[torch.Tensor] = []
+    if getattr(type(optimizer), "zero_grad", None) not in (None, torch.optim.Optimizer.zero_grad):
+        optimizer.zero_grad()
+        left += [one.grad for _, one in named if one.grad is not None]
+    kept = any(bool(one.count_nonzero()) for one in left)
+    return Trial(values=tuple(values), options=options, drew=drew, kept=kept)
 
 
 def unchanged(starts: Named, trial: Trial) -> bool:
@@ -589,7 +596,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
     reads = _read_by_schedule(job, trained, list(options), tried)
-    common |= {"draws": together.drew, "tried": tried, "schedule_reads": reads}
+    common |= {"draws": together.drew, "keeps_gradients": together.kept, "tried": tried, "schedule_reads": reads}
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])

@@ -48,6 +48,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
             f"the step of {name} computes the loss again (a closure, or two halves of a step), and here each "
             "microbatch runs forward and backward once: use an optimizer whose step() needs no closure"
         )
+    if traits.keeps_gradients:
+        return (
+            f"the zero_grad of {name} keeps some of the gradients, and here they are forgotten after an update: let "
+            "its step keep in its state what it needs of them"
+        )
     if traits.schedule_reads == "gradients":
         return (
             "Job.lr_schedule sets options by gradients, and these are forgotten after an update, before the schedule "
@@ -619,4 +624,6 @@ def _share(difference: float | None) -> str:
         return "an unknown part"
     if not math.isfinite(difference):
         return "any amount"
+    if difference < 5e-4:
+        return f"{difference:.0e} of the largest"
     return f"{difference:.1%} of the largest" if difference < 0.1 else f"{difference:.0%} of the largest"

@@ -293,6 +293,17 @@ def logged(loss: Tensor) -> Tensor:
     return loss
 
 
+def logged_as_text(loss: Tensor) -> Tensor:
+    SHOWN["loss"] = f"{loss:.2f} {(100 * loss).long()}"
+    return loss
+
+
+def floods_after_samples(output: Tensor, target: Tensor) -> Tensor:
+    losses = [functional.cross_entropy(*one) for one in zip(output, target, strict=True)]
+    loss = torch.stack([one if one > 0.01 else 0.5 * one for one in losses]).mean()
+    return (loss - 0.1).abs() + 0.1
+
+
 def logged_as_float(loss: Tensor) -> Tensor:
     SHOWN["loss"] = f"{float(loss):.3f} {loss.detach().numpy() * 2} {round(loss.item(), 2)}"
     return loss
@@ -440,6 +451,37 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
         REPLICAS | MICROBATCHES,
         '".item()" in',
     ),
+    "a small loss counts less, as a text": (
+        lambda: bent(lambda loss: loss if f"{loss:.2f}" > "0.05" else 0.1 * loss),
+        REPLICAS | MICROBATCHES,
+        '"format()" in',
+    ),
+    "a small loss counts less, by allclose": (
+        lambda: bent(lambda loss: 0.1 * loss if torch.allclose(loss, torch.zeros_like(loss), atol=0.05) else loss),
+        REPLICAS | MICROBATCHES,
+        '"allclose" in',
+    ),
+    "a small loss counts less, by a whole number": (
+        lambda: bent(lambda loss: loss * (0.1 + (20 * loss).long().bool())),
+        REPLICAS | MICROBATCHES,
+        '".to()" in',
+    ),
+    "a small loss counts less, by its bucket": (
+        lambda: bent(lambda loss: loss * loss.new_tensor([0.1, 1])[torch.bucketize(loss, loss.new_tensor([0.05]))]),
+        REPLICAS | MICROBATCHES,
+        '"bucketize" in',
+    ),
+    "a small loss counts less, by the lesser of two": (
+        lambda: bent(lambda loss: loss * (torch.stack([loss.detach(), loss.new_tensor(0.05)]).cummin(0)[1][1] + 0.1)),
+        REPLICAS | MICROBATCHES,
+        '"cummin" in',
+    ),
+    "flooding after a loop over samples": (
+        lambda: make_job(loss=floods_after_samples),
+        REPLICAS | MICROBATCHES,
+        '"abs" in',
+    ),
+    "a loss is logged, as a text and a whole number": (lambda: bent(logged_as_text), frozenset(), ""),
     "a large loss is logged, by float()": (lambda: bent(logged_as_float), frozenset(), ""),
     "a loss must be a number, by float()": (lambda: bent(finite_as_float), frozenset(), ""),
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),

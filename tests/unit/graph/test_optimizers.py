@@ -49,6 +49,14 @@ class Skipping(torch.optim.SGD):
             super().step(closure)
 
 
+class Keeping(torch.optim.SGD):
+    """Keeps half of each gradient for the next step."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for one in self.param_groups[0]["params"]:
+            one.grad.mul_(0.5)
+
+
 class Wrapped(torch.optim.Optimizer):
     """Shares what another optimizer has, and does not call `__init__` of its class."""
 
@@ -150,6 +158,13 @@ def test_options_that_depend_on_what_else_is_given_are_found() -> None:
 @pytest.mark.parametrize("kind", [torch.optim.LBFGS, Sharp])
 def test_a_closure_is_found_by_the_signature_or_by_trying(kind: Any) -> None:
     assert optimizer_traits(gpt(kind), MODEL).needs_closure
+
+
+def test_gradients_that_are_kept_after_an_update_are_refused() -> None:
+    traits = optimizer_traits(gpt(lambda parameters: Keeping(parameters, lr=0.1)), MODEL)
+    assert traits.keeps_gradients
+    assert "zero_grad of Keeping" in update_obstacle(builders.strategy(), traits)
+    assert not optimizer_traits(gpt(lambda parameters: torch.optim.SGD(parameters, lr=0.1)), MODEL).keeps_gradients
 
 
 def test_random_numbers_hooks_and_what_is_left_out_are_found() -> None:

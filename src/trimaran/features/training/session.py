@@ -18,6 +18,8 @@ import math
 import multiprocessing.util
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -28,6 +30,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, is_grad_enabled, nn
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
 
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
@@ -70,7 +73,37 @@ from trimaran.runtime.step.stashing import check_stale
 from trimaran.verification.compare import Verified, Verifier
 
 _MOST_FETCHED = 4
-"""Batches that are known as those of the data until a step takes them: a loop may fetch some ahead, or leave some."""
+"""Batches without a tensor that are known as those of the data until a step takes them."""
+
+
+class _Fetched:
+    """A batch of the data that a loop may train on later, or leave: it is known as long as the loop keeps it.
+
+    Args:
+        batch: as it was handed out
+        samples: of its global batch
+        place: its epoch, and its number from 1
+    """
+
+    def __init__(self, batch: Any, samples: int, place: tuple[int, int]) -> None:
+        first = next((one for one in pytree.tree_leaves(batch) if isinstance(one, Tensor)), None)
+        self._id, self.samples, self.place = id(batch), samples, place
+        self._tensor = None if first is None else weakref.ref(first)
+        self._batch = batch if first is None else None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether somebody else may still have it."""
+        return self._tensor is None or self._tensor() is not None
+
+    @property
+    def has_tensors(self) -> bool:
+        """Whether it is known without being kept here."""
+        return self._tensor is not None
+
+    def is_of(self, batch: Any) -> bool:
+        """Whether a batch is that one."""
+        return batch is self._batch if self._tensor is None else id(batch) == self._id and self.is_kept
 
 
 class Session:
@@ -168,8 +201,8 @@ class Session:
             planned_memory(strategy, local_ranks=world.local_size, device=world.device)
         )
         self._feed = self.executor.feed()
-        # The last batches that were handed out: each with its samples, its epoch and its number from 1.
-        self._fetched: list[tuple[Any, int, tuple[int, int]]] = []
+        # The batches that were handed out, and not yet trained on.
+        self._fetched: list[_Fetched] = []
         self._held_out: Any = None
         if world.size > 1 and job.evaluation_dataset is not None and job.metric is not None:
             with self.executor.agreement.alike("the evaluation data"):
@@ -189,6 +222,10 @@ class Session:
         self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
         self._closed = False
+        # A loop may fetch batches in another thread: samples that draw and a step that does have the same generators.
+        self._drawing = threading.RLock()
+        # The thread that iterated over batches last, and whether it does there what all ranks must.
+        self._iterating = (threading.get_ident(), False)
         REQUESTS.open()
         self._memory.callback(REQUESTS.close)
         Session._open.append(self)
@@ -212,20 +249,24 @@ class Session:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data. Where microbatches make
             no batch together, as those of graphs or strings, what `shares` gives.
         """
+        by_metric = self.executor.follows_metric
+        evaluates = self.job.on_epoch is not None or self.job.target is not None or by_metric
+        agrees = evaluates or (self.world_size > 1 and self.job.epochs - self._feed.epoch > 1)
         while self._feed.epoch < self.job.epochs and not self.stopped:
             number = self._feed.epoch
-            for share in self.shares():
-                batch = self.executor.fetch(share)
-                fetched = batch, share.samples, (number, self._feed.index)
-                self._fetched = [*self._fetched[1 - _MOST_FETCHED :], fetched]
+            for share in self._shares(agrees=agrees):
+                with self._drawing:
+                    batch = self.executor.fetch(share)
+                    kept = [one for one in self._fetched[: 1 - _MOST_FETCHED] if one.has_tensors and one.is_kept]
+                    fetched = _Fetched(batch, share.samples, (number, self._feed.index))
+                    self._fetched = [*kept, *self._fetched[1 - _MOST_FETCHED :], fetched]
                 yield batch
-            by_metric = self.executor.follows_metric
             if self.stop_signal is not None:
                 return
             if self._loaded not in (None, number):
                 # The loop has gone on from a state of another epoch: this one is not over.
                 continue
-            self.end_epoch(number, evaluate=self.job.on_epoch is not None or self.job.target is not None or by_metric)
+            self.end_epoch(number, evaluate=evaluates)
 
     def shares(self) -> Iterator[Share]:
         """This rank's shares of what is left of the epoch, for a loop that calls `end_epoch`.
@@ -233,6 +274,10 @@ class Session:
         Yields:
             What `step` takes as it takes a batch, and loads microbatch by microbatch.
         """
+        return self._shares(agrees=False)
+
+    def _shares(self, *, agrees: bool) -> Iterator[Share]:
+        """As `shares`; who iterates does what all ranks must, or evaluates, also where the data are no stream."""
         if self.stop_signal is not None:
             return
         if not self._going_on:
@@ -241,6 +286,7 @@ class Session:
         self._callbacks.settle("batches")
         for share in self._feed.shares():
             self._untrained = True
+            self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
             yield share
             if self.stopped:
                 return
@@ -405,7 +451,8 @@ class Session:
             Mean loss of the global batch, the same on every rank; no finite number where the update was skipped.
 
         Raises:
-            InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot
+            InputError: the batch does not fit the plan, or the loss is no scalar; or a callback did what it cannot; or
+                another thread iterates over batches of several epochs
             ExecutionError: the loss is not a finite number, and that ends the run, or another rank is gone; or a step
                 that is verified is not that of one process
             SystemExit: a signal has asked for the end, and the loop takes a step more
@@ -422,19 +469,30 @@ class Session:
                 "to evaluate",
                 code="session.step-without-gradients",
             )
-        fetched = next((one for one in reversed(self._fetched) if one[0] is batch), None)
-        self._fetched = [one for one in self._fetched if one is not fetched]
+        thread, agrees = self._iterating
+        if agrees and thread != threading.get_ident():
+            raise InputError(
+                "another thread than that of the steps iterates over session.batches(), or over a stream, and what "
+                "ranks agree on, or evaluate, between two epochs or batches would come in the middle of a step: fetch "
+                "there what session.shares() gives of one epoch, of data that are no stream, and call "
+                "session.end_epoch(number) in the thread of the steps; or iterate in that",
+                code="session.another-thread",
+            )
+        with self._drawing:
+            fetched = next((one for one in reversed(self._fetched) if one.is_of(batch)), None)
+            self._fetched = [one for one in self._fetched if one is not fetched]
         # What a rank has that reads no data is the same each time.
         self._callbacks.meet(
-            fetched[2] if fetched is not None and not is_nothing(batch) else None,
+            fetched.place if fetched is not None and not is_nothing(batch) else None,
             None if fetched is not None or isinstance(batch, Share) else batch,
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
-        samples = None if fetched is None else fetched[1]
+        samples = None if fetched is None else fetched.samples
         number = self.executor.steps
         self._index = self._feed.index
-        loss = self._step(batch, samples, keep_gradients)
+        with self._drawing:
+            loss = self._step(batch, samples, keep_gradients)
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         if self.strategy.is_stale:
             # The loss is that of an earlier global batch, or of none.
