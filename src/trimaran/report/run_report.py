@@ -61,7 +61,7 @@ _COMPUTE = frozenset({Kind.FORWARD, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BAC
 def pace_note(comparison: Comparison, job: str) -> str:
     """What to say of a run whose compute is slower or faster throughout than its costs say; empty where it is not.
 
-    Costs are kept, and machines change: their clock rates, and what else runs beside a virtual machine.
+    Costs are kept, and machines change: their clock rates, and what other virtual machines of the same host take.
 
     Args:
         comparison: of the run
