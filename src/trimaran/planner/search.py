@@ -80,6 +80,7 @@ from trimaran.planner.space import (
     accumulations,
     bucket_ladder,
     enumerate_strategies,
+    is_considered,
     is_unplaced,
     unfaithfulness,
 )
@@ -233,11 +234,25 @@ def in_smaller_parts(strategies: Iterable[Strategy], problem: Problem) -> list[S
         tried = replace(form, microbatches=most[form])
         if (form.dp, form.execution) in found or not _lacks(tried, problem):
             continue
-        counts = [number for number in accumulations(problem.batch // form.dp) if number > most[form]]
-        fewest = bisect_left(counts, True, key=lambda number: not _lacks(replace(form, microbatches=number), problem))
-        if fewest < len(counts):
-            found[form.dp, form.execution] = replace(form, microbatches=counts[fewest])
+        deeper = _in_more_microbatches(tried, problem)
+        fewest = bisect_left(deeper, True, key=lambda one: not _lacks(one, problem))
+        if fewest < len(deeper):
+            found[form.dp, form.execution] = deeper[fewest]
     return list(found.values())
+
+
+def _in_more_microbatches(strategy: Strategy, problem: Problem) -> list[Strategy]:
+    """The same in more microbatches than it has, the fewest first, where the job may be trained so."""
+    deeper = [
+        replace(strategy, microbatches=number)
+        for number in accumulations(problem.batch // strategy.dp)
+        if number > strategy.microbatches
+    ]
+    return [one for one in deeper if _is_offered(one, problem)]
+
+
+def _is_offered(strategy: Strategy, problem: Problem) -> bool:
+    return is_considered(strategy, problem.graph, batch=problem.batch, pins=problem.pins)
 
 
 def _lacks(strategy: Strategy, problem: Problem) -> bool:
@@ -463,22 +478,18 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
         return
     fitting = {_unsplit(one.strategy) for one in hunt.candidates}
     lacking = {_unsplit(one.strategy) for one in hunt.rejected if one.cause == "memory"}
-    most = max(MICROBATCHES_PER_STAGE)
     waiting: list[tuple[float, int, Prospect]] = []
     number_of = itertools.count()
 
     def add(strategy: Strategy) -> None:
-        for number in accumulations(hunt.problem.batch // strategy.dp):
-            deeper = replace(strategy, microbatches=number)
-            if number <= strategy.microbatches or hunt.problem.pins.objection(deeper):
-                continue
+        for deeper in _in_more_microbatches(strategy, hunt.problem):
             seen = hunt.trials.outline(deeper)
             if isinstance(seen, Prospect):
                 heapq.heappush(waiting, (seen.bound.objective_s, next(number_of), seen))
                 return
 
     for one in strategies:
-        is_deepest = one.microbatches == most * one.pp and one.schedule in _DEEPENED
+        is_deepest = one.microbatches == _most_of(one) and one.schedule in _DEEPENED
         if one.pp > 1 and is_deepest and (one in lacking or one in fitting):
             add(one)
     for _ in range(MOST_DEEPENED):
@@ -497,6 +508,11 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
 
 _DEEPENED = frozenset({"1f1b", "interleaved", "zero-bubble"})
 """Schedules whose stages keep no more microbatches at once where there are more."""
+
+
+def _most_of(strategy: Strategy) -> int:
+    """The most microbatches that the space has for the stages of a pipeline."""
+    return max(MICROBATCHES_PER_STAGE) * strategy.pp
 
 
 def _unsplit(strategy: Strategy) -> Strategy:
@@ -691,8 +707,8 @@ def lacking_replicas(problem: Problem, count: int) -> list[Strategy]:
     """
     pinned = problem.pins.microbatches
     counts = MICROBATCHES_OF_A_REPLICA if pinned is None else (pinned,)
-    replicas = [Strategy(dp=count, microbatches=each) for each in counts if problem.batch % (count * each) == 0]
-    return [one for one in replicas if not problem.pins.objection(one) and _lacks(one, problem)]
+    replicas = [Strategy(dp=count, microbatches=each) for each in counts]
+    return [one for one in replicas if _is_offered(one, problem) and _lacks(one, problem)]
 
 
 def with_memory_plans(
@@ -785,7 +801,8 @@ def _lacking(problem: Problem, rejected: Iterable[Rejection]) -> tuple[list[Stra
     lacking = [one.strategy for one in rejected if may_be_virtualized(one)]
     staged: dict[Strategy, _Bounded] = {}
     for plain in lacking:
-        if plain.pp == 1:
+        # A rank plans all its microbatches: more than the space has take minutes, and are tried where they are pinned.
+        if plain.pp == 1 or (plain.microbatches > _most_of(plain) and problem.pins.microbatches is None):
             continue
         try:
             split = split_for(dataclasses.replace(plain, boundaries=()), problem)

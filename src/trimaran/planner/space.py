@@ -497,6 +497,18 @@ def _objection(strategy: Strategy, graph: Graph, batch: int) -> Rejection | None
     return None
 
 
+def is_considered(strategy: Strategy, graph: Graph, *, batch: int, pins: Pins) -> bool:
+    """Whether a strategy beyond those that are enumerated may be considered: it trains the same job, and keeps pins.
+
+    Args:
+        strategy: with or without boundaries
+        graph: the job's
+        batch: samples of one update, over all ranks
+        pins: decisions of the user
+    """
+    return not pins.objection(strategy) and _objection(strategy, graph, batch) is None
+
+
 def _variants(strategy: Strategy, sizes: Sequence[int], pins: Pins, hosts: Sequence[int]) -> Iterator[Strategy]:
     """A shape with each size of its buckets, where whole networks have some, and with each compression of them.
 

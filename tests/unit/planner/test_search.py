@@ -11,6 +11,7 @@ from tests.graphs import dag
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
+from trimaran.graph.behaviour import Behaviour
 from trimaran.planner.bounds import Bound
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
@@ -165,6 +166,13 @@ def test_a_batch_that_lacks_memory_in_few_microbatches_is_trained_in_the_fewest_
         assert count > 4
         assert not lack_of_memory(least(builders.strategy(dp=dp, microbatches=count), few).peak_bytes, few)
         assert lack_of_memory(least(builders.strategy(dp=dp, microbatches=count // 2), few).peak_bytes, few)
+
+
+def test_a_job_that_parts_would_train_otherwise_has_no_more_parts_for_lack_of_memory() -> None:
+    seen = Behaviour(reduction="batch", microbatches=0.94, replicas=0.94, tolerance=1e-7)
+    graph = dataclasses.replace(GRAPH, behaviour=seen)
+    with raises("plan.nothing-fits", InfeasibleError):
+        search(builders.problem(graph=graph, table=TABLE, memory_bytes=2000, batch=4096))
 
 
 def test_pipelines_have_more_microbatches_where_they_lack_memory_or_are_faster() -> None:
