@@ -674,7 +674,7 @@ def promising_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[
     """
     if "memory" in problem.pins.forbid:
         return ()
-    lacking = {one.strategy for one in found.rejected if one.strategy.pp == 1 and may_be_virtualized(one)}
+    lacking = dict.fromkeys(one.strategy for one in found.rejected if one.strategy.pp == 1 and may_be_virtualized(one))
     untried = [strategy for strategy in lacking if not _is_squeezed(strategy, problem)]
     return promising(untried, found.chosen.objective_s, problem)
 
