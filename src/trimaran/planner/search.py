@@ -494,7 +494,7 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
             add(one)
     for _ in range(MOST_DEEPENED):
         if not waiting or (hunt.is_over and hunt.candidates):
-            return
+            break
         least_s, _, prospect = heapq.heappop(waiting)
         strategy, before = prospect.strategy, len(hunt.candidates)
         known = [one.objective_s for one in hunt.candidates if one.strategy.devices <= strategy.devices]
@@ -504,6 +504,8 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
         simulate_through(prospect, hunt)
         if len(hunt.candidates) == before or hunt.candidates[-1].objective_s < worth_s:
             add(strategy)
+    # What was left for lack of tries or time may be faster.
+    hunt.lowest_s = min([hunt.lowest_s, *(least_s for least_s, _, _ in waiting)])
 
 
 _DEEPENED = frozenset({"1f1b", "interleaved", "zero-bubble"})
@@ -736,13 +738,15 @@ def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[st
         problem: that was searched
         found: the result
     """
-    for nearest, share in promising_memory_plans(problem, found)[:1]:
-        room = min(room_bytes(problem, nearest.devices)) >> 20
-        return (
-            f"{nearest.name} lacks nothing but memory, and would be at most {share:.0%} faster: "
-            f'--strategy "{nearest.name} in {room} MiB" tries to offload and recompute what is too much',
-        )
-    return ()
+    worth = promising_memory_plans(problem, found)
+    if not worth:
+        return ()
+    nearest, share = worth[0]
+    room = min(room_bytes(problem, nearest.devices)) >> 20
+    return (
+        f"{nearest.name} lacks nothing but memory, and would be at most {share:.0%} faster: "
+        f'--strategy "{nearest.name} in {room} MiB" tries to offload and recompute what is too much',
+    )
 
 
 def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
