@@ -32,7 +32,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-pytest_plugins = ["tests.quiet"]
+pytest_plugins = ["tests.quiet", "tests.scheduling"]
 DISTRIBUTED = Path(__file__).parent / "distributed"
 BRIEF = "TRIMARAN_TEST_BRIEF"
 """Read by forks, which then measure for a short time only (tests/forks/brief.py)."""
