@@ -27,6 +27,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.planner.candidates import Candidate, Cases
 from trimaran.planner.choice import MODEL_ERROR, choose, fastest, may_be_as_fast, pareto_front, simplicity
+from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, Room, reassess
 from trimaran.planner.result import Search
 from trimaran.planner.space import Rejection
@@ -254,10 +255,12 @@ def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], S
     step = problem.table.steps.get(problem.graph.digest)
     samples, room, pinned = None if step is None else step.samples, problem.room, problem.pins.workers
     if step is None or samples is None or room is None:
+        check_not_cached(problem.pins)
         return found
+    cached = problem.pins.is_cached
     handed = replace(problem, table=_handed_over(problem, samples), room=None, pins=replace(problem.pins, workers=None))
     alone = reassess(found.chosen, handed)
-    if not pinned and alone.step_time_s >= (1.0 - MODEL_ERROR) * found.chosen.step_time_s:
+    if not (pinned or cached) and alone.step_time_s >= (1.0 - MODEL_ERROR) * found.chosen.step_time_s:
         return replace(found, feeding=(quick_data(found.chosen, alone),))
     others = again(handed)
     ranked = sorted(others.candidates, key=lambda one: (one.objective_s, simplicity(one.strategy)))
@@ -268,8 +271,11 @@ def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], S
     read = [_with(one, feeding, problem) for one in tried for feeding in _feedings(one, samples, problem, pinned)]
     best = choose([*in_line, *read])
     kept = min(_kept(tried, read, samples, problem), key=lambda one: one.mean[1], default=None)
-    chosen = best if kept is None or may_be_as_fast(best.cases, kept.mean) else kept.candidate
-    candidates = [*in_line, *read, *([] if kept is None else [kept.candidate])]
+    if cached and kept is None:
+        raise _not_cached(problem.pins, obstacle(alone, samples, problem, workers=pinned or 0))
+    is_kept = kept is not None and (cached or not may_be_as_fast(best.cases, kept.mean))
+    chosen = kept.candidate if kept is not None and is_kept else best
+    candidates = [*([] if cached else [*in_line, *read]), *([] if kept is None else [kept.candidate])]
     candidates.sort(key=lambda one: (one.objective_s, simplicity(one.strategy)))
     return replace(
         found,
@@ -280,6 +286,22 @@ def fed(found: Search[Candidate], problem: Problem, again: Callable[[Problem], S
         bound_s=min(found.bound_s, others.bound_s, fastest(candidates).objective_s),
         seconds=found.seconds + others.seconds,
         feeding=tuple(_reasons(found, chosen, best, read, kept, samples, problem)),
+    )
+
+
+def check_not_cached(pins: Pins) -> None:
+    """Refuse a named strategy that keeps samples, where the costs of reading them are not known.
+
+    Raises:
+        InputError: it does
+    """
+    if pins.is_cached:
+        raise _not_cached(pins, "what a sample costs is measured on the machine that trains, so it is planned there")
+
+
+def _not_cached(pins: Pins, why: str) -> InputError:
+    return InputError(
+        f'strategy "{pins.strategy}": samples cannot be kept: {why}; leave "cached" out', code="strategy.not-cached"
     )
 
 
@@ -422,6 +444,7 @@ def fed_there(problem: Problem, find: Find) -> Search[Candidate]:
     Returns:
         Only fed candidates; those that even with their data ready are slower than the best one are rejected.
     """
+    check_not_cached(problem.pins)
     pins = replace(problem.pins, workers=None)
     found = find(replace(problem, table=with_samples(problem.table, None), room=None, pins=pins))
     ready: dict[int, Candidate] = {}

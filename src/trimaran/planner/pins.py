@@ -30,8 +30,10 @@ from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 from trimaran.program.memory import CodecChoice, parse_codec
 from trimaran.program.strategy import (
+    IN_LINE,
     RANK_ORDER,
     Axis,
+    Feeding,
     GradientType,
     OptimizerState,
     Schedule,
@@ -390,6 +392,31 @@ class Pins:
     def budget_bytes(self) -> int | None:
         """Memory budget of a strategy that was named with one, such as "pp2 1f1b m4 in 8.0 GiB" [bytes]."""
         return read_strategy(self.strategy).memory_bytes if self.strategy else None
+
+    def check_said(self, strategy: Strategy) -> None:
+        """Refuse words of a named strategy that a plan for it does not keep.
+
+        Args:
+            strategy: of the plan
+
+        Raises:
+            InputError: a word means nothing here
+        """
+        said = said_by(self.strategy) if self.strategy else {}
+        other = [field for field, value in said.items() if not _keeps(strategy, field, value)]
+        if other:
+            words = ", ".join(field.replace("_", " ") for field in other)
+            raise InputError(
+                f'strategy "{self.strategy}": the plan for it is {strategy.name}, to which {words} as named means '
+                "nothing: leave that word out",
+                code="strategy.word-means-nothing",
+                words=words,
+            )
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether a strategy was named that keeps samples, such as "dp2 cached"."""
+        return bool(self.strategy) and read_strategy(self.strategy).feeding.cached
 
     def _objection_of_pins(self, strategy: Strategy) -> str:
         kinds = kinds_of(strategy)
@@ -832,6 +859,11 @@ def pins_of_strategy(name: str) -> Pins:
         (('--strategy dp2 pp4 1f1b m8',), 1, '--strategy dp2 pp4 1f1b m8')
     """
     said, words = read_strategy(name), said_by(name)
+    if said.ulysses and said.cp == 1:
+        raise InputError(
+            f'strategy "{name}": ulysses shares a sequence among cp2 ranks or more; leave it out, or say cp2',
+            code="strategy.ulysses-alone",
+        )
     kinds = kinds_of(said)
     staged = said.pp > 1 and not said.parts
     # Degrees that only the analytical model chooses.
@@ -875,6 +907,19 @@ def _is_of_degrees(words: Mapping[str, object]) -> bool:
     """Whether a name has words that only the analytical model gives a meaning."""
     own = {"cp", "microbatch", "expert_tp", "recomputed", "shard_ranks", "ulysses", "tensor_overlap", "offload"}
     return bool(own & words.keys()) or "ep" in words or "segment_layers" in words
+
+
+def _keeps(strategy: Strategy, field: str, value: object) -> bool:
+    """Whether a strategy has a field as a name says it; who has which operation is left open there."""
+    own = getattr(strategy, field)
+    if isinstance(value, Feeding):
+        return (value.workers, value.cached) == (own.workers, own.cached) and all(
+            getattr(value, each) in (getattr(IN_LINE, each), getattr(own, each)) for each in ("ahead", "copies_ahead")
+        )
+    if field in ("parts", "shards"):
+        return bool(own) == bool(value)
+    # The state of one replica is whole in any case.
+    return own == value or (field == "zero" and strategy.dp * strategy.cp == 1)
 
 
 def _recomputed(strategy: Strategy) -> str:

@@ -68,7 +68,7 @@ from trimaran.planner.choice import (
     may_be_as_fast,
     simplicity,
 )
-from trimaran.planner.input_pipeline import fed, fed_there
+from trimaran.planner.input_pipeline import check_not_cached, fed, fed_there
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, assess_split, execution_key, lack_of_memory, least, room_bytes, split_for
 from trimaran.planner.result import Search, simulated_search, unpinned_references
@@ -182,6 +182,11 @@ class Hunt:
         best = fastest(self.candidates)
         slower = prospect.bound.objective_s > WORTH_SHOWING * best.objective_s
         return slower and not may_be_as_fast(prospect.bound.cases, best.cases)
+
+    def best_s(self, devices: int) -> float:
+        """The least time so far on no more devices [s]; infinite where nothing fits on them."""
+        fitting = (one.objective_s for one in self.candidates if one.strategy.devices <= devices)
+        return min(fitting, default=float("inf"))
 
     @property
     def is_over(self) -> bool:
@@ -464,7 +469,7 @@ _LEAST_GAIN = 0.005
 which its stages are idle, so what is left to gain is no more than what the last one gained."""
 
 
-def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
+def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy], best_s: Callable[[int], float] | None = None) -> float:
     """Simulate pipelines in more microbatches, those with the lowest bounds first; those that fit become candidates.
 
     More of them need less memory and leave stages idle for less of the time. A pipeline gets more where it lacks
@@ -473,9 +478,14 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
     Args:
         hunt: whose fastest is known
         strategies: of the space
+        best_s: by a number of devices, the time that one on them must be below [s]; None: of what the hunt has found
+
+    Returns:
+        The lowest bound of what was left for lack of tries or time [s]; infinite where nothing was.
     """
     if hunt.problem.pins.microbatches is not None:
-        return
+        return float("inf")
+    best_s = best_s or hunt.best_s
     fitting = {_unsplit(one.strategy) for one in hunt.candidates}
     lacking = {_unsplit(one.strategy) for one in hunt.rejected if one.cause == "memory"}
     waiting: list[tuple[float, int, Prospect]] = []
@@ -497,15 +507,13 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy]) -> None:
             break
         least_s, _, prospect = heapq.heappop(waiting)
         strategy, before = prospect.strategy, len(hunt.candidates)
-        known = [one.objective_s for one in hunt.candidates if one.strategy.devices <= strategy.devices]
-        worth_s = (1.0 - _LEAST_GAIN) * min(known, default=float("inf"))
+        worth_s = (1.0 - _LEAST_GAIN) * best_s(strategy.devices)
         if least_s >= worth_s:
             continue
         simulate_through(prospect, hunt)
         if len(hunt.candidates) == before or hunt.candidates[-1].objective_s < worth_s:
             add(strategy)
-    # What was left for lack of tries or time may be faster.
-    hunt.lowest_s = min([hunt.lowest_s, *(least_s for least_s, _, _ in waiting)])
+    return min((least_s for least_s, _, _ in waiting), default=float("inf"))
 
 
 _DEEPENED = frozenset({"1f1b", "interleaved", "zero-bubble"})
@@ -713,22 +721,35 @@ def lacking_replicas(problem: Problem, count: int) -> list[Strategy]:
     return [one for one in replicas if _is_offered(one, problem) and _lacks(one, problem)]
 
 
+def lacking_pipelines(problem: Problem, rejected: Iterable[Rejection]) -> list[tuple[float, Strategy]]:
+    """Pipelines that lack nothing but memory, split, with their lower bounds [s], the lowest first.
+
+    Args:
+        problem: that was searched
+        rejected: by the search
+    """
+    return [(least_s, split) for least_s, _, split in _lacking(problem, rejected)[1]]
+
+
 def with_memory_plans(
     problem: Problem, candidates: Sequence[Candidate], rejected: Sequence[Rejection], lacking: Sequence[Strategy]
 ) -> tuple[tuple[Candidate, ...], tuple[Rejection, ...]]:
-    """What was found, with the plain replicas that lack memory under memory plans.
+    """What was found, with strategies that lack memory under memory plans; those that were named keep their budget.
 
     Args:
         problem: with the traces of their steps
         candidates: that fit without
         rejected: the others
-        lacking: the replicas
+        lacking: plain replicas, or pipelines of `lacking_pipelines`; not asked for where a budget was named
     """
-    reasons = [Rejection(strategy=one, cause="memory", reason="") for one in lacking]
-    hunt = Hunt(problem=problem, trials=Trials(problem), work=work_within(None), rejected=reasons)
-    hunt.candidates = list(candidates)
+    budget_bytes = problem.pins.budget_bytes
+    hunt = Hunt(problem=problem, trials=Trials(problem), work=work_within(None), candidates=list(candidates))
+    if budget_bytes is not None:
+        hunt.rejected += rejected
+        return tuple(budgeted(problem, hunt, budget_bytes)), tuple(hunt.rejected)
+    hunt.rejected += [Rejection(strategy=one, cause="memory", reason="") for one in lacking]
     found = virtualized(replace(problem, squeezed=lacking), hunt)
-    return (*candidates, *found), (*rejected, *hunt.rejected[len(reasons) :])
+    return (*candidates, *found), (*rejected, *hunt.rejected[len(lacking) :])
 
 
 def untried_memory_plans(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
@@ -867,10 +888,11 @@ def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidat
 
     Args:
         problem: with the traces of steps of whole networks
-        hunt: has found what they are without it; what cannot keep the budget is added to its rejections
+        hunt: has found what they are without it; of its rejections for memory only those under the budget are left
         budget_bytes: of each rank [bytes]
     """
     short = [one.strategy for one in hunt.rejected if one.cause == "memory"]
+    hunt.rejected = [one for one in hunt.rejected if one.cause != "memory"]
     found: list[Candidate] = []
     for plain in dict.fromkeys([*(one.strategy for one in hunt.candidates), *short]):
         strategy = dataclasses.replace(plain, memory_bytes=budget_bytes, codec=problem.pins.codec_choice)
@@ -905,6 +927,8 @@ def search(problem: Problem, trials: Trials | None = None, *, choice_only: bool 
     """
     if problem.room is not None and problem.room.pipeline is not None:
         return fed_there(problem, _search_in_line)
+    if problem.room is None:
+        check_not_cached(problem.pins)
     found = _search_in_line(problem, trials, choice_only=choice_only and problem.room is None)
     return found if problem.room is None else fed(found, problem, _search_in_line)
 
@@ -939,7 +963,7 @@ def _search_in_line(problem: Problem, trials: Trials | None = None, *, choice_on
     left = best_first(hunt, begin(strategies, hunt))
     ruled_out = fill_up(left, hunt) if hunt.candidates else []
     refine_buckets(hunt, [prospect.strategy for prospect in ruled_out])
-    deepen_pipelines(hunt, strategies)
+    hunt.lowest_s = min(hunt.lowest_s, deepen_pipelines(hunt, strategies))
     budget_bytes = problem.pins.budget_bytes
     if budget_bytes is None:
         hunt.candidates += virtualized(problem, hunt)

@@ -2,6 +2,7 @@
 
     for each batch B and count N     data parallelism with the fewest microbatches that fit: the baseline
     then, lowest bound first         hybrid strategies that may beat the best baseline on no more devices
+    then, in each batch              pipelines in more microbatches, while they may beat the best on no more devices
 
 A lower bound on any step: the time of one device for all samples at its best microbatch, divided by the devices. Where
 this bound, times the updates of the batch, does not beat the baseline by more than the model's error, the search skips
@@ -12,6 +13,7 @@ simulated in the order of these bounds while they are below the best (`best_firs
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
@@ -19,8 +21,9 @@ from trimaran.planner.best_first import best_first
 from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
+from trimaran.planner.input_pipeline import check_not_cached
 from trimaran.planner.problem import Problem, quick_bounds
-from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt, simulate_through
+from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt, deepen_pipelines, simulate_through
 from trimaran.planner.space import Rejection, accumulations, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
@@ -59,7 +62,7 @@ class GridSearch:
     """Result of the search.
 
     Attributes:
-        candidates: simulated and fit, by batch
+        candidates: simulated and fit, by batch; without any, nothing fits
         rejected: strategies that were not simulated or do not fit, by batch
         is_complete: no strategy that may be the best was left out by the time limit or by `most_tried`
         seconds: that it took [s]
@@ -166,20 +169,18 @@ def search_grid(grid: Grid) -> GridSearch:
         grid: the search space
 
     Raises:
-        InfeasibleError: nothing fits at any batch
+        InputError: a strategy is named that keeps samples
     """
     begun_s = time.monotonic()
+    check_not_cached(next(iter(grid.problems.values())).pins)
     cells = _Cells(grid, work=work_within(grid.time_limit_s))
     for batch in grid.problems:
         for count in grid.counts:
             cells.try_replicas(batch, count)
     complete = cells.try_others()
-    rejected = {batch: tuple(hunt.rejected) for batch, hunt in cells.hunts.items()}
-    if not cells.has_found:
-        raise InfeasibleError(_nothing_fits(rejected), code="plan.no-batch-fits")
     return GridSearch(
         candidates={batch: tuple(hunt.candidates) for batch, hunt in cells.hunts.items() if hunt.candidates},
-        rejected=rejected,
+        rejected={batch: tuple(hunt.rejected) for batch, hunt in cells.hunts.items()},
         is_complete=complete,
         seconds=time.monotonic() - begun_s,
     )
@@ -240,9 +241,11 @@ class _Cells:
     def try_others(self) -> bool:
         """Simulate strategies that may beat the replicas; False where the search ended before all of them."""
         left = best_first(self, list(self._prospects()))
-        is_complete = not self._cut_short and not any(self._may_be_chosen(node) for node in left)
+        is_complete = not self._cut_short and not any(
+            self._may_be_chosen(*self.order(node), node[1].strategy.devices) for node in left
+        )
         self._show_hybrid()
-        return is_complete
+        return self._deepen_pipelines() and is_complete
 
     def order(self, node: _Node) -> tuple[float]:
         """The lowest weighted bound first."""
@@ -275,12 +278,27 @@ class _Cells:
             for one in hunt.candidates:
                 yield self.grid.weights[batch] * one.worth_s, batch, one
 
-    def _may_be_chosen(self, node: _Node) -> bool:
-        """Whether a strategy may be better than all known ones."""
-        by_cost, devices = self.grid.by_cost, node[1].strategy.devices
+    def _may_be_chosen(self, bound: float, devices: int) -> bool:
+        """Whether a strategy with a weighted lower bound may be better than all known ones."""
+        by_cost = self.grid.by_cost
         known = [time_s * (one.strategy.devices if by_cost else 1) for time_s, _, one in self._known()]
-        (bound,) = self.order(node)
-        return bound * (devices if by_cost else 1) * (1.0 + MODEL_ERROR) < min(known)
+        return bound * (devices if by_cost else 1) * (1.0 + MODEL_ERROR) < min(known, default=float("inf"))
+
+    def _deepen_pipelines(self) -> bool:
+        """Simulate pipelines in more microbatches than the space has; False where one that is left may be chosen."""
+        is_complete = True
+        for batch, hunt in self.hunts.items():
+            if self._is_over() and self.has_found:
+                return False
+            strategies = self._enumerated(batch, self.grid.counts)[0]
+            least_s = deepen_pipelines(hunt, strategies, partial(self._best_s, batch))
+            least = self.grid.weights[batch] * least_s
+            is_complete = is_complete and not self._may_be_chosen(least, self.grid.counts[0])
+        return is_complete
+
+    def _best_s(self, batch: int, devices: int) -> float:
+        """The step of a batch that is as good as the best on no more devices, of any batch [s]."""
+        return self._best(devices) / self.grid.weights[batch]
 
     def _show_hybrid(self) -> None:
         """Simulate the hybrid that may be best, with the best replicas, so that the choice can be seen."""
@@ -312,6 +330,18 @@ class _Cells:
 
     def _outlines(self, batch: int, counts: Sequence[int]) -> Iterator[Prospect]:
         """Strategies on some counts of devices with their bounds; rejections of the others are kept."""
+        strategies, rejected = self._enumerated(batch, counts)
+        self.hunts[batch].rejected += rejected
+        for strategy in strategies:
+            self._work.spend(OUTLINED_S)
+            seen = self.hunts[batch].trials.outline(strategy)
+            if isinstance(seen, Prospect):
+                yield seen
+            else:
+                self.hunts[batch].rejected.append(seen)
+
+    def _enumerated(self, batch: int, counts: Sequence[int]) -> tuple[list[Strategy], list[Rejection]]:
+        """Strategies of a batch on some counts of devices, and those that cannot be."""
         problem = self.grid.problems[batch]
         strategies, rejected = enumerate_strategies(
             problem.graph,
@@ -321,16 +351,10 @@ class _Cells:
             pins=problem.pins,
             hosts=problem.cluster.hosts,
         )
-        self.hunts[batch].rejected += [one for one in rejected if one.strategy.devices in counts]
-        for strategy in strategies:
-            if strategy.devices not in counts or self._is_too_local(batch, strategy.dp):
-                continue
-            self._work.spend(OUTLINED_S)
-            seen = self.hunts[batch].trials.outline(strategy)
-            if isinstance(seen, Prospect):
-                yield seen
-            else:
-                self.hunts[batch].rejected.append(seen)
+        return (
+            [one for one in strategies if one.devices in counts and not self._is_too_local(batch, one.dp)],
+            [one for one in rejected if one.strategy.devices in counts],
+        )
 
     def _may_win(self, batch: int, count: int) -> bool:
         """Whether any strategy on a number of devices may beat the known ones on no more of them."""
@@ -376,12 +400,18 @@ def _alone_s(problem: Problem, bounds: QuickBounds) -> float:
     return min(found, default=0.0)
 
 
-def _nothing_fits(rejected: Mapping[int, Sequence[Rejection]]) -> str:
+def nothing_fits_at_any(rejected: Mapping[int, Sequence[Rejection]]) -> InfeasibleError:
+    """The error where nothing fits at any batch.
+
+    Args:
+        rejected: all that was considered, by batch
+    """
     reasons = [one.reason for found in rejected.values() for one in found if one.cause == "memory"] or [
         one.reason for found in rejected.values() for one in found
     ]
     first = reasons[0] if reasons else "no strategy respects the limits"
-    return (
+    return InfeasibleError(
         f"nothing fits at batches {', '.join(map(str, rejected))}: {first}; "
-        "allow more devices, smaller batches, a larger local batch, or take a pin away"
+        "allow more devices, smaller batches, a larger local batch, or take a pin away",
+        code="plan.no-batch-fits",
     )

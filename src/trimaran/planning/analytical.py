@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span, whole_number
@@ -20,6 +20,7 @@ from trimaran.machine.find import find_machine
 from trimaran.networks.names import parse_network
 from trimaran.networks.sizes import FAMILIES, find_size
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
+from trimaran.planner.analytical.given import complete_strategy, unpriced
 from trimaran.planner.analytical.search import (
     NearbyBatch,
     assumed_software,
@@ -307,10 +308,16 @@ class Analytical(CatalogBackend):
 
         Raises:
             InfeasibleError: nothing fits
+            InputError: a strategy is named that cannot be built
         """
         self._progress("searching", 0, 0)
         problem = self.problem(Cell(batch=self.batch, devices=self.devices), self.request.time_limit_s)
-        found = search_degrees(problem, advise=True)
+        try:
+            found = search_degrees(problem, advise=True)
+        except InfeasibleError:
+            if problem.pins.strategy:
+                complete_strategy(problem.pins.strategy, self.shape, most_devices=self.devices, batch=self.batch)
+            raise
         nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
         return self._planned(problem, found, nearby)
 
@@ -610,6 +617,9 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--allow {','.join(pins.allow)}", f"{model}, which knows no {', '.join(others)}"
     if pins.powersgd_samples is not None:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{model}, which sends whole gradients"
+    said = said_by(pins.strategy) if pins.strategy else {}
+    for word, why in unpriced(Strategy(**said), said):
+        yield f'--strategy "{pins.strategy}": {word}', why
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:

@@ -22,6 +22,7 @@ simulated (`planner/target_search.py`), and a choice of many batches takes littl
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 
 from trimaran.base.errors import InfeasibleError, InputError
@@ -38,10 +39,12 @@ from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
 from trimaran.planner.input_pipeline import feed, with_samples
 from trimaran.planner.pins import NO_PINS
-from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory
+from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory, lack_of_memory, least
 from trimaran.planner.result import Search, said_of_codec, said_of_compression, simulated_search
 from trimaran.planner.search import (
+    MOST_STAGED,
     lacking_memory,
+    lacking_pipelines,
     lacking_replicas,
     promising,
     promising_memory_plans,
@@ -51,7 +54,7 @@ from trimaran.planner.search import (
 )
 from trimaran.planner.space import MICROBATCHES_OF_A_REPLICA
 from trimaran.planner.target_estimates import Contender, Goal
-from trimaran.planner.target_search import Grid, GridSearch, device_counts, search_grid
+from trimaran.planner.target_search import Grid, GridSearch, device_counts, nothing_fits_at_any, search_grid
 from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import budgeted_sizes, microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
@@ -362,27 +365,53 @@ class Estimated(CatalogBackend):
         )
 
     def _with_memory_plans(self, grid: Grid, found: GridSearch) -> GridSearch:
-        """The result with memory plans of the replicas that they may make faster, the most promising cells first."""
-        if "memory" in self.request.pins.forbid or "eager" not in grid.problems[min(grid.problems)].executions:
-            return found
-        wanted: list[tuple[float, int, Strategy]] = []
-        for batch, fitting in found.candidates.items():
+        """The result with memory plans, of what was named with a budget or of the replicas that they may make faster.
+
+        The most promising cells come first. Where nothing fits without, a few pipelines are tried too.
+
+        Raises:
+            InfeasibleError: nothing fits at any batch, with a memory plan or without
+        """
+        candidates, rejected = dict(found.candidates), dict(found.rejected)
+        if self.request.pins.budget_bytes is not None:
+            lacking: dict[int, list[Strategy]] = {batch: [] for batch in grid.problems}
+            sizes = {batch: budgeted_sizes(problem) for batch, problem in grid.problems.items()}
+        else:
+            lacking, sizes = {}, {}
+            for _, batch, one in self._worth_memory_plans(grid, found):
+                lacking.setdefault(batch, []).append(one)
+                sizes.setdefault(batch, set()).add(batch // (one.dp * one.microbatches))
+        for batch, strategies in lacking.items():
             problem = grid.problems[batch]
+            traced = replace(problem, traces=traces_of(self.source.reference, sizes[batch], problem, self.request))
+            candidates[batch], rejected[batch] = with_memory_plans(
+                traced, candidates.get(batch, ()), rejected[batch], strategies
+            )
+        candidates = {batch: fitting for batch, fitting in candidates.items() if fitting}
+        if not candidates:
+            raise nothing_fits_at_any(rejected)
+        return replace(found, candidates=candidates, rejected=rejected)
+
+    def _worth_memory_plans(self, grid: Grid, found: GridSearch) -> list[tuple[float, int, Strategy]]:
+        """Strategies for which memory plans are made: the lowest weighted bounds, with the batch of each."""
+        if "memory" in self.request.pins.forbid or "eager" not in grid.problems[min(grid.problems)].executions:
+            return []
+        known = [(grid.weights[batch] * one.objective_s, one) for batch, fit in found.candidates.items() for one in fit]
+        wanted: list[tuple[float, int, Strategy]] = []
+        staged: list[tuple[float, int, Strategy]] = []
+        for batch, problem in grid.problems.items():
+            weight, fitting = grid.weights[batch], found.candidates.get(batch, ())
+            those = [(weight * one.objective_s, one) for one in fitting] or known
             for count in grid.counts:
-                best_s = min((one.objective_s for one in fitting if one.strategy.devices <= count), default=inf)
+                best_s = min((time_s for time_s, one in those if one.strategy.devices <= count), default=inf) / weight
                 near = promising(lacking_replicas(problem, count), best_s, problem)
                 if grid.most_local_batch is None or batch <= grid.most_local_batch * count:
-                    wanted += [(grid.weights[batch] * best_s * (1.0 - share), batch, one) for one, share in near]
-        chosen = sorted(wanted, key=lambda one: one[0])[:MOST_SQUEEZED]
-        candidates, rejected = dict(found.candidates), dict(found.rejected)
-        for batch in {batch for _, batch, _ in chosen}:
-            problem, lacking = grid.problems[batch], [one for _, at, one in chosen if at == batch]
-            sizes = {batch // (one.dp * one.microbatches) for one in lacking}
-            traced = replace(problem, traces=traces_of(self.source.reference, sizes, problem, self.request))
-            candidates[batch], rejected[batch] = with_memory_plans(
-                traced, candidates[batch], rejected.get(batch, ()), lacking
-            )
-        return replace(found, candidates=candidates, rejected=rejected)
+                    wanted += [(weight * least(one, problem).objective_s, batch, one) for one, _ in near]
+            if not known:
+                pipelines = lacking_pipelines(problem, found.rejected.get(batch, ()))
+                staged += [(weight * least_s, batch, split) for least_s, split in pipelines]
+        lowest = itemgetter(0)
+        return sorted(wanted, key=lowest)[:MOST_SQUEEZED] + sorted(staged, key=lowest)[:MOST_STAGED]
 
     def _planned(self, problem: Problem, found: Search[Candidate], notes: tuple[str, ...]) -> Planned:
         source = replace(self.source, global_batch_size=problem.batch)

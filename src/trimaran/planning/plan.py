@@ -260,11 +260,14 @@ def make_plan(
             "and their options, and ask at one batch (--batch)",
             code="loading.and-target",
         )
-    if not request.asks_for_outlook:
-        return (backend or find_backend(source, request, progress)).plan()
-    goal = goal_of(request.objective, request.target)
-    sample_tokens = check_tokens(source.reference, request)
-    return _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
+    if request.asks_for_outlook:
+        goal = goal_of(request.objective, request.target)
+        sample_tokens = check_tokens(source.reference, request)
+        planned = _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
+    else:
+        planned = (backend or find_backend(source, request, progress)).plan()
+    request.pins.check_said(planned.chosen.strategy)
+    return planned
 
 
 def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Planned:

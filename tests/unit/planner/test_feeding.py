@@ -8,11 +8,12 @@ import dataclasses
 import pytest
 from tests import builders
 from tests.builders import exact, problem
+from tests.raising import raises
 from tests.unit.pricing.test_fed_step import SAMPLES
 
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.input_pipeline import MOST_FED, WORKER_BYTES
-from trimaran.planner.pins import Pins
+from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planner.problem import Problem, Room
 from trimaran.planner.result import Search
 from trimaran.planner.search import search
@@ -161,6 +162,23 @@ def test_what_cannot_be_kept_says_why(change: dict[str, object], pins: Pins, rea
     found = search(_problem(samples, epochs=10, memory_bytes=3 * WORKER_BYTES, pins=pins))
     assert not _feeding(found).cached
     assert any(reason in text for text in found.feeding)
+
+
+@pytest.mark.parametrize("words", ["one device cached", "one device w1 cached"])
+def test_samples_are_kept_where_the_strategy_is_named_so(words: str) -> None:
+    """Reads are quick, so that nothing else would keep them."""
+    pins = pins_of_strategy(words)
+    found = search(_problem(_reading(0.01, repeats=True), epochs=2, pins=pins))
+    assert _feeding(found).cached
+    pins.check_said(found.chosen.strategy)
+
+
+def test_a_named_strategy_whose_samples_cannot_be_kept_is_refused() -> None:
+    pins = pins_of_strategy("one device cached")
+    with raises("strategy.not-cached", match="not the same each time"):
+        search(_problem(_reading(0.01, repeats=False), epochs=2, pins=pins))
+    with raises("strategy.not-cached", match="measured on the machine that trains"):
+        search(dataclasses.replace(_problem(_reading(0.01), pins=pins), room=None))
 
 
 def test_fed_candidates_are_those_of_few_strategies() -> None:

@@ -9,11 +9,20 @@ from tests.builders import network, problem, proportional, table_for
 from tests.graphs import chain
 from tests.raising import raises
 
-from trimaran.planner.pins import NO_PINS, Pins, kinds_of, parse_pins, read_kinds, read_pins, spreading
+from trimaran.planner.pins import (
+    NO_PINS,
+    Pins,
+    kinds_of,
+    parse_pins,
+    pins_of_strategy,
+    read_kinds,
+    read_pins,
+    spreading,
+)
 from trimaran.planner.pipeline_stages import split_stages
 from trimaran.planner.search import ALL_PINS, prices, search
 from trimaran.planner.trials import Trials
-from trimaran.program.strategy import Part, Shard, Strategy
+from trimaran.program.strategy import Feeding, Part, Shard, Strategy, read_strategy
 
 PLACED = builders.strategy(pp=2, parts=(Part(ops=("op0",), row=0), Part(ops=("op1", "loss"), row=1)))
 STAGES = builders.strategy(pp=2, boundaries=("op0",), microbatches=2, schedule="1f1b")
@@ -192,3 +201,30 @@ def test_a_strategy_and_a_type_besides_are_two_decisions() -> None:
     pins = parse_pins(strategy="dp8 zero1", optimizer_state="adam-8bit")
     assert pins.names == ("--strategy dp8 zero1", "--optimizer-state adam-8bit")
     assert pins.without("--strategy dp8 zero1").names == ("--optimizer-state adam-8bit",)
+
+
+@pytest.mark.parametrize(
+    ("words", "plan"),
+    [
+        ("dp2 w1 a3", Strategy(dp=2, feeding=Feeding(workers=1))),
+        ("dp2 cached", Strategy(dp=2)),
+        ("dp2 in 4GiB", Strategy(dp=2)),
+        ("dp4 group2", Strategy(dp=4)),
+    ],
+)
+def test_a_word_that_a_plan_does_not_keep_is_refused(words: str, plan: Strategy) -> None:
+    with raises("strategy.word-means-nothing"):
+        pins_of_strategy(words).check_said(plan)
+
+
+@pytest.mark.parametrize("words", ["dp2", "dp2 w1", "dp1 zero1", "placed on 2", "sharded"])
+def test_what_a_name_leaves_open_is_kept_by_any_plan(words: str) -> None:
+    said = read_strategy(words)
+    feeding = dataclasses.replace(said.feeding, copies_ahead=1 if said.feeding.workers else 0)
+    pins_of_strategy(words).check_said(dataclasses.replace(said, feeding=feeding, boundaries=(3,), zero=0))
+
+
+def test_ulysses_takes_ranks_that_share_a_sequence() -> None:
+    with raises("strategy.ulysses-alone"):
+        pins_of_strategy("dp4 ulysses")
+    assert pins_of_strategy("dp4 cp2 ulysses").ulysses

@@ -78,7 +78,7 @@ def complete_strategy(
         )
     said = said_by(name)
     words = Strategy(**said)
-    for word, why in _unpriced(words, said):
+    for word, why in unpriced(words, said):
         raise InputError(
             f'strategy "{name}": {word}: {why}; leave it out', code="strategy.not-priced", strategy=name, word=word
         )
@@ -109,17 +109,33 @@ def complete_strategy(
 _KNOWN = "the analytical model of transformers has 1f1b, interleaved, zero-bubble, dualpipe and dualpipev"
 
 
-def _unpriced(words: Strategy, said: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Words that only a simulated program gives a meaning, each with the reason."""
-    program = "only a simulated program has it, for up to 64 devices (`trimaran plan`)"
+def unpriced(words: Strategy, said: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Words that only a simulated program gives a meaning, each with the reason.
+
+    Args:
+        words: of a strategy
+        said: its fields that the words name
+    """
+    program = "only a simulated program has it, for up to 64 devices and 5 billion parameters (`trimaran plan`)"
     if said.get("schedule") in ("gpipe", "pipedream"):
         yield said["schedule"], _KNOWN
-    own = ("parts", "sync", "shards", "bucket_bytes", "execution", "memory_bytes", "codec", "compression", "feeding")
-    for field in own:
-        if field in said:
-            default = getattr(Strategy(), field)
-            if getattr(words, field) != default:
-                yield field.replace("_", " "), program
+    for field, word in _SIMULATED.items():
+        if field in said and getattr(words, field) != getattr(Strategy(), field):
+            yield word, program
+
+
+_SIMULATED = {
+    "parts": "placement",
+    "sync": "sync",
+    "shards": "sharded classifier",
+    "bucket_bytes": "size of buckets",
+    "execution": "execution",
+    "memory_bytes": "memory budget",
+    "codec": "codec",
+    "compression": "compression",
+    "feeding": "feeding",
+}
+"""Fields of a strategy that only a simulated program gives a meaning, with their words."""
 
 
 def _replicas(name: str, words: Strategy, said: dict[str, Any], devices: int | None, most_devices: int) -> int:

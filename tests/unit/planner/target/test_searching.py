@@ -1,18 +1,17 @@
 """The search over batches and counts of devices against searches that look at everything."""
 
 import dataclasses
+import re
 
 import pytest
 from tests import builders
 from tests.builders import problem
-from tests.raising import raises
 
-from trimaran.base.errors import InfeasibleError
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
-from trimaran.planner.target_search import Grid, contender_of, search_grid
+from trimaran.planner.target_search import Grid, contender_of, nothing_fits_at_any, search_grid
 
 BATCHES = (4, 8)
 
@@ -71,6 +70,9 @@ def test_pins_hold() -> None:
     assert all(one.replicas == 1 for one in found.contenders)
 
 
-def test_nothing_that_fits_is_an_error_with_a_reason() -> None:
-    with raises("plan.no-batch-fits", InfeasibleError, match=r"\b4\b.*\b8\b.*\b0\b"):
-        search_grid(Grid(problems=problems(problem(memory_bytes=1)), counts=(1, 2), weights={4: 1.0, 8: 1.0}))
+def test_nothing_that_fits_has_a_reason_at_each_batch() -> None:
+    found = search_grid(Grid(problems=problems(problem(memory_bytes=1)), counts=(1, 2), weights={4: 1.0, 8: 1.0}))
+    assert found.candidates == {}
+    error = nothing_fits_at_any(found.rejected)
+    assert error.code == "plan.no-batch-fits"
+    assert re.search(r"\b4\b.*\b8\b.*\b0\b", error.message)

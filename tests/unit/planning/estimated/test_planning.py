@@ -60,6 +60,15 @@ def test_one_device_takes_as_long_beside_two_as_alone() -> None:
         assert min(row.contender.cases[1] for row in rows) == fastest(alone.simulated.search.candidates).step_time_s
 
 
+def test_a_named_budget_is_kept_beside_other_numbers_of_devices() -> None:
+    request = builders.cluster_request(cluster="2xtitan-x", devices=2, batch=128, pins=pins_of_strategy("dp2 in 5GiB"))
+    alone = make_plan("vgg16", request)
+    both = make_plan("vgg16", dataclasses.replace(request, target=dataclasses.replace(NO_TARGET, counts=(1, 2))))
+    assert both.chosen.strategy == alone.chosen.strategy
+    assert both.chosen.strategy.memory_bytes == 5 << 30
+    assert both.chosen.step_time_s == alone.chosen.step_time_s
+
+
 def test_a_document_says_what_was_chosen_and_over_what(replicas: Planned) -> None:
     document = json.loads(json.dumps(plan_document(replicas)))
     chosen = document["chosen"]
@@ -127,6 +136,29 @@ def test_a_schedule_that_price_knows_is_planned_on_many_devices_too() -> None:
 def test_pins_that_mean_nothing_for_the_analytical_model_are_refused(pins: Pins, option: str) -> None:
     with raises("analytical.option-unsupported", match=option):
         check_pins(pins)
+
+
+@pytest.mark.parametrize(
+    ("words", "word"), [("dp2 in 40GiB", "memory budget"), ("dp2 cached", "feeding"), ("dp2 compiled", "execution")]
+)
+def test_words_of_simulated_programs_are_refused_by_the_analytical_model(words: str, word: str) -> None:
+    with raises("analytical.option-unsupported", match=word):
+        check_pins(pins_of_strategy(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        ("dp4 pp2 1f1b layers:20+12", "strategy.cannot-be-built", "32 in all"),
+        ("dp4 pp2 1f1b x2", "strategy.cannot-be-built", "interleaved"),
+        ("dp8 pp2 1f1b", "strategy.wrong-devices", "16 devices"),
+    ],
+)
+def test_a_named_strategy_that_cannot_be_built_says_why(words: str, code: str, reason: str) -> None:
+    """It lacks no memory."""
+    request = builders.cluster_request(cluster="dgx-h100:1", batch=64, pins=pins_of_strategy(words))
+    with raises(code, match=reason):
+        make_plan("llama3.2:1b", request)
 
 
 def test_words_of_a_pipeline_without_a_schedule_are_refused_with_words_that_have_one() -> None:
