@@ -87,16 +87,17 @@ def undominated(problem: MemoryProblem, needs: NDArray[np.int64]) -> list[tuple[
     places = np.flatnonzero(needs > 0)
     gone = np.array([unit.gone for unit in problem.units])
     use = np.array([unit.use for unit in problem.units])
-    may = (gone[None, :] <= places[:, None]) & (places[:, None] < use[None, :])
-    # Of places with the same units, the one with the largest need; then of places with more units, likewise.
-    order = np.argsort(-needs[places], kind="stable")
-    places, may = places[order], may[order]
-    kept: list[int] = []
-    for row in range(len(places)):
-        if kept and bool((may[kept] <= may[row]).all(axis=1).any()):
+    follows = np.zeros(len(needs), dtype=bool)
+    kept: dict[int, list[int]] = {}
+    # The largest need first. It says all that a smaller one says where at least the same units may be away: from the
+    # place at which the last of them has gone to the one at which the first of them is used.
+    for place in places[np.argsort(-needs[places], kind="stable")].tolist():
+        if follows[place]:
             continue
-        kept.append(row)
-    return [(int(places[row]), np.flatnonzero(may[row]).tolist()) for row in sorted(kept)]
+        away = np.flatnonzero((gone <= place) & (place < use))
+        kept[place] = away.tolist()
+        follows[gone[away].max(initial=0) : use[away].min(initial=len(needs))] = True
+    return list(kept.items())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -320,6 +320,8 @@ _STARTS = 3
 # A plan that is this close to the lower bound is not improved further.
 _ENOUGH = 1.002
 _LEAST_EVALUATIONS, _MOST_EVALUATIONS, _WORK = 600, 6000, 1_500_000
+# Steps of more than 10,000 places, such as 32 microbatches of a stage, have fewer: minutes for a plan are too many.
+_LEAST_WORK = 6_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -469,7 +471,8 @@ def _choose(problem: MemoryProblem, scores: Scores, effort: float, *, enough_s: 
     if scores.host_bytes is not None:
         recomputed = tuple(RECOMPUTE if one.ways else KEEP for one in problem.units)
         tried += [*(off_the_host(problem, choice) for choice in tried), recomputed]
-    work = int(effort * min(_MOST_EVALUATIONS, max(_LEAST_EVALUATIONS, _WORK // len(problem.places))))
+    places = len(problem.places)
+    work = int(effort * min(_MOST_EVALUATIONS, max(min(_LEAST_EVALUATIONS, _LEAST_WORK // places), _WORK // places)))
     repaired = {found[0] for start in tried if (found := repair(scores, start, most=work // len(tried)))[1].excess == 0}
     fitting = sorted(repaired, key=lambda choice: (scores.score(choice), choice))
     if not fitting:

@@ -10,8 +10,9 @@ buffers, gradients and optimizer state are there all the time: they have no byte
 update. What a microbatch adds to a gradient is there until it has been added. The data set is there once.
 """
 
+import itertools
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -114,6 +115,32 @@ def passes_of(instructions: Sequence[Instruction]) -> tuple[Pass, ...]:
         for item in instructions
         if item.kind in (Kind.FORWARD, Kind.BACKWARD)
     )
+
+
+_ROUNDS = 3
+"""Of microbatches in flight, that stand for a whole step: while a pipeline fills, runs on, and empties."""
+
+
+def repeated(passes: Sequence[Pass], group: int) -> tuple[Pass, ...]:
+    """The passes of fewer microbatches that stand for those of a long step, which repeats what it does with each.
+
+    Args:
+        passes: of a rank, in its order
+        group: microbatches that go through the stages together; 1 where each goes alone
+
+    Returns:
+        Those of the first microbatches, as many as three times those in flight; all where that leaves none out, or
+        where fewer would be in flight.
+    """
+    most = _most_in_flight(passes)
+    wanted = -(-_ROUNDS * most // group) * group
+    found = tuple(one for one in passes if one.microbatch < wanted)
+    return found if _most_in_flight(found) == most else tuple(passes)
+
+
+def _most_in_flight(passes: Iterable[Pass]) -> int:
+    """Forwards whose backward is to come, at most."""
+    return max(itertools.accumulate((1 if one.forward else -1 for one in passes), initial=0))
 
 
 def stage_step(whole: SegmentedTrace, passes: Sequence[Pass]) -> TracedStep:

@@ -21,7 +21,7 @@ from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
-from trimaran.memory.stages import passes_of, segmented, stage_step
+from trimaran.memory.stages import passes_of, repeated, segmented, stage_step
 from trimaran.pricing.copy_codecs import CopyCodec, copy_codec
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.types import Cost, ProgramCosts
@@ -115,7 +115,7 @@ def squeeze_stages(
             first = _first_segment(instructions)
             if first in found:
                 continue
-            step = stage_step(whole, passes_of(instructions))
+            step = stage_step(whole, repeated(passes_of(instructions), strategy.pp if strategy.chunks > 1 else 1))
             _check_room(strategy, step, first, resident[rank] + step.costs.workspace_bytes)
             found[first] = _planned(step, strategy, resident_bytes=resident[rank], host_bytes=host_bytes)
         known[key] = found

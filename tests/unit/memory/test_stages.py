@@ -14,9 +14,10 @@ from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.problem import memory_problem
 from trimaran.memory.schedule import schedule
 from trimaran.memory.search import everything, plan_memory
-from trimaran.memory.stages import Pass, passes_of, segmented, stage_step
+from trimaran.memory.stages import Pass, passes_of, repeated, segmented, stage_step
 from trimaran.pricing.offload_costs import TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower
+from trimaran.program.memory import KEEP_ALL
 from trimaran.program.strategy import Schedule, Strategy
 from trimaran.simulator.memory import live_bytes, simulate_memory
 
@@ -136,3 +137,39 @@ def test_a_stage_has_a_plan_for_every_budget_from_its_minimum_on(order: Schedule
         assert live_bytes(stage.trace, found.plan).peak <= budget
         assert found.run.step_time_s == simulate_memory(stage.trace, found.plan, stage.costs).step_time_s
         assert found.run.step_time_s >= found.bound.step_time_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("order", "chunks", "most"), [("1f1b", 1, 6), ("interleaved", 2, 30)])
+def test_few_microbatches_stand_for_a_long_step(order: Schedule, chunks: int, most: int) -> None:
+    """Both need as much memory, and a plan makes both longer by the same share."""
+    units = [
+        Unit(nbytes=(1 + n % 5) * KIB, forward_s=1e-4, backward_s=2e-4, keeps="both", repeatable=bool(n % 2))
+        for n in range(len(DEEP.ops))
+    ]
+    step, graph = traced(units, DEEP)
+    boundaries = DEEP.split_points[9:30:10][: 2 * chunks - 1]
+    program = lower(
+        DEEP, Strategy(pp=2, schedule=order, chunks=chunks, microbatches=32, boundaries=boundaries), batch=64
+    )
+    whole = segmented(step, graph, [[op.id for op in ops] for ops in DEEP.parts(boundaries)])
+    for instructions in program.ranks:
+        passes = passes_of(instructions)
+        few = repeated(passes, 2 if chunks > 1 else 1)
+        assert len({one.microbatch for one in few}) <= most < 32
+        needs, shares = [], []
+        for some in (passes, few):
+            stage = stage_step(whole, some)
+            least, peak = minimum_memory(stage.trace).nbytes, int(live_kept(stage.trace).max())
+            needs.append((least, peak))
+            found = plan_memory(stage.trace, stage.costs, budget_bytes=(2 * least + peak) // 3, effort=0.05)
+            shares.append(found.run.step_time_s / simulate_memory(stage.trace, KEEP_ALL, stage.costs).step_time_s)
+        assert needs[0] == needs[1]
+        assert shares[1] == pytest.approx(shares[0], abs=0.005)
+
+
+def test_all_microbatches_of_gpipe_are_in_flight_so_none_is_left_out() -> None:
+    program = lower(
+        DEEP, Strategy(pp=2, schedule="gpipe", microbatches=32, boundaries=DEEP.split_points[19:20]), batch=64
+    )
+    for instructions in program.ranks:
+        assert repeated(passes_of(instructions), 1) == passes_of(instructions)
