@@ -82,10 +82,12 @@ from trimaran.planner.space import (
     enumerate_strategies,
     is_considered,
     is_unplaced,
+    offers_of,
     unfaithfulness,
 )
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.work import Work, work_within
+from trimaran.program.layout import even_nodes
 from trimaran.program.rules.fit import memory_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -588,7 +590,7 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
     conflict = problem.pins.conflict(problem.devices)
     if conflict or not rejected:
         pins = " ".join(problem.pins.names) or "what was asked"
-        why = conflict or "its network cannot be spread so, or there are too few devices"
+        why = conflict or _missing(problem) or "its network cannot be spread so, or there are too few devices"
         return InfeasibleError(
             f"{problem.graph.name} has no strategy on {format_count(problem.devices, 'device')} that keeps {pins}: "
             f"{why}",
@@ -609,6 +611,21 @@ def nothing_fits(problem: Problem, rejected: Sequence[Rejection]) -> InfeasibleE
         code="plan.nothing-fits",
         devices=problem.devices,
     )
+
+
+def _missing(problem: Problem) -> str:
+    """What the network or the machine does not have that pinned kinds of parallelism need; empty: not known."""
+    pins, devices = problem.pins, problem.devices
+    offers = offers_of(problem.graph, devices=devices)
+    if "hierarchical" in pins.allow and even_nodes(problem.cluster.hosts[:devices]) < 2:
+        return "hierarchical sums are for replicas on several nodes, as many on each"
+    if "placement" in pins.allow and not offers.branches:
+        return "no two of its operations can run side by side, so there is nothing to place"
+    if "sharded" in pins.allow and (pins.dp or devices) not in offers.classifier:
+        return f"it has no classifier that {format_count(pins.dp or devices, 'replica')} can share"
+    if (pins.tp or 1) > 1 and pins.tp not in offers.tensor:
+        return f"it has no layers that {pins.tp} ranks can share"
+    return ""
 
 
 def _without_memory_plan(named: Rejection) -> str:

@@ -161,6 +161,13 @@ def test_a_named_strategy_that_cannot_be_built_says_why(words: str, code: str, r
         make_plan("llama3.2:1b", request)
 
 
+@pytest.mark.parametrize(("words", "reason"), [("dp2 hierarchical", "several nodes"), ("placed on 2", "side by side")])
+def test_a_strategy_that_the_network_or_the_machine_does_not_have_says_what_is_missing(words: str, reason: str) -> None:
+    request = builders.cluster_request(cluster="dgx1-v100", devices=2, batch=64, pins=pins_of_strategy(words))
+    with raises("pin.no-strategy", InfeasibleError, match=reason):
+        make_plan("lenet", request)
+
+
 def test_words_of_a_pipeline_without_a_schedule_are_refused_with_words_that_have_one() -> None:
     """They mean GPipe, which nobody has written."""
     with raises("analytical.no-gpipe", match=r'write "dp2 pp2 1f1b m4"'):
