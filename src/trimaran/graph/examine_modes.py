@@ -6,6 +6,7 @@ called. `Watched`, no mode, stands for what a job keeps from step to step.
 """
 
 import functools
+import math
 import operator
 import re
 import sys
@@ -55,6 +56,9 @@ _READING = {
 
 READ_AS = (0.0, -1.0, 0.01, 100.0)
 """By which a value that is read is multiplied, to see whether something is decided by it."""
+
+MADE_AS = (math.nan, math.inf, -math.inf)
+"""What an operation with a bend makes in the place of its result, to see whether anything goes by that."""
 
 _SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
 """Operations that select of many elements, which may be of several samples."""
@@ -213,8 +217,9 @@ class Coupled(TorchDispatchMode):
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
         others: the figure that ranks send each other; None: what they send
-        turned: the places among the bends of comparisons that say the opposite, and of values that are read as others
-        read_as: by which those are multiplied
+        turned: the places among the bends of comparisons that say the opposite, of values that are read as others, and
+            of operations that make something else
+        read_as: by which a value that is read is multiplied; what an operation makes
         keeps: keep what each operation makes
     """
 
@@ -257,7 +262,7 @@ class Coupled(TorchDispatchMode):
         self.operations.append(str(func))
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
         name = func.overloadpacket.__name__.removesuffix("_")
-        opposite = self._note_bend(name, args)
+        turned = self._note_bend(name, args)
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
         for place, written in _written_arguments(func):
@@ -276,8 +281,12 @@ class Coupled(TorchDispatchMode):
         if self._keeps and isinstance(result, Tensor):
             small = not result.is_sparse and not result.is_nested and result.numel() <= MOST_BENT
             self.kept.append((str(func), _apart(result) if small else torch.empty(0), place_of_user()))
-        if opposite:
+        if turned and name in _COMPARING:
             result.logical_not_()
+        elif turned:
+            for one in pytree.tree_leaves(result):
+                # Places of elements have no other value that is sure to be seen: torch refuses to write this one.
+                one.fill_(self.read_as)
         if communicates and self._others is not None:
             received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
             for one in received.values():
@@ -304,14 +313,14 @@ class Coupled(TorchDispatchMode):
         return result
 
     def _note_bend(self, name: str, args: Any) -> bool:
-        """Note what an operation with a bend gets, or a comparison, which may have to say the opposite."""
+        """Note what an operation with a bend gets, or a comparison: whether it has to make something else of it."""
         self.selects |= name in _SELECTING
         if self.backward or (name not in _BENT and name not in _COMPARING):
             return False
         # What is not equal to itself is no number: no bend.
         given = args[:2] if name in _BENT or args[0] is not args[1] else ()
         noted = [self.note(name, one) for one in given if isinstance(one, Tensor) and self._is_trained(one)]
-        return name in _COMPARING and any(noted)
+        return any(noted)
 
     def note(self, name: str, value: Tensor, *, reads: bool = False) -> bool:
         """Note that an operation with a bend, or a comparison, gets a value.

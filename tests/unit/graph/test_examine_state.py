@@ -304,6 +304,17 @@ def floods_after_samples(output: Tensor, target: Tensor) -> Tensor:
     return (loss - 0.1).abs() + 0.1
 
 
+def logged_with_bends(loss: Tensor) -> Tensor:
+    """Each is 0 or 1 at first, or a number that nothing goes by."""
+    SHOWN["loss"] = f"{loss.norm():.1f} {torch.floor(loss.detach()).item()} {loss.abs().round().tolist()}"
+    return loss
+
+
+def halves_are_alike(output: Tensor, target: Tensor) -> Tensor:
+    first, second = torch.cov(output[::2].T), torch.cov(output[1::2].T)
+    return functional.cross_entropy(output, target) + (first - second).square().mean()
+
+
 def logged_as_float(loss: Tensor) -> Tensor:
     SHOWN["loss"] = f"{float(loss):.3f} {loss.detach().numpy() * 2} {round(loss.item(), 2)}"
     return loss
@@ -483,6 +494,17 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     ),
     "a loss is logged, as a text and a whole number": (lambda: bent(logged_as_text), frozenset(), ""),
     "a large loss is logged, by float()": (lambda: bent(logged_as_float), frozenset(), ""),
+    "what has a bend is logged": (lambda: bent(logged_with_bends), frozenset(), ""),
+    "a whole number of a loss counts, and is not reached": (
+        lambda: bent(lambda loss: loss * (2 if torch.floor(loss).item() == 7 else 1)),
+        REPLICAS | MICROBATCHES,
+        '"floor" in',
+    ),
+    "halves of a batch are compared, and two samples have no variance": (
+        lambda: make_job(loss=halves_are_alike),
+        REPLICAS | MICROBATCHES,
+        "is not made of the losses of its parts",
+    ),
     "a loss must be a number, by float()": (lambda: bent(finite_as_float), frozenset(), ""),
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
     "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
