@@ -22,6 +22,7 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 from tests.raising import raises
+from torch.nn.utils import prune
 from torch.utils.data import Subset, TensorDataset
 
 from trimaran.base.errors import TrimaranError
@@ -322,6 +323,10 @@ def load_whole(session: Session) -> None:
     session.model.load_state_dict(make_job().model().state_dict())
 
 
+def prune_layer(session: Session) -> None:
+    prune.l1_unstructured(session.model.first, "weight", amount=0.5)
+
+
 LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO1, give_up_parameters, "session.regrouped"),
     (PIPELINE, give_up_parameters, "session.regrouped"),
@@ -337,6 +342,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, change_weights, "session.changes-parts"),
     (ZERO3, rebind_weights, "callback.rebinds-share"),
     (ZERO3, replace_layer, "session.replaces-parameters"),
+    (ZERO3, prune_layer, "session.renames-shares"),
 ]
 
 
