@@ -754,7 +754,7 @@ class Callbacks:
             for kind in kinds:
                 del kind.data
             if kinds:
-                pruning.apply = apply
+                pruning.apply = apply  # type: ignore[method-assign]
 
 
 def _replaced(who: str, names: Sequence[str]) -> InputError:
