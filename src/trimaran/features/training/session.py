@@ -202,7 +202,12 @@ class Session:
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
-            self._constants = Constants(self.executor.model, called, hooked=strategy.tp == 1 and not strategy.shards)
+            self._constants = Constants(
+                self.executor.model,
+                called,
+                hooked=strategy.tp == 1 and not strategy.shards,
+                modes=captured.one_for_both_modes,
+            )
         self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(

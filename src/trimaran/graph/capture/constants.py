@@ -23,9 +23,12 @@ class Constants:
         model: the user's
         called: paths of the modules that the graph calls: they, and what is in them, run as they are
         hooked: hooks on these fire
+        modes: the graph follows the modes of the containers
     """
 
-    def __init__(self, model: nn.Module, called: Collection[str], *, hooked: bool = True) -> None:
+    def __init__(
+        self, model: nn.Module, called: Collection[str], *, hooked: bool = True, modes: bool = True
+    ) -> None:
         inside = {
             f"session.model.{path}" if path else "session.model": module
             for path, module in model.named_modules()
@@ -39,7 +42,7 @@ class Constants:
                          for name, one in module._buffers.items()]  # fmt: skip
         modules = {f"session.model.{path}" if path else "session.model": one for path, one in model.named_modules()}
         # A graph has the modules, and the hooks, of its capture.
-        self._inside, self._hooked = inside, inside if hooked else modules
+        self._inside, self._hooked, self._modes = inside, inside if hooked else modules, modes
         self._structure_before = self._structure()
 
     def settable(self, names: Collection[str]) -> tuple[str, ...]:
@@ -72,7 +75,8 @@ class Constants:
                    for name, one in module._modules.items()}  # fmt: skip
         hooks = {f"the hooks of {place}": sum(map(_is_others, hooks_of_user(module)))
                  for place, module in self._hooked.items()}  # fmt: skip
-        return {**modules, **hooks}
+        own = {} if self._modes else {f"{place}.training": one.training for place, one in self._inside.items()}
+        return {**modules, **hooks, **own}
 
     def _values(self) -> Values:
         values = self._held.versions()
