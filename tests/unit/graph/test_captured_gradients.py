@@ -99,7 +99,7 @@ def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> N
 def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
     model = Network(Leaf())
     called = {"first", "second", "between"}
-    constants, of_all = Constants(model, called), Constants(model, called, hooked=False)
+    constants, of_all = Constants(model, called), Constants(model, called, rewritten={"first"})
     handle = model.first.register_forward_hook(lambda *_: None)
     assert (constants.take_over(), of_all.take_over()) == ([], ["the hooks of session.model.first"])
     handle.remove()

@@ -57,6 +57,7 @@ from trimaran.planning.target import job_as_planned
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import sharing_ops
 from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import Strategy, splits_batches
@@ -205,7 +206,7 @@ class Session:
             self._constants = Constants(
                 self.executor.model,
                 called,
-                hooked=strategy.tp == 1 and not strategy.shards,
+                rewritten={one.partition("@")[0] for one in sharing_ops(captured.graph, strategy)},
                 modes=captured.one_for_both_modes,
             )
         self._ends_script = False
