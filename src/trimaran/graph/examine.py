@@ -1473,7 +1473,8 @@ class _Examination:
             other |= set(kept)
         # Of a list that grows the entries count, too.
         holders = {_holder(path) for path in other}
-        logs = {one for one in holders if f"the length of {one}" in other and self._is_log(one)}
+        growing = {_holder(path) for path in other if path.startswith("the length of ")}
+        logs = {one for one in holders & growing if self._is_log(one)}
         kept = [path for path in kept if _holder(path) not in logs]
         other = {path for path in other if _holder(path) not in logs}
         holders -= logs

@@ -918,6 +918,24 @@ def test_a_list_that_nothing_reads_is_no_state() -> None:
     assert refused(make_job(loss=Logging().read)).keys() == REPLICAS | MICROBATCHES
 
 
+def logs_in_hooks(*, reads: bool) -> nn.Module:
+    """A hook that appends to lists of a dict, as loggers of activations do, and perhaps another that reads them."""
+    logged_means: dict[str, list[float]] = {}
+    read_means: dict[str, list[float]] = {}
+    model: Any = layers()
+    model[0].register_forward_hook(lambda *given: logged_means.setdefault("0", []).append(given[2].mean().item()))
+    if reads:
+        model[0].register_forward_hook(lambda *given: read_means.setdefault("0", []).append(given[2].mean().item()))
+        model[0].register_forward_hook(lambda *given: given[2] * (0.5 if len(read_means["0"]) > 1000 else 1.0))
+    return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_lists_of_a_dict_that_hooks_append_to_are_no_state(reads: bool) -> None:
+    found = refused(make_job(model=functools.partial(logs_in_hooks, reads=reads)))
+    assert bool(REPLICAS & set(found)) == reads
+
+
 @pytest.mark.parametrize("kept", ["under a key", "detached", "in a list"])
 def test_what_hooks_hand_to_the_loss_is_refused_in_parts_of_a_network(kept: str) -> None:
     """A loss that reads features fails in a capture, where no hook fires; replicas train it all the same."""
