@@ -131,11 +131,13 @@ from trimaran.graph.user_model import (
     device_of,
     differing_sizes,
     has_user_hooks,
+    hooks_now,
     hooks_of_user,
     largest_look,
     overrides_train,
     parts_in_evaluation,
     precision_context,
+    put_hooks_back,
     quiet,
     uncompiled,
     untouched,
@@ -570,6 +572,8 @@ class _Examination:
         self._places = [(part, name, one) for part in (*self._work.modules(), *modules_of(self._job.loss))
                         for name, one in part._buffers.items() if id(one) in met]  # fmt: skip
         self._initial = [one.detach().clone() for one in self._buffers.values()]
+        # A first forward may put hooks on its parts, and keep that it has, as models of Hugging Face do.
+        self._hooks = hooks_now(self._work)
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
 
@@ -1246,6 +1250,7 @@ class _Examination:
 
     def _put_back(self) -> None:
         self._put_buffers_back()
+        put_hooks_back(self._hooks)
         self._held_state.put_back()
 
     def _put_buffers_back(self) -> None:

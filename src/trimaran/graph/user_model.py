@@ -663,21 +663,43 @@ def hooks_of_user(module: nn.Module) -> list[Any]:
     return [hook for kind in KINDS for hook in getattr(module, kind, {}).values() if not _of_torch(hook)]
 
 
+Hooks = list[tuple[dict[int, Any], dict[int, Any]]]
+"""The hooks of modules, by kind, and what they were."""
+
+
+def hooks_now(model: nn.Module) -> Hooks:
+    """All hooks of a model as they are.
+
+    Args:
+        model: the user's
+    """
+    found = (getattr(module, kind, None) for module in model.modules() for kind in KINDS)
+    return [(hooks, hooks.copy()) for hooks in found if hooks is not None]
+
+
+def put_hooks_back(saved: Hooks) -> None:
+    """Put on modules the hooks that they had, and take off others.
+
+    Args:
+        saved: as `hooks_now` found them
+    """
+    for hooks, before in saved:
+        if hooks.keys() != before.keys():
+            hooks.clear()
+            hooks.update(before)
+
+
 @contextmanager
 def without_user_hooks(model: nn.Module) -> Iterator[None]:
     """Take the user's hooks off; those by which torch computes a weight (weight and spectral norm) stay."""
-    saved = [
-        (hooks, hooks.copy()) for module in model.modules() for kind in KINDS if (hooks := getattr(module, kind, None))
-    ]
+    saved = hooks_now(model)
     try:
         for hooks, _ in saved:
             for key in [key for key, hook in hooks.items() if not _of_torch(hook)]:
                 del hooks[key]
         yield
     finally:
-        for hooks, before in saved:
-            hooks.clear()
-            hooks.update(before)
+        put_hooks_back(saved)
 
 
 def modules_with_lost_hooks(model: nn.Module, called: set[str]) -> list[str]:

@@ -936,6 +936,25 @@ def test_lists_of_a_dict_that_hooks_append_to_are_no_state(reads: bool) -> None:
     assert bool(REPLICAS & set(found)) == reads
 
 
+class HookedAtFirst(nn.Module):
+    """Puts a hook on a part of it in its first forward, and keeps that it has, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.is_hooked = layers(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_hooked:
+            self.net[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+            self.is_hooked = True
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_hooks_of_a_first_forward_are_put_back_with_what_says_so() -> None:
+    """Each pass of a look put on another one."""
+    assert not (REPLICAS | MICROBATCHES) & set(refused(make_job(model=HookedAtFirst)))
+
+
 @pytest.mark.parametrize("kept", ["under a key", "detached", "in a list"])
 def test_what_hooks_hand_to_the_loss_is_refused_in_parts_of_a_network(kept: str) -> None:
     """A loss that reads features fails in a capture, where no hook fires; replicas train it all the same."""
