@@ -131,9 +131,12 @@ class Bend:
 
 
 def place_of_user() -> str:
-    """The innermost line of the user's code that runs now, as "job.py:12"; empty: none does."""
+    """The innermost line of the user's code that runs now, as "job.py:12"; empty: none does.
+
+    What asks for a look is none: a library may compute a loss that nobody else has written.
+    """
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_globals.get("__name__") != "trimaran.graph.examine":
         if is_users(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back
@@ -239,8 +242,8 @@ class Coupled(TorchDispatchMode):
         """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self._turned, self.read_as = turned, read_as
-        # Where the values are that have lost their gradient.
-        self._detached: set[int] = set()
+        # The values that have lost their gradient, by where they are: kept, so that nothing else comes to be there.
+        self._detached: dict[int, Tensor] = {}
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
@@ -275,7 +278,8 @@ class Coupled(TorchDispatchMode):
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
         if _is_whole_number(result) and name not in _BENT and name not in _COMPARING:
-            read = [self.reading(name, one) if isinstance(one, Tensor) else one for one in args]
+            rounded = [isinstance(one, Tensor) and not self._counts(one) for one in args]
+            read = [self.reading(name, one) if rounds else one for one, rounds in zip(args, rounded, strict=True)]
             result = result if all(map(operator.is_, read, args)) else func(*read, **(kwargs or {}))
         self._follow(func, args, result)
         if self._keeps and isinstance(result, Tensor):
@@ -343,6 +347,17 @@ class Coupled(TorchDispatchMode):
         """Whether a value is computed from what is trained, perhaps without its gradient."""
         return value.is_floating_point() and (value.requires_grad or _address(value) in self._detached)
 
+    def _counts(self, value: Tensor) -> bool:
+        """Whether a value that is computed from what is trained has whole numbers already, so that nothing is rounded.
+
+        That which has made them is looked at: it compares, orders, or has a bend.
+        """
+        if not self._is_trained(value) or not has_storage(value):
+            return False
+        known = _apart(value)
+        with torch._C._DisableTorchDispatch():
+            return torch.equal(known, known.round())
+
     def reading(self, name: str, value: Tensor) -> Tensor:
         """The tensor that is read: another one where it is computed from what is trained, and has to be read as such.
 
@@ -366,7 +381,7 @@ class Coupled(TorchDispatchMode):
         detached = func is torch.ops.aten.detach.default and args[0].requires_grad
         if detached or (self._detached and any(_address(one) in self._detached for one in given)):
             made = result if isinstance(result, tuple | list) else [result]
-            self._detached |= {_address(one) for one in made if isinstance(one, Tensor)} - {0}
+            self._detached |= {_address(one): one for one in made if isinstance(one, Tensor) and _address(one)}
 
     def _take(self, name: str, made: list[Tensor], *, own: bool) -> None:
         place, self._next = self._next, self._next + 1
