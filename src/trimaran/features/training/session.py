@@ -536,11 +536,11 @@ class Session:
         return loss
 
     def _samples_of(self, batch: Any, fetched: _Fetched | None) -> int | None:
-        """Samples of the global batch that a step takes; None: they are known, or as many as those of a full one.
+        """Samples of the global batch that a step takes; None: they are known, or those of a full one.
 
-        A loop may change what it was given, also of a smaller global batch, or make batches of its own: which of them
-        it is, ranks know together, as some have as many samples of both. Asked is only where the last that was handed
-        out is a smaller one, and where all ranks take it in the thread of the steps.
+        A loop may change what it was given, also of a smaller global batch, or make other batches: which of them it
+        is, ranks know together, as some have as many samples of both. Asked is only where the last that was handed out
+        is a smaller one, and where all ranks take it in the thread of the steps.
 
         Args:
             batch: that the loop gives

@@ -663,7 +663,7 @@ class Census:
     def _meet_parameter(self, parameter: torch.Tensor, name: str) -> None:
         self._parameters.append(weakref.ref(parameter))
         self._declare(parameter, Role.PARAMETER, name)
-        # What a `functional_call` puts in its place may be no leaf, and has no gradient of its own.
+        # What a `functional_call` puts in its place may be no leaf, which has no gradient.
         if parameter.is_leaf and parameter.grad is not None:
             self._declare(parameter.grad, Role.GRADIENT)
 
