@@ -316,7 +316,7 @@ def grouped_by_class(output: Tensor, target: Tensor) -> Tensor:
     ends = torch.histc(found.double(), 3, 0, 2).cumsum(0, dtype=torch.int32)
     group = torch.bucketize(torch.arange(len(target)), ends, right=True)
     each = functional.cross_entropy(output, target, reduction="none")[found.argsort(stable=True)]
-    return torch.zeros(3, dtype=each.dtype).index_add(0, group, each).sum() / len(target)
+    return torch.zeros(3, dtype=each.dtype).index_add(0, group, each * (1 + group)).sum() / len(target)
 
 
 def halves_are_alike(output: Tensor, target: Tensor) -> Tensor:
