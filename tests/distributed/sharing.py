@@ -38,11 +38,16 @@ STEPS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run: a job of this module, and a strategy whose shards are found; in two stages, the cut is in the middle."""
+    """A run: a job of this module, and a strategy whose shards are found; in two stages, the cut is in the middle.
+
+    Attributes:
+        shared: layers that are shared, from the first; None: all that can be
+    """
 
     job: str
     strategy: Strategy
     sequence: bool = False
+    shared: int | None = None
 
     @property
     def name(self) -> str:
@@ -51,7 +56,7 @@ class Case:
     def fit(self, graph: Graph) -> Strategy:
         strategy = self.strategy
         if strategy.tp > 1:
-            shards = find_shards(graph, strategy.tp, sequence=self.sequence, layers=True)
+            shards = find_shards(graph, strategy.tp, sequence=self.sequence, layers=True)[: self.shared]
         else:
             shards = find_classifier_shards(graph, strategy.dp)
         strategy = dataclasses.replace(strategy, shards=shards)

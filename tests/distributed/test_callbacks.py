@@ -22,7 +22,8 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 from tests.raising import raises
-from torch.utils.data import TensorDataset
+from torch.nn.utils import prune
+from torch.utils.data import Subset, TensorDataset
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
@@ -322,6 +323,10 @@ def load_whole(session: Session) -> None:
     session.model.load_state_dict(make_job().model().state_dict())
 
 
+def prune_layer(session: Session) -> None:
+    prune.l1_unstructured(session.model.first, "weight", amount=0.5)
+
+
 LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO1, give_up_parameters, "session.regrouped"),
     (PIPELINE, give_up_parameters, "session.regrouped"),
@@ -337,6 +342,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, change_weights, "session.changes-parts"),
     (ZERO3, rebind_weights, "callback.rebinds-share"),
     (ZERO3, replace_layer, "session.replaces-parameters"),
+    (ZERO3, prune_layer, "session.renames-shares"),
 ]
 
 
@@ -512,23 +518,35 @@ def test_what_another_thread_fetches_draws_apart_from_a_step() -> None:
     assert losses[0] == losses[1]
 
 
-def list_batches(world: World) -> list[list[float]]:
-    """The losses of a loop over batches as they come, and over a list of those of all epochs."""
+def copied(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches that the loop has made from those that it was given."""
+    for batch in batches:
+        yield tuple(one.clone() for one in batch) if batch else batch
+
+
+def list_batches(world: World, strategy: Strategy) -> list[list[float]]:
+    """The losses of a loop over batches as they come, over a list of those of all epochs, and over copies."""
     losses = []
-    for listed in (iter, list):
-        session = open_session(world, make_job(), REPLICAS)
+    for loop in (iter, list, copied, lambda batches: [*copied(batches)]):
+        job = make_job(dataset=lambda: Subset(called.make_data(1), range(47)), epochs=2)
+        session = open_session(world, job, strategy)
         session._begin_loop()
-        losses.append([session.step(one) for one in listed(session.batches())])
+        losses.append([session.step(one) for one in loop(session.batches())])
         session.close()
     return losses
 
 
 @pytest.mark.timeout(120)
-def test_a_loop_may_have_all_batches_in_a_list(tmp_path: Path) -> None:
-    """The last batch of each epoch is a smaller one, which was refused where it was not among the last four."""
-    for one, other in launch(list_batches, ranks=2, log_dir=tmp_path, device="cpu"):
-        assert len(one) == called.EPOCHS * called.BATCHES
-        assert one == other
+@pytest.mark.parametrize("strategy", [REPLICAS, dataclasses.replace(PIPELINE, pp=3)], ids=["dp2", "pp3"])
+def test_a_loop_may_have_all_batches_in_a_list_and_change_them(strategy: Strategy, tmp_path: Path) -> None:
+    """The last batch of each epoch has 15 samples of 16, so that one replica has as many of it as of a full one.
+
+    It was refused where it was not among the last four, or where the loop made it from what it was given. The second of
+    three stages has nothing of any batch, and was in another one than the others.
+    """
+    for losses in launch(list_batches, [strategy], ranks=strategy.devices, log_dir=tmp_path, device="cpu"):
+        assert len(losses[0]) == 6
+        assert all(one == losses[0] for one in losses)
 
 
 def fetch_epochs_in_a_thread(world: World) -> str:

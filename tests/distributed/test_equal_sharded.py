@@ -32,6 +32,8 @@ ON_FOUR = [
     Case(job="gpt", strategy=builders.strategy(dp=2, tp=2, bucket_bytes=4096), sequence=True),
     Case(job="gpt", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2)),
     Case(job="mlp", strategy=builders.strategy(dp=4)),
+    # One of the stages shares nothing: its ranks have no group, and the run ended in a KeyError.
+    Case(job="mlp", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2), shared=2),
     Case(job="channels", strategy=builders.strategy(dp=2, tp=2)),
     Case(job="channels", strategy=builders.strategy(tp=4)),
 ]
@@ -43,7 +45,7 @@ ON_FOUR = [
     [
         # Without the rest: attention in each style and in groups, the classifier of replicas, convolutions, a pipeline.
         *some_and_rest("2", [ON_TWO[number] for number in (1, 3, 4, 7, 8, 9)], ON_TWO, 2),
-        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3)], ON_FOUR, 4),
+        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3, 4)], ON_FOUR, 4),
     ],
 )
 def test_ranks_that_share_tensors_equal_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:

@@ -379,6 +379,25 @@ def epoch_by_sampler() -> Job:
     return job(mlp, dataset=Shifted, sampler=order)
 
 
+@changing("samples that get longer with the epoch, which the sampler sets")
+def longer_by_epoch() -> Job:
+    class Cut(Dataset[Any]):
+        length = 2
+
+        def __len__(self) -> int:
+            return SAMPLES
+
+        def __getitem__(self, index: int) -> Any:
+            ids, labels = tokens()[index]
+            return ids[: self.length], labels[: self.length]
+
+    def order(dataset: Any, epoch: int) -> Any:
+        dataset.length = 2 + 2 * epoch
+        return range(8)
+
+    return job(word_model, per_token, dataset=Cut, sampler=order, epochs=3)
+
+
 # ----------------------------------------------------------------------------------------------------- losses, networks
 
 

@@ -132,6 +132,16 @@ HANDED.entry("another forward is put on a layer, with an adapter")(
 )
 
 
+@handed("a hook on a layer that takes itself away at its first call")
+def hook_once() -> Job:
+    def make() -> nn.Module:
+        model = mlp()
+        handle = model[0].register_forward_pre_hook(lambda *_: handle.remove())
+        return model
+
+    return job(make)
+
+
 @handed("a loss that returns a sum and a weight that is learned, too")
 def learned_weight() -> Job:
     def loss(output: Any, target: Tensor) -> Any:

@@ -188,6 +188,10 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "attention_normed": ("tp2", "equal"),
     # It counted on from where looks had left it.
     "counting_rate": ("dp3", "equal"),
+    # It was refused in its second epoch.
+    "longer_by_epoch": ("pp2", "refused"),
+    # It was refused after the first step, as if the hook were one on a share.
+    "hook_once": ("tp2", "equal"),
     # It was not seen that the float of a mean decides.
     "small_counts_less": ("dp3", "refused"),
 }

@@ -71,6 +71,7 @@ from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import (
+    MADE_AS,
     READ_AS,
     Bend,
     Coupled,
@@ -130,11 +131,13 @@ from trimaran.graph.user_model import (
     device_of,
     differing_sizes,
     has_user_hooks,
+    hooks_now,
     hooks_of_user,
     largest_look,
     overrides_train,
     parts_in_evaluation,
     precision_context,
+    put_hooks_back,
     quiet,
     uncompiled,
     untouched,
@@ -569,6 +572,8 @@ class _Examination:
         self._places = [(part, name, one) for part in (*self._work.modules(), *modules_of(self._job.loss))
                         for name, one in part._buffers.items() if id(one) in met]  # fmt: skip
         self._initial = [one.detach().clone() for one in self._buffers.values()]
+        # A first forward may put hooks on its parts, and keep that it has, as models of Hugging Face do.
+        self._hooks = hooks_now(self._work)
         self._held_state = HeldState(_holders(self._job, self._work))
         self._held_before = self._held_state.values()
 
@@ -1245,6 +1250,7 @@ class _Examination:
 
     def _put_back(self) -> None:
         self._put_buffers_back()
+        put_hooks_back(self._hooks)
         self._held_state.put_back()
 
     def _put_buffers_back(self) -> None:
@@ -1362,9 +1368,11 @@ class _Examination:
                     )
                     if not apart or place in looked_at:
                         continue
-                    if not (whole.compares or whole.reads) or (whole.compares and self._decides(split, [place])):
-                        return whole.text
                     looked_at.add(place)
+                    if whole.compares and self._decides(split, [place]):
+                        return whole.text
+                    if not (whole.compares or whole.reads or self._is_unused(split, place)):
+                        return whole.text
                     reads += [place] if whole.reads else []
             for read_as in READ_AS if reads else ():
                 if deciding := self._deciding(split, reads, read_as):
@@ -1387,6 +1395,23 @@ class _Examination:
 
         What fails then decides nothing; of several values some may decide all the same.
         """
+        runs = self._turned(split, places, read_as)
+        return len(places) > 1 if runs is None else self._differ(split, *runs)
+
+    def _is_unused(self, split: _Split, place: int) -> bool:
+        """Whether nothing goes by what an operation with a bend makes, as by a norm that is logged."""
+        for made_as in MADE_AS:
+            runs = self._turned(split, [place], made_as)
+            if runs is None or self._differ(split, *runs):
+                return False
+            # What is compared may decide another time.
+            compared, now = ([bend.value for bend in one.bends if bend.compares] for one in runs)
+            if len(compared) != len(now) or not all(map(_same, compared, now)):
+                return False
+        return True
+
+    def _turned(self, split: _Split, places: Sequence[int], read_as: float) -> tuple[_Pass, _Pass] | None:
+        """A batch as it is, and with something else at these places among its bends; None: it fails then."""
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
         runs: list[_Pass] = []
         try:
@@ -1394,13 +1419,17 @@ class _Examination:
                 runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned, read_as=read_as))
                 self._put_back()
         except Exception:  # noqa: BLE001 the user's, who looks whether something has gone wrong
-            return len(places) > 1
+            return None
         finally:
             for name, one in noted.items():
                 setattr(self, name, one)
             self._put_back()
-        whole = replace(split, run=runs[0], parts=[split.whole], sizes=[sum(split.sizes)])
-        return self._difference(whole, runs[1:], "mean", None) > self.tolerance
+        return runs[0], runs[1]
+
+    def _differ(self, split: _Split, one: _Pass, other: _Pass) -> bool:
+        """Whether a whole batch trains something else in one pass than in another."""
+        whole = replace(split, run=one, parts=[split.whole], sizes=[sum(split.sizes)])
+        return self._difference(whole, [other], "mean", None) > self.tolerance
 
     def _is_moved(self, split: _Split) -> bool:
         """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""
@@ -1449,7 +1478,8 @@ class _Examination:
             other |= set(kept)
         # Of a list that grows the entries count, too.
         holders = {_holder(path) for path in other}
-        logs = {one for one in holders if f"the length of {one}" in other and self._is_log(one)}
+        growing = {_holder(path) for path in other if path.startswith("the length of ")}
+        logs = {one for one in holders & growing if self._is_log(one)}
         kept = [path for path in kept if _holder(path) not in logs]
         other = {path for path in other if _holder(path) not in logs}
         holders -= logs
@@ -2218,7 +2248,8 @@ def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
         return False
     if not tolerance or not one.is_floating_point():
         return torch.equal(one, other)
-    scale = float(other.abs().max()) if other.numel() else 0.0
+    finite = other[other.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
     return bool(torch.allclose(one, other, rtol=0.0, atol=tolerance * scale, equal_nan=True))
 
 

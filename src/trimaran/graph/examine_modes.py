@@ -6,6 +6,7 @@ called. `Watched`, no mode, stands for what a job keeps from step to step.
 """
 
 import functools
+import math
 import operator
 import re
 import sys
@@ -55,6 +56,9 @@ _READING = {
 
 READ_AS = (0.0, -1.0, 0.01, 100.0)
 """By which a value that is read is multiplied, to see whether something is decided by it."""
+
+MADE_AS = (math.nan, math.inf, -math.inf)
+"""What an operation with a bend makes in the place of its result, to see whether anything goes by that."""
 
 _SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
 """Operations that select of many elements, which may be of several samples."""
@@ -127,9 +131,12 @@ class Bend:
 
 
 def place_of_user() -> str:
-    """The innermost line of the user's code that runs now, as "job.py:12"; empty: none does."""
+    """The innermost line of the user's code that runs now, as "job.py:12"; empty: none does.
+
+    What asks for a look is none: a library may compute a loss that nobody else has written.
+    """
     frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_globals.get("__name__") != "trimaran.graph.examine":
         if is_users(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back
@@ -213,8 +220,9 @@ class Coupled(TorchDispatchMode):
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
         others: the figure that ranks send each other; None: what they send
-        turned: the places among the bends of comparisons that say the opposite, and of values that are read as others
-        read_as: by which those are multiplied
+        turned: the places among the bends of comparisons that say the opposite, of values that are read as others, and
+            of operations that make something else
+        read_as: by which a value that is read is multiplied; what an operation makes
         keeps: keep what each operation makes
     """
 
@@ -234,8 +242,8 @@ class Coupled(TorchDispatchMode):
         """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
         self._turned, self.read_as = turned, read_as
-        # Where the values are that have lost their gradient.
-        self._detached: set[int] = set()
+        # The values that have lost their gradient, by where they are: kept, so that nothing else comes to be there.
+        self._detached: dict[int, Tensor] = {}
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
@@ -257,7 +265,7 @@ class Coupled(TorchDispatchMode):
         self.operations.append(str(func))
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
         name = func.overloadpacket.__name__.removesuffix("_")
-        opposite = self._note_bend(name, args)
+        turned = self._note_bend(name, args)
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
         for place, written in _written_arguments(func):
@@ -270,14 +278,19 @@ class Coupled(TorchDispatchMode):
         before = source.get_state() if draws else None
         result = func(*args, **(kwargs or {}))
         if _is_whole_number(result) and name not in _BENT and name not in _COMPARING:
-            read = [self.reading(name, one) if isinstance(one, Tensor) else one for one in args]
+            rounded = [isinstance(one, Tensor) and not self._counts(one) for one in args]
+            read = [self.reading(name, one) if rounds else one for one, rounds in zip(args, rounded, strict=True)]
             result = result if all(map(operator.is_, read, args)) else func(*read, **(kwargs or {}))
         self._follow(func, args, result)
         if self._keeps and isinstance(result, Tensor):
             small = not result.is_sparse and not result.is_nested and result.numel() <= MOST_BENT
             self.kept.append((str(func), _apart(result) if small else torch.empty(0), place_of_user()))
-        if opposite:
+        if turned and name in _COMPARING:
             result.logical_not_()
+        elif turned:
+            for one in pytree.tree_leaves(result):
+                # Places of elements have no other value that is sure to be seen: torch refuses to write this one.
+                one.fill_(self.read_as)
         if communicates and self._others is not None:
             received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
             for one in received.values():
@@ -304,14 +317,14 @@ class Coupled(TorchDispatchMode):
         return result
 
     def _note_bend(self, name: str, args: Any) -> bool:
-        """Note what an operation with a bend gets, or a comparison, which may have to say the opposite."""
+        """Note what an operation with a bend gets, or a comparison: whether it has to make something else of it."""
         self.selects |= name in _SELECTING
         if self.backward or (name not in _BENT and name not in _COMPARING):
             return False
         # What is not equal to itself is no number: no bend.
         given = args[:2] if name in _BENT or args[0] is not args[1] else ()
         noted = [self.note(name, one) for one in given if isinstance(one, Tensor) and self._is_trained(one)]
-        return name in _COMPARING and any(noted)
+        return any(noted)
 
     def note(self, name: str, value: Tensor, *, reads: bool = False) -> bool:
         """Note that an operation with a bend, or a comparison, gets a value.
@@ -333,6 +346,17 @@ class Coupled(TorchDispatchMode):
     def _is_trained(self, value: Tensor) -> bool:
         """Whether a value is computed from what is trained, perhaps without its gradient."""
         return value.is_floating_point() and (value.requires_grad or _address(value) in self._detached)
+
+    def _counts(self, value: Tensor) -> bool:
+        """Whether a value that is computed from what is trained has whole numbers already, so that nothing is rounded.
+
+        That which has made them is looked at: it compares, orders, or has a bend.
+        """
+        if not self._is_trained(value) or not has_storage(value):
+            return False
+        known = _apart(value)
+        with torch._C._DisableTorchDispatch():
+            return torch.equal(known, known.round())
 
     def reading(self, name: str, value: Tensor) -> Tensor:
         """The tensor that is read: another one where it is computed from what is trained, and has to be read as such.
@@ -357,7 +381,7 @@ class Coupled(TorchDispatchMode):
         detached = func is torch.ops.aten.detach.default and args[0].requires_grad
         if detached or (self._detached and any(_address(one) in self._detached for one in given)):
             made = result if isinstance(result, tuple | list) else [result]
-            self._detached |= {_address(one) for one in made if isinstance(one, Tensor)} - {0}
+            self._detached |= {_address(one): one for one in made if isinstance(one, Tensor) and _address(one)}
 
     def _take(self, name: str, made: list[Tensor], *, own: bool) -> None:
         place, self._next = self._next, self._next + 1

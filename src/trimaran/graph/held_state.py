@@ -240,15 +240,19 @@ def _defined_with(root: Any) -> Iterator[Any]:
 
 
 def _reads(tree: ast.AST, name: str) -> bool:
-    """Whether code may do something else with what has a name than append to it, or make it as a list."""
+    """Whether code may do something else with what has a name than append to it, or make it as a list.
+
+    It may also be a dict of lists, which are appended to.
+    """
     allowed: set[int] = set()
     for one in ast.walk(tree):
-        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call) and isinstance(one.value.func, ast.Attribute):
-            called = one.value.func
-            allowed |= {id(called.value)} if called.attr == "append" else set()
+        if (called := _method(one, "append")) is not None:
+            # What is appended to is given to nobody, as `append` returns nothing.
+            entries = called.value if isinstance(called, ast.Subscript) else _method(called, "setdefault")
+            allowed.add(id(called if entries is None else entries))
         elif isinstance(one, ast.Assign | ast.AnnAssign):
             targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-            if len(targets) == 1 and isinstance(one.value, ast.List) and not one.value.elts:
+            if len(targets) == 1 and _is_empty(one.value):
                 allowed.add(id(targets[0]))
     for one in ast.walk(tree):
         named = {getattr(one, key, None) for key in ("id", "attr", "arg", "name", "asname")}
@@ -256,6 +260,21 @@ def _reads(tree: ast.AST, name: str) -> bool:
         if constant or not named.isdisjoint(_REFLECTS) or (name in named and id(one) not in allowed):
             return True
     return False
+
+
+def _method(one: ast.AST, name: str) -> ast.expr | None:
+    """What a method of this name is called of; None: it is no such call."""
+    if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == name:
+        return one.func.value
+    return None
+
+
+def _is_empty(made: ast.expr | None) -> bool:
+    """Whether code makes an empty list, or an empty dict."""
+    if isinstance(made, ast.Call):
+        named = made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
+        return named == "defaultdict" and [getattr(one, "id", "") for one in made.args] == ["list"]
+    return (isinstance(made, ast.List) and not made.elts) or (isinstance(made, ast.Dict) and not made.keys)
 
 
 _REFLECTS = frozenset(("vars", "__dict__", "getattr", "attrgetter", "globals", "locals", "eval", "exec"))

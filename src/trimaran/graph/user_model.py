@@ -22,6 +22,7 @@ as its parts may lie in several segments: a hook on it would never fire, and a s
 """
 
 import copy
+import functools
 import io
 import itertools
 import logging
@@ -365,20 +366,32 @@ class Samples:
         """How many samples epochs have: with a sampler those that are soon drawn; empty: it is not known."""
         if self._job.sampler is None or self.stream:
             return () if self.total is None else (self.total,)
-        counts: dict[int, None] = {}
+        return tuple(dict.fromkeys(count for count, _ in self._sampled))
+
+    @property
+    def epoch_batches(self) -> list[Any]:
+        """The same batch in each epoch: a sampler may tell the data set the epoch, by which that gives others."""
+        return [] if self._job.sampler is None or self.stream else [batch for _, batch in self._sampled]
+
+    @functools.cached_property
+    def _sampled(self) -> list[tuple[int, Any]]:
+        """Of each epoch that is soon drawn by a sampler the number of samples, and a batch of the first ones."""
+        found: list[tuple[int, Any]] = []
+        sampler: Any = self._job.sampler
         started_s = time.process_time()
         # It may tell the data set its epoch, by which that augments.
         held = HeldState({"the data": self.dataset, "Job.sampler": self._job.sampler})
         for epoch in range(self._job.epochs):
             with seeded(derive_seed(self._job.seed, "sampler", epoch)):
                 try:
-                    counts[sum(1 for _ in itertools.islice(self._job.sampler(self.dataset, epoch), MOST_DRAWN))] = None
+                    count = sum(1 for _ in itertools.islice(sampler(self.dataset, epoch), MOST_DRAWN))
+                    found.append((count, self.batch(range(SAMPLES), keep=False)))
                 except Exception:  # noqa: BLE001 - said where the order is drawn
                     break
             if time.process_time() - started_s > DRAWN_SECONDS:
                 break
         held.put_back()
-        return tuple(counts)
+        return found
 
     def batch(self, numbers: Sequence[int], *, keep: bool | None = None) -> Any:
         """A batch as `Job.collate` makes it, in the job's precision; no random state moves.
@@ -610,7 +623,7 @@ def differing_sizes(samples: Samples) -> tuple[str, ...]:
         InputError: a sample cannot be read, or they cannot be collated
     """
     starts = sorted({0, max(0, samples.count // 2 - SAMPLES), samples.count - SAMPLES})
-    batches = [samples.batch(range(start, start + SAMPLES)) for start in starts]
+    batches = [*(samples.batch(range(start, start + SAMPLES)) for start in starts), *samples.epoch_batches]
     shapes = [{name: tensor.shape[1:] for name, tensor in name_tensors(batch).items()} for batch in batches]
     names = dict.fromkeys(name for one in shapes for name in one)
     return tuple(name for name in names if len({one.get(name) for one in shapes}) > 1)
@@ -663,21 +676,43 @@ def hooks_of_user(module: nn.Module) -> list[Any]:
     return [hook for kind in KINDS for hook in getattr(module, kind, {}).values() if not _of_torch(hook)]
 
 
+Hooks = list[tuple[dict[int, Any], dict[int, Any]]]
+"""The hooks of modules, by kind, and what they were."""
+
+
+def hooks_now(model: nn.Module) -> Hooks:
+    """All hooks of a model as they are.
+
+    Args:
+        model: the user's
+    """
+    found = (getattr(module, kind, None) for module in model.modules() for kind in KINDS)
+    return [(hooks, hooks.copy()) for hooks in found if hooks is not None]
+
+
+def put_hooks_back(saved: Hooks) -> None:
+    """Put on modules the hooks that they had, and take off others.
+
+    Args:
+        saved: as `hooks_now` found them
+    """
+    for hooks, before in saved:
+        if hooks.keys() != before.keys():
+            hooks.clear()
+            hooks.update(before)
+
+
 @contextmanager
 def without_user_hooks(model: nn.Module) -> Iterator[None]:
     """Take the user's hooks off; those by which torch computes a weight (weight and spectral norm) stay."""
-    saved = [
-        (hooks, hooks.copy()) for module in model.modules() for kind in KINDS if (hooks := getattr(module, kind, None))
-    ]
+    saved = hooks_now(model)
     try:
         for hooks, _ in saved:
             for key in [key for key, hook in hooks.items() if not _of_torch(hook)]:
                 del hooks[key]
         yield
     finally:
-        for hooks, before in saved:
-            hooks.clear()
-            hooks.update(before)
+        put_hooks_back(saved)
 
 
 def modules_with_lost_hooks(model: nn.Module, called: set[str]) -> list[str]:

@@ -68,6 +68,21 @@ def test_attributes_that_a_graph_has_as_constants() -> None:
     assert constants.take_over() == ["factor of session.model"]
 
 
+class OtherInTraining(Network):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * 1.5 if self.training else x)
+
+
+def test_the_mode_is_a_constant_of_a_graph_that_stands_for_one() -> None:
+    """Ranks that share tensors trained on in training mode after a callback had called `eval()`."""
+    found = capture(make_job(lambda: OtherInTraining(torch.relu)))
+    assert not found.one_for_both_modes
+    constants = Constants(found.model, {"first", "second"}, modes=found.one_for_both_modes)
+    assert constants.take_over() == []
+    found.model.train(not found.model.training)
+    assert constants.take_over() == ["session.model.training"]
+
+
 def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> None:
     """The graph has the buffer: a temperature that a callback set changed nothing in it."""
     model = Network(Leaf())
@@ -84,7 +99,7 @@ def test_another_tensor_in_the_place_of_a_buffer_is_written_to_the_buffer() -> N
 def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
     model = Network(Leaf())
     called = {"first", "second", "between"}
-    constants, of_all = Constants(model, called), Constants(model, called, hooked=False)
+    constants, of_all = Constants(model, called), Constants(model, called, rewritten={"first"})
     handle = model.first.register_forward_hook(lambda *_: None)
     assert (constants.take_over(), of_all.take_over()) == ([], ["the hooks of session.model.first"])
     handle.remove()

@@ -304,6 +304,26 @@ def floods_after_samples(output: Tensor, target: Tensor) -> Tensor:
     return (loss - 0.1).abs() + 0.1
 
 
+def logged_with_bends(loss: Tensor) -> Tensor:
+    """Each is 0 or 1 at first, or a number that nothing goes by."""
+    SHOWN["loss"] = f"{loss.norm():.1f} {torch.floor(loss.detach()).item()} {loss.abs().round().tolist()}"
+    return loss
+
+
+def grouped_by_class(output: Tensor, target: Tensor) -> Tensor:
+    """Samples stand by the class that is found, as those of experts do: how many there are is a whole number."""
+    found = output.detach().argmax(1)
+    ends = torch.histc(found.double(), 3, 0, 2).cumsum(0, dtype=torch.int32)
+    group = torch.bucketize(torch.arange(len(target)), ends, right=True)
+    each = functional.cross_entropy(output, target, reduction="none")[found.argsort(stable=True)]
+    return torch.zeros(3, dtype=each.dtype).index_add(0, group, each * (1 + group)).sum() / len(target)
+
+
+def halves_are_alike(output: Tensor, target: Tensor) -> Tensor:
+    first, second = torch.cov(output[::2].T), torch.cov(output[1::2].T)
+    return functional.cross_entropy(output, target) + (first - second).square().mean()
+
+
 def logged_as_float(loss: Tensor) -> Tensor:
     SHOWN["loss"] = f"{float(loss):.3f} {loss.detach().numpy() * 2} {round(loss.item(), 2)}"
     return loss
@@ -483,6 +503,22 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     ),
     "a loss is logged, as a text and a whole number": (lambda: bent(logged_as_text), frozenset(), ""),
     "a large loss is logged, by float()": (lambda: bent(logged_as_float), frozenset(), ""),
+    "what has a bend is logged": (lambda: bent(logged_with_bends), frozenset(), ""),
+    "a whole number of a loss counts, and is not reached": (
+        lambda: bent(lambda loss: loss * (2 if torch.floor(loss).item() == 7 else 1)),
+        REPLICAS | MICROBATCHES,
+        '"floor" in',
+    ),
+    "samples are grouped by how many there are of each class": (
+        lambda: make_job(loss=grouped_by_class),
+        frozenset(),
+        "",
+    ),
+    "halves of a batch are compared, and two samples have no variance": (
+        lambda: make_job(loss=halves_are_alike),
+        REPLICAS | MICROBATCHES,
+        "is not made of the losses of its parts",
+    ),
     "a loss must be a number, by float()": (lambda: bent(finite_as_float), frozenset(), ""),
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
     "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
@@ -894,6 +930,43 @@ def test_a_list_that_nothing_reads_is_no_state() -> None:
     """What reads it, if only after a thousand steps, is told by the source."""
     assert refused(make_job(loss=Logging().unread)) == {}
     assert refused(make_job(loss=Logging().read)).keys() == REPLICAS | MICROBATCHES
+
+
+def logs_in_hooks(*, reads: bool) -> nn.Module:
+    """A hook that appends to lists of a dict, as loggers of activations do, and perhaps another that reads them."""
+    logged_means: dict[str, list[float]] = {}
+    read_means: dict[str, list[float]] = {}
+    model: Any = layers()
+    model[0].register_forward_hook(lambda *given: logged_means.setdefault("0", []).append(given[2].mean().item()))
+    if reads:
+        model[0].register_forward_hook(lambda *given: read_means.setdefault("0", []).append(given[2].mean().item()))
+        model[0].register_forward_hook(lambda *given: given[2] * (0.5 if len(read_means["0"]) > 1000 else 1.0))
+    return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_lists_of_a_dict_that_hooks_append_to_are_no_state(reads: bool) -> None:
+    found = refused(make_job(model=functools.partial(logs_in_hooks, reads=reads)))
+    assert bool(REPLICAS & set(found)) == reads
+
+
+class HookedAtFirst(nn.Module):
+    """Puts a hook on a part of it in its first forward, and keeps that it has, as models of Hugging Face do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.is_hooked = layers(), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_hooked:
+            self.net[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+            self.is_hooked = True
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_hooks_of_a_first_forward_are_put_back_with_what_says_so() -> None:
+    """Each pass of a look put on another one."""
+    assert not (REPLICAS | MICROBATCHES) & set(refused(make_job(model=HookedAtFirst)))
 
 
 @pytest.mark.parametrize("kept", ["under a key", "detached", "in a list"])

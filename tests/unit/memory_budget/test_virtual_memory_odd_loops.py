@@ -114,6 +114,19 @@ def test_forward_mode_trains_alike() -> None:
     assert assert_trains_alike(step, budget="80%").plans == 1
 
 
+def test_weights_that_are_no_leaves_train_alike() -> None:
+    """An inner step of gradient descent; torch warned of a `.grad` that nobody had asked for."""
+
+    def step(_: int, model: nn.Module, batch: Tensor) -> list[Tensor]:
+        weights = dict(model.named_parameters())
+        inner = torch.func.functional_call(model, weights, (batch,)).square().mean()
+        gradients = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
+        fast = {name: one - 0.1 * two for (name, one), two in zip(weights.items(), gradients, strict=True)}
+        return square(torch.func.functional_call(model, fast, (batch,)))
+
+    assert_trains_alike(step, budget="80%")
+
+
 def test_hooks_around_the_loop_end_the_recording() -> None:
     torch.manual_seed(0)
     model, batch = network(), torch.randn(256, 64)

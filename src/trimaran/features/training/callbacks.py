@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
@@ -421,12 +422,7 @@ class Callbacks:
                 code="session.regrouped",
             )
         if self._shares and [name for name, _ in self._executor.model.named_parameters()] != self._names:
-            raise InputError(
-                f"parameters of session.model have other names than at first, as after pruning, and under "
-                f"{self._strategy.name} they are shares, so that what is made of them is made of a part: do so in "
-                "Job.model, or train by replicas: --allow dp",
-                code="session.renames-shares",
-            )
+            raise self._renames_shares()
         if self._shares and self._gradient_hooks() != self._gradient_hooks_before:
             raise InputError(
                 f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
@@ -586,6 +582,14 @@ class Callbacks:
             code="session.changes-parts",
         )
 
+    def _renames_shares(self) -> InputError:
+        return InputError(
+            f"{self._who} gave parameters of session.model other names than at first, as pruning does, and under "
+            f"{self._strategy.name} they are shares, so that what is made of them is made of a part: do so in "
+            "Job.model, or train by replicas: --allow dp",
+            code="session.renames-shares",
+        )
+
     def _has_like_groups(self) -> bool:
         """Whether groups of the optimizer that have the same options are the same ones on each rank."""
         # Ranks that update the same parameters, or shares of them, have the same groups of them.
@@ -716,7 +720,10 @@ class Callbacks:
 
     @contextmanager
     def _rebinding_refused(self) -> Iterator[None]:
-        """Where parameters are DTensors, another tensor in the place of `.data` is refused: nothing would change."""
+        """Where parameters are DTensors, what torch cannot do with them, or does without an effect, is refused.
+
+        That is another tensor in the place of `.data`, and pruning, whose masks are whole tensors.
+        """
         shares = {type(one) for one in self._parameters if hasattr(one, "to_local")}
         # A callback of an epoch is called while a loop is watched.
         kinds = [kind for kind in shares if "data" not in vars(kind)]
@@ -729,13 +736,25 @@ class Callbacks:
                 code="callback.rebinds-share",
             )
 
+        pruning = prune.BasePruningMethod
+        apply = vars(pruning)["apply"]
+
+        def refuse_shares(cls: Any, module: nn.Module, name: str, *arguments: Any, **keywords: Any) -> Any:
+            if hasattr(getattr(module, name), "to_local"):
+                raise self._renames_shares()
+            return apply.__func__(cls, module, name, *arguments, **keywords)
+
         for kind in kinds:
             kind.data = property(torch.Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]
+        if kinds:
+            pruning.apply = classmethod(refuse_shares)  # type: ignore[assignment]
         try:
             yield
         finally:
             for kind in kinds:
                 del kind.data
+            if kinds:
+                pruning.apply = apply  # type: ignore[method-assign]
 
 
 def _replaced(who: str, names: Sequence[str]) -> InputError:

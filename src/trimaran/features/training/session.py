@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from torch import Tensor, is_grad_enabled, nn
+from torch import Tensor, empty, is_grad_enabled, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
@@ -44,6 +44,7 @@ from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
+from trimaran.graph.batches import count_samples
 from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -56,6 +57,7 @@ from trimaran.planning.target import job_as_planned
 from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import sharing_ops
 from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import Strategy, splits_batches
@@ -63,7 +65,7 @@ from trimaran.program.types import Program
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
-from trimaran.runtime.data.batch_shares import Share
+from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
 from trimaran.runtime.data.datasets import make_evaluation_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.executor import Executor
@@ -76,6 +78,12 @@ _MOST_FETCHED = 4
 """Batches without a tensor that are known as those of the data until a step takes them."""
 
 
+class _Nothing(tuple[()]):
+    """The batch of a rank that reads no data: another object each time, by which it is known which one a step takes."""
+
+    anchor: Tensor
+
+
 class _Fetched:
     """A batch of the data that a loop may train on later, or leave: it is known as long as the loop keeps it.
 
@@ -86,7 +94,8 @@ class _Fetched:
     """
 
     def __init__(self, batch: Any, samples: int, place: tuple[int, int]) -> None:
-        first = next((one for one in pytree.tree_leaves(batch) if isinstance(one, Tensor)), None)
+        anchored = [batch.anchor] if isinstance(batch, _Nothing) else pytree.tree_leaves(batch)
+        first = next((one for one in anchored if isinstance(one, Tensor)), None)
         self._id, self.samples, self.place = id(batch), samples, place
         self._tensor = None if first is None else weakref.ref(first)
         self._batch = batch if first is None else None
@@ -194,7 +203,12 @@ class Session:
         self._constants: Constants | None = None
         if captured is not None and captured.flow is not None and is_partitioned(strategy):
             called = {str(node.target) for node in captured.flow.graph.nodes if node.op == "call_module"}
-            self._constants = Constants(self.executor.model, called, hooked=strategy.tp == 1 and not strategy.shards)
+            self._constants = Constants(
+                self.executor.model,
+                called,
+                rewritten={one.partition("@")[0] for one in sharing_ops(captured.graph, strategy)},
+                modes=captured.one_for_both_modes,
+            )
         self._ends_script = False
         self._memory = ExitStack()
         self._virtual = self._memory.enter_context(
@@ -226,6 +240,8 @@ class Session:
         self._drawing = threading.RLock()
         # The thread that iterated over batches last, and whether it does there what all ranks must.
         self._iterating = (threading.get_ident(), False)
+        # Samples of the global batch that was handed out last.
+        self._newest = job.global_batch_size
         REQUESTS.open()
         self._memory.callback(REQUESTS.close)
         Session._open.append(self)
@@ -257,6 +273,9 @@ class Session:
             for share in self._shares(agrees=agrees):
                 with self._drawing:
                     batch = self.executor.fetch(share)
+                    if is_nothing(batch):
+                        batch = _Nothing()
+                        batch.anchor = empty(0)
                     kept = [one for one in self._fetched[: 1 - _MOST_FETCHED] if one.has_tensors and one.is_kept]
                     fetched = _Fetched(batch, share.samples, (number, self._feed.index))
                     self._fetched = [*kept, *self._fetched[1 - _MOST_FETCHED :], fetched]
@@ -287,6 +306,7 @@ class Session:
         for share in self._feed.shares():
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
+            self._newest = share.samples
             yield share
             if self.stopped:
                 return
@@ -444,7 +464,8 @@ class Session:
         """Forward, backward and update; then `Job.on_step`.
 
         Args:
-            batch: from `batches` or `shares`, or this rank's share of a full global batch that the loop makes itself
+            batch: from `batches` or `shares`, or one that the loop makes itself: this rank's share of a full global
+                batch, or of the last that it took from `batches`, which may be smaller
             keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
@@ -488,7 +509,7 @@ class Session:
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
-        samples = None if fetched is None else fetched.samples
+        samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
         with self._drawing:
@@ -513,6 +534,37 @@ class Session:
         if self._ends_script:
             self._callbacks.watch()
         return loss
+
+    def _samples_of(self, batch: Any, fetched: _Fetched | None) -> int | None:
+        """Samples of the global batch that a step takes; None: they are known, or those of a full one.
+
+        A loop may change what it was given, also of a smaller global batch, or make other batches: which of them it
+        is, ranks know together, as some have as many samples of both. Asked is only where the last that was handed out
+        is a smaller one, and where all ranks take it in the thread of the steps.
+
+        Args:
+            batch: that the loop gives
+            fetched: that this is; None: the loop has made it
+        """
+        known = None if fetched is None else fetched.samples
+        smaller = self._newest < self.job.global_batch_size
+        if isinstance(batch, Share) or not smaller or self._iterating[0] != threading.get_ident():
+            return known
+        own = 0
+        if fetched is None and not is_nothing(batch):
+            with suppress(InputError):
+                own = count_samples(batch)
+        told = self.executor.agreement.gather_integers([known or 0, own], "the samples of a batch")
+        if taken := max(one for one, _ in told):
+            return taken if own in (0, self._share_of(taken, self.rank)) else None
+        fits = all(one == self._share_of(self._newest, rank) for rank, (_, one) in enumerate(told) if one)
+        return self._newest if fits else None
+
+    def _share_of(self, samples: int, rank: int) -> int:
+        """How many samples of a global batch are in the share of a rank's replica."""
+        replicas = self.strategy.dp
+        sizes = microbatch_sizes(samples, replicas=replicas, microbatches=self.strategy.microbatches)
+        return sum(sizes[rank * replicas // self.world_size])
 
     def _begin_loop(self) -> None:
         """The loop is one of the user's, whose script ends with the last session."""

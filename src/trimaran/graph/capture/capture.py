@@ -200,12 +200,14 @@ class Capture:
         flow: the exported model over the user's own leaf modules, called with the tensors of a batch by position; None
             if the model could not be exported. Its nodes carry the ids of the graph: `meta["op"]`, `meta["tensor"]`
         structure: how to make the model's output from the tensors that the flow returns
+        one_for_both_modes: False where the flow stands for train mode only
     """
 
     graph: Graph
     model: nn.Module
     flow: fx.GraphModule | None
     structure: OutputStructure | None = None
+    one_for_both_modes: bool = True
 
 
 def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> Capture:
@@ -344,7 +346,13 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
         graph = dataclasses.replace(
             graph, split_points=(), regions=(), whole={returned[0]: why}, notes=(*graph.notes, note)
         )
-    return Capture(graph=graph, model=model, flow=flow.module, structure=flow.structure)
+    return Capture(
+        graph=graph,
+        model=model,
+        flow=flow.module,
+        structure=flow.structure,
+        one_for_both_modes=flow.one_for_both_modes,
+    )
 
 
 def _returned_parameters(model: nn.Module, flow: fx.GraphModule) -> list[str]:

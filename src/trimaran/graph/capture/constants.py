@@ -22,24 +22,26 @@ class Constants:
     Args:
         model: the user's
         called: paths of the modules that the graph calls: they, and what is in them, run as they are
-        hooked: hooks on these fire
+        rewritten: of these, paths of modules that do something else in the graph, so that hooks on them do not fire
+        modes: the graph follows the modes of the containers
     """
 
-    def __init__(self, model: nn.Module, called: Collection[str], *, hooked: bool = True) -> None:
-        inside = {
-            f"session.model.{path}" if path else "session.model": module
-            for path, module in model.named_modules()
-            if not any(path == one or path.startswith(f"{one}.") for one in called)
+    def __init__(
+        self, model: nn.Module, called: Collection[str], *, rewritten: Collection[str] = (), modes: bool = True
+    ) -> None:
+        named = {
+            path: (f"session.model.{path}" if path else "session.model", one) for path, one in model.named_modules()
         }
+        inside = dict(one for path, one in named.items() if not _is_in(path, called))
         self._held = HeldState(inside, undoable=False)
         # They are no constants, under whatever other name they are held.
         self._own = {id(one) for one in (*model.parameters(), *model.buffers())}
         self._before = self._values()
         self._buffers = [(f"{place}.{name}", module, name, one) for place, module in inside.items()
                          for name, one in module._buffers.items()]  # fmt: skip
-        modules = {f"session.model.{path}" if path else "session.model": one for path, one in model.named_modules()}
         # A graph has the modules, and the hooks, of its capture.
-        self._inside, self._hooked = inside, inside if hooked else modules
+        self._inside, self._modes = inside, modes
+        self._hooked = inside | dict(one for path, one in named.items() if _is_in(path, rewritten))
         self._structure_before = self._structure()
 
     def settable(self, names: Collection[str]) -> tuple[str, ...]:
@@ -72,11 +74,17 @@ class Constants:
                    for name, one in module._modules.items()}  # fmt: skip
         hooks = {f"the hooks of {place}": sum(map(_is_others, hooks_of_user(module)))
                  for place, module in self._hooked.items()}  # fmt: skip
-        return {**modules, **hooks}
+        own = {} if self._modes else {f"{place}.training": one.training for place, one in self._inside.items()}
+        return {**modules, **hooks, **own}
 
     def _values(self) -> Values:
         values = self._held.versions()
         return {path: one for path, one in values.items() if not (isinstance(one, tuple) and one[0] in self._own)}
+
+
+def _is_in(path: str, modules: Collection[str]) -> bool:
+    """Whether a module is one of some, or in one of them, by their paths."""
+    return any(path == one or path.startswith(f"{one}.") for one in modules)
 
 
 def _is_others(hook: Any) -> bool:

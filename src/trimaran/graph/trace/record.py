@@ -663,12 +663,13 @@ class Census:
     def _meet_parameter(self, parameter: torch.Tensor, name: str) -> None:
         self._parameters.append(weakref.ref(parameter))
         self._declare(parameter, Role.PARAMETER, name)
-        if parameter.grad is not None:
+        # What a `functional_call` puts in its place may be no leaf, which has no gradient.
+        if parameter.is_leaf and parameter.grad is not None:
             self._declare(parameter.grad, Role.GRADIENT)
 
     def _meet_gradient(self, parameter: torch.Tensor) -> None:
         """Learn the gradient that the step has made for a parameter."""
-        if parameter.grad is None:
+        if not parameter.is_leaf or parameter.grad is None:
             return
         self._declare(parameter.grad, Role.GRADIENT)
         find = self._tape.book.find

@@ -121,6 +121,18 @@ def chosen_stream(graph: Graph, strategy: Strategy) -> Stream:
     return graph.stream if any(shard.style == "sequence" for shard in strategy.shards) else Stream()
 
 
+def sharing_ops(graph: Graph, strategy: Strategy) -> frozenset[str]:
+    """The operations that work on shares, or on parts of sequences.
+
+    Args:
+        graph: the network
+        strategy: with shards that fit it (`check_shards`)
+    """
+    regions = chosen_regions(graph, strategy)
+    members = (name for region in regions for name in (*region.columns, *region.inside, *region.rows))
+    return frozenset((*members, *chosen_stream(graph, strategy).ops))
+
+
 def check_shards(graph: Graph, strategy: Strategy) -> None:
     """Refuse shards that the graph does not allow.
 

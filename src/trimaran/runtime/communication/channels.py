@@ -297,6 +297,10 @@ class Channels:
         """Start to gather the shares of all ranks of a group into one tensor."""
         return self._start(all_gather, whole, shard, group=self._groups[group], async_op=True)
 
+    def has_group(self, ranks: Group) -> bool:
+        """Whether a collective of a program names these ranks."""
+        return ranks in self._groups
+
     def group(self, ranks: Group) -> Any:
         """The process group of some ranks that a collective of a program names."""
         return self._groups[ranks]

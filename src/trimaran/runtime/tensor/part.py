@@ -147,8 +147,12 @@ def tensor_part(making: Making, capture: Capture) -> Part:
     if capture.flow is None:
         raise InputError(f"the model of {job.name!r} could not be captured as a graph, so its tensors cannot be shared")
     layout = strategy_layout(strategy)
-    replica, row, _ = layout.place_of(making.world.rank)
+    replica, row, shard = layout.place_of(making.world.rank)
     sharers = layout.shards(replica, row) if strategy.tp > 1 else layout.replicas(row)
+    if not making.channels.has_group(sharers):
+        # A stage in which nothing is shared: each of its ranks does the same.
+        part = segmented_part(making, capture)
+        return dataclasses.replace(part, counted=part.counted if shard == 0 else ())
     group = Group(making.channels.group(sharers), making.world.rank)
     if strategy.tp > 1:
         edges: Edges = WholeEdges(group)
