@@ -50,7 +50,13 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
-from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_kinds, query_size
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    key_size,
+    layer_kinds,
+    query_size,
+    stream_bytes,
+)
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
@@ -60,6 +66,7 @@ from trimaran.pricing.analytical.step_time import (
     head_forward,
     host_update_seconds,
     layer_forward,
+    least_held,
     least_replica_seconds,
     least_seconds,
     least_send_seconds,
@@ -343,21 +350,35 @@ class AnalyticalModel:
             each_s: a microbatch on the mean stage, at least [s]
             choice: says the ranks of experts; None: what replicas of experts exchange is left out
         """
-        sends_s, known = self._sends(strategy), self._known_exchanges
-        # What is recomputed and how sequences are shared changes nothing.
-        key = strategy.tp, strategy.pp, strategy.cp, strategy.dp, choice and choice[:2]
-        if key not in known:
-            spread = (
-                {"ep": 1, "expert_tp": None} if choice is None else {"ep": choice.ep, "expert_tp": choice.expert_tp}
-            )
-            known[key] = least_replica_seconds(
-                self.problem.shape if choice else _without_experts(self.problem.shape),
-                varied(strategy, **spread),
-                self.problem.program,
-                exchange=self._exchange,
-                levels=zero_levels(self.problem, strategy),
-            )
-        return sends_s + max(0.0, known[key] - each_s)
+        problem, known = self.problem, self._known_exchanges
+        shape = problem.shape if choice else _without_experts(problem.shape)
+        experts, share = (1, None) if choice is None else choice[:2]
+        held = least_held(shape, strategy.pp, strategy.tp, experts, strategy.tp if share is None else share)
+        sent = strategy.microbatches * stream_bytes(shape, strategy) if strategy.pp > 1 else 0
+        worth = _WORTH_BOUNDING * each_s * self._passes(strategy) * self._rank_bytes_per_s
+        waits_s = self._sends(strategy) if _SENT_BYTES * sent > worth else 0.0
+        if _EXCHANGED_BYTES * sum(held) > worth:
+            # What is recomputed and how sequences are shared changes nothing.
+            key = strategy.tp, strategy.pp, strategy.cp, strategy.dp, experts, share
+            if key not in known:
+                known[key] = least_replica_seconds(
+                    shape,
+                    varied(strategy, ep=experts, expert_tp=share),
+                    problem.program,
+                    exchange=self._exchange,
+                    levels=zero_levels(problem, strategy),
+                )
+            waits_s += max(0.0, known[key] - each_s)
+        return waits_s
+
+    @cached_property
+    def _rank_bytes_per_s(self) -> float:
+        """Of what each rank of a node sends to others [bytes/s]; infinite where there is one node."""
+        machine, devices = self.problem.machine, self.problem.devices
+        if machine.fabric is None or devices <= machine.node.devices:
+            return math.inf
+        cards, link = machine.fabric
+        return cards * link.bytes_per_s / machine.node.devices
 
     def _sends(self, strategy: Strategy) -> float:
         """`least_send_seconds` of a strategy, computed once for each microbatch on the same ranks [s]."""
@@ -500,6 +521,12 @@ class AnalyticalModel:
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
 
+
+_WORTH_BOUNDING = 0.05
+"""Of a step: what ranks may wait for less than this changes no order of bounds, and takes a while to price."""
+
+_EXCHANGED_BYTES, _SENT_BYTES = 12, 4
+"""Of a parameter that replicas share, and of a byte that goes to the next stage: twice what crosses a link."""
 
 _EXCHANGES: dict[tuple[int, float], MachineExchange] = {}
 """Prices of collectives that are known, which searches of other batches ask for too: by machine and year."""

@@ -1732,8 +1732,7 @@ def least_replica_seconds(
 ) -> float:
     """Exchanges between replicas of a step, overlapped or not, at least [s].
 
-    Some stage has as many layers as stages have in the mean, or more. Of its layers at least those have experts that
-    are more than the stack's layers without. All levels of ZeRO exchange what level 1 does once a step, or more.
+    All levels of ZeRO exchange what level 1 does once a step, or more.
 
     Args:
         shape: the network
@@ -1744,32 +1743,37 @@ def least_replica_seconds(
     """
     if program.frozen or degrees.dp * degrees.cp * degrees.tp == 1:
         return 0.0
-    exchange, layers = placed(exchange, degrees), -(-shape.layers // degrees.pp)
-    dense, experts, others = _least_layer(shape, degrees.tp, degrees.ep, degrees.expert_ranks)
-    apart = degrees.ep * degrees.expert_ranks
+    exchange, apart = placed(exchange, degrees), degrees.ep * degrees.expert_ranks
+    dense, experts = least_held(shape, degrees.pp, degrees.tp, degrees.ep, degrees.expert_ranks)
     found = []
-    for zero, share in levels:
-        one = replace(degrees, zero=min(zero, 1), shard_ranks=share)
-        once = _replica_exchanges(layers * dense, (one.dp * one.cp, one.state_ranks), one.tp, one, program, exchange)
-        more = _replica_exchanges(
-            max(0, layers - others) * experts,
-            (one.expert_data, one.expert_state_ranks),
-            apart,
-            one,
-            program,
-            exchange,
-        )
+    for zero, ranks in {(min(zero, 1), ranks) for zero, ranks in levels}:
+        one = replace(degrees, zero=zero, shard_ranks=ranks)
+        once = _replica_exchanges(dense, (one.dp * one.cp, one.state_ranks), one.tp, one, program, exchange)
+        ranks_of_experts = one.expert_data, one.expert_state_ranks
+        more = _replica_exchanges(experts, ranks_of_experts, apart, one, program, exchange)
         found.append(sum(once) + sum(more))
     return min(found, default=0.0)
 
 
 @functools.lru_cache(maxsize=4096)
-def _least_layer(shape: TransformerShape, tensor: int, expert: int, expert_tensor: int) -> tuple[int, int, int]:
-    """Elements of the layer with the least, those of a layer's experts on a rank, and how many layers have none."""
-    kinds = layer_kinds(shape, (range(shape.layers),))
+def least_held(shape: TransformerShape, stages: int, tensor: int, expert: int, expert_tensor: int) -> tuple[int, int]:
+    """Parameters that a rank of some stage holds at least: those that all replicas hold, and those of its experts.
+
+    Some stage has as many layers as stages have in the mean, or more. Of its layers at least those have experts that
+    are more than the stack's layers without.
+
+    Args:
+        shape: the network
+        stages: of the pipeline
+        tensor: ranks that share a layer
+        expert: ranks with different experts
+        expert_tensor: ranks that share each of them
+    """
+    kinds, layers = layer_kinds(shape, (range(shape.layers),)), -(-shape.layers // stages)
     dense = min(layer_elements(shape, layer, tensor=tensor) for layer, _ in kinds)
     experts = max(expert_elements(shape, layer, expert=expert, expert_tensor=expert_tensor) for layer, _ in kinds)
-    return dense, experts, sum(count for layer, count in kinds if not shape.has_experts(layer))
+    others = sum(count for layer, count in kinds if not shape.has_experts(layer))
+    return layers * dense, max(0, layers - others) * experts
 
 
 def _ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:

