@@ -366,7 +366,7 @@ class AnalyticalModel:
                     varied(strategy, ep=experts, expert_tp=share),
                     problem.program,
                     exchange=self._exchange,
-                    levels=zero_levels(problem, strategy),
+                    sharding=zero_levels(problem, strategy),
                 )
             waits_s += max(0.0, known[key] - each_s)
         return waits_s
@@ -890,7 +890,9 @@ def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strateg
 def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) -> tuple[tuple[int, ...], ...]:
     pins = problem.pins
     if pins.segment_layers is None:
-        return segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
+        found = segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
+        # Chunks that are asked for may differ by a layer, as where a whole strategy is given.
+        return found or (((),) if chunks == pins.chunks and group.pp * chunks <= problem.shape.layers else ())
     right = len(pins.segment_layers) == group.pp * chunks and sum(pins.segment_layers) == problem.shape.layers
     return (pins.segment_layers,) if right else ()
 
@@ -1051,6 +1053,8 @@ def boxes(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Box]:
         if reason:
             rejected[reason] += 1
             continue
+        if pins.microbatch and problem.batch // data % pins.microbatch:
+            rejected[f"microbatches of {pins.microbatch} do not divide a replica's share of the batch"] += 1
         for microbatch in _divisors(problem.batch // data):
             if pins.microbatch not in (None, microbatch):
                 continue
@@ -1205,6 +1209,8 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
         return "the batch does not divide over the replicas"
     if pipeline > shape.layers:
         return "more stages than layers"
+    if pins.chunks and pipeline * pins.chunks > shape.layers:
+        return f"{pins.chunks} chunks a stage are more segments than layers"
     for reason in tensor_obstacle(shape, tensor):
         return reason
     order = RANK_ORDER if pins.rank_order is None else pins.rank_order

@@ -775,13 +775,14 @@ def _others(ordered: Sequence[AnalyticalCandidate], most: int) -> tuple[Analytic
 def _nothing_fits(hunt: _Hunt) -> str:
     problem, least = hunt.problem, hunt.least_bytes
     what = f"no strategy on {format_count(problem.devices, 'device')}"
-    if least < float("inf"):
+    if problem.memory_limit < least < float("inf"):
         return (
             f"{what} fits: the smallest needs {format_bytes(least)} on a rank, a device leaves "
             f"{format_bytes(problem.memory_limit)}"
         )
     reasons = "; ".join(f"{count} x {reason}" for reason, count in hunt.rejected.most_common(3))
-    return f"{what} can be built ({reasons or 'pinned degrees do not divide the devices'}); change a pin or the batch"
+    reasons = reasons or "pinned degrees do not divide the devices, or the layers"
+    return f"{what} can be built ({reasons}); change a pin or the batch"
 
 
 _NOTHING = "nor does what was tried in its place: take devices with more memory, more of them, or a smaller network"

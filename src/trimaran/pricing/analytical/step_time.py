@@ -1728,7 +1728,7 @@ def least_replica_seconds(
     program: Program,
     *,
     exchange: Exchange,
-    levels: Sequence[tuple[ZeroStage, int | None]],
+    sharding: Sequence[tuple[ZeroStage, int | None]],
 ) -> float:
     """Exchanges between replicas of a step, overlapped or not, at least [s].
 
@@ -1739,14 +1739,14 @@ def least_replica_seconds(
         degrees: of it, with ranks of experts
         program: bytes of parameters and gradients
         exchange: prices collectives
-        levels: of ZeRO, with the ranks that share a copy of state
+        sharding: levels of ZeRO, with the ranks that share a copy of state
     """
     if program.frozen or degrees.dp * degrees.cp * degrees.tp == 1:
         return 0.0
     exchange, apart = placed(exchange, degrees), degrees.ep * degrees.expert_ranks
     dense, experts = least_held(shape, degrees.pp, degrees.tp, degrees.ep, degrees.expert_ranks)
     found = []
-    for zero, ranks in {(min(zero, 1), ranks) for zero, ranks in levels}:
+    for zero, ranks in {(min(zero, 1), ranks) for zero, ranks in sharding}:
         one = replace(degrees, zero=zero, shard_ranks=ranks)
         once = _replica_exchanges(dense, (one.dp * one.cp, one.state_ranks), one.tp, one, program, exchange)
         ranks_of_experts = one.expert_data, one.expert_state_ranks
