@@ -65,10 +65,7 @@ def drawn(law: str, some: int = 60, every: int = EVERY) -> list[object]:
 
 
 MORE_OF_EACH = (0, 1, 3, 4, 5, 6, 7, 14, 20, 27, 31)
-"""Questions that have more of each kind, over NVLink, cards and slow Ethernet, with experts and without.
-
-Searches over slow Ethernet take seconds each: of those two are here, and the others in long sweeps.
-"""
+"""Questions that have more of each kind, over NVLink, cards and slow Ethernet, with experts and without."""
 
 THE_REST = [
     [number for number in range(first, first + 10) if number not in MORE_OF_EACH] for first in range(0, SEARCHED, 10)
