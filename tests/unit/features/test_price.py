@@ -103,6 +103,12 @@ def test_contradictions_are_refused(strategy: str, batch: str, code: str) -> Non
         pricing().price(Setting(strategy=strategy, batch=batch))
 
 
+@pytest.mark.parametrize(("strategy", "told"), [("tp3", "take tp of 1, 2, 4, 8"), ("cp3", "take another cp")])
+def test_degrees_that_cannot_be_say_which_can(strategy: str, told: str) -> None:
+    with raises("strategy.cannot-be-built", match=told):
+        pricing("llama2:7b").price(Setting(strategy=strategy))
+
+
 def test_devices_that_are_asked_for_are_those_of_the_degrees() -> None:
     with raises("strategy.wrong-devices", match="takes 8 devices, and 16 are asked for"):
         pricing(devices=16).price(Setting(strategy="tp4 dp2", batch="8"))

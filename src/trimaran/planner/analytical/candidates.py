@@ -19,7 +19,8 @@ Let `n` devices hold a stack of `L` layers and a batch of `B` sequences. A strat
 Strategies that differ in `v`, the schedule, `zero`, hsdp, offload and layers of stages do the same work, so they share
 one bound: a group. Some that is recomputed is more work than none, so it is in the group that recomputes nothing.
 
-How many layers each stage holds: evenly, or with fewer at the ends, where the embedding and the head are.
+How many layers each stage holds: evenly, or with fewer at the ends, where the embedding and the head are; where some
+stages have one more, the first ones or the last ones do.
 
 The output layer costs the last stage as much as `w` layers. With layers of equal cost, the least load of the slowest
 stage follows from giving each layer, one after another, to the stage that has least so far. Where stages have several
@@ -49,7 +50,13 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
-from trimaran.pricing.analytical.shapes import TransformerShape, key_size, layer_kinds, query_size
+from trimaran.pricing.analytical.shapes import (
+    TransformerShape,
+    key_size,
+    layer_kinds,
+    query_size,
+    stream_bytes,
+)
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
@@ -59,7 +66,10 @@ from trimaran.pricing.analytical.step_time import (
     head_forward,
     host_update_seconds,
     layer_forward,
+    least_held,
+    least_replica_seconds,
     least_seconds,
+    least_send_seconds,
     machine_exchange,
     peak_of,
     prediction_forward,
@@ -326,8 +336,71 @@ class AnalyticalModel:
             on = _On(stages=1, replicas=experts // math.gcd(experts, others), microbatches=min(2, number))
         else:
             on = _On(stages=strategy.pp, replicas=strategy.dp, microbatches=number)
-        least_s = _least_alone(problem, strategy, choice, on, self._exchange)
-        return least_s * self._passes(strategy) / strategy.pp * slowest_factor(strategy.devices)
+        each_s = _least_alone(problem, strategy, choice, on, self._exchange) / strategy.pp
+        waits_s = self.waits(strategy, each_s, choice=choice)
+        return (each_s * self._passes(strategy) + waits_s) * slowest_factor(strategy.devices)
+
+    def waits(self, strategy: Strategy, each_s: float, *, choice: "Choice | None" = None) -> float:
+        """What a step waits at least for sends between stages, and for replicas while nothing computes [s].
+
+        The last microbatch, or the forward of the next step, is what exchanges between replicas overlap.
+
+        Args:
+            strategy: of a group
+            each_s: a microbatch on the mean stage, at least [s]
+            choice: says the ranks of experts; None: what replicas of experts exchange is left out
+        """
+        problem, known = self.problem, self._known_exchanges
+        shape = problem.shape if choice else _without_experts(problem.shape)
+        experts, share = (1, None) if choice is None else choice[:2]
+        held = least_held(shape, strategy.pp, strategy.tp, experts, strategy.tp if share is None else share)
+        sent = strategy.microbatches * stream_bytes(shape, strategy) if strategy.pp > 1 else 0
+        worth = _WORTH_BOUNDING * each_s * self._passes(strategy) * self._rank_bytes_per_s
+        waits_s = self._sends(strategy) if _SENT_BYTES * sent > worth else 0.0
+        if _EXCHANGED_BYTES * sum(held) > worth:
+            # What is recomputed and how sequences are shared changes nothing.
+            key = strategy.tp, strategy.pp, strategy.cp, strategy.dp, experts, share
+            if key not in known:
+                known[key] = least_replica_seconds(
+                    shape,
+                    varied(strategy, ep=experts, expert_tp=share),
+                    problem.program,
+                    exchange=self._exchange,
+                    sharding=zero_levels(problem, strategy),
+                )
+            waits_s += max(0.0, known[key] - each_s)
+        return waits_s
+
+    @cached_property
+    def _rank_bytes_per_s(self) -> float:
+        """Of what each rank of a node sends to others [bytes/s]; infinite where there is one node."""
+        machine, devices = self.problem.machine, self.problem.devices
+        if machine.fabric is None or devices <= machine.node.devices:
+            return math.inf
+        cards, link = machine.fabric
+        return cards * link.bytes_per_s / machine.node.devices
+
+    def _sends(self, strategy: Strategy) -> float:
+        """`least_send_seconds` of a strategy, computed once for each microbatch on the same ranks [s]."""
+        key = strategy.tp, strategy.pp, strategy.cp, strategy.dp, strategy.microbatch
+        if key not in self._known_sends:
+            self._known_sends[key] = least_send_seconds(
+                self.problem.shape,
+                strategy,
+                self.problem.program,
+                exchange=self._exchange,
+                constants=step_constants(),
+                plain=_has_plain_schedules(self.problem.pins),
+            )
+        return self._known_sends[key]
+
+    @cached_property
+    def _known_exchanges(self) -> dict[tuple[Any, ...], float]:
+        return {}
+
+    @cached_property
+    def _known_sends(self) -> dict[tuple[int, ...], float]:
+        return {}
 
     def bound_alone(self, strategy: Strategy, choice: "Choice") -> float:
         """The same bound without exchanges [s].
@@ -449,6 +522,12 @@ class AnalyticalModel:
         )
 
 
+_WORTH_BOUNDING = 0.05
+"""Of a step: what ranks may wait for less than this changes no order of bounds, and takes a while to price."""
+
+_EXCHANGED_BYTES, _SENT_BYTES = 12, 4
+"""Of a parameter that replicas share, and of a byte that goes to the next stage: twice what crosses a link."""
+
 _EXCHANGES: dict[tuple[int, float], MachineExchange] = {}
 """Prices of collectives that are known, which searches of other batches ask for too: by machine and year."""
 
@@ -508,6 +587,12 @@ def _least_alone(
         named = problem.shape, problem.program, problem.machine
         _ALONE[key] = named, least_s / on.microbatches * on.stages
     return _ALONE[key][1]
+
+
+@functools.lru_cache(maxsize=64)
+def _without_experts(shape: TransformerShape) -> TransformerShape:
+    """Whose layers have all but their experts."""
+    return shape if shape.experts is None else replace(shape, experts=replace(shape.experts, count=0))
 
 
 def model_flops(shape: TransformerShape, documents: Documents | None = None) -> float:
@@ -582,11 +667,13 @@ def segment_layers(
         The choices; none where the stack cannot be split so.
 
     Example:
-        Eight layers and a head that costs two, on two stages: 4 and 4, or 5 and 3.
+        Eight layers and a head that costs two, on two stages: 4 and 4, or 5 and 3. On three stages some have one more.
 
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> segment_layers(gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=24576), 2, 1)
         ((), (5, 3))
+        >>> segment_layers(gpt_shape(layers=9, hidden=1024, heads=16, vocabulary=24576), 4, 1)
+        ((3, 3, 2, 1), (2, 3, 3, 1))
     """
     count = pipeline * chunks
     if count > shape.layers:
@@ -597,7 +684,7 @@ def segment_layers(
     if chunks > 1:
         return even + tuple(_lighter_ends(shape.layers, count))
     weighed = _weighed(shape.layers, pipeline, head_weight(shape))
-    return even if even and len(set(weighed)) == 1 else (*even, weighed)
+    return even if even and len(set(weighed[0])) == 1 else (*even, *weighed)
 
 
 @functools.lru_cache(maxsize=64)
@@ -620,12 +707,16 @@ def _lighter_ends(layers: int, count: int) -> list[tuple[int, ...]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _weighed(layers: int, stages: int, head: float) -> tuple[int, ...]:
-    counts = [1] * stages
+def _weighed(layers: int, stages: int, head: float) -> tuple[tuple[int, ...], ...]:
+    """The least load of the slowest stage, where one stage more has it the first ones, or the last ones.
+
+    First layers may be lighter than others; first stages keep more microbatches, and the embedding.
+    """
+    counts, full = [1] * stages, [0.0] * (stages - 1) + [head]
     for _ in range(layers - stages):
-        loads = [count + (head if stage == stages - 1 else 0.0) for stage, count in enumerate(counts)]
+        loads = [count + more for count, more in zip(counts, full, strict=True)]
         counts[loads.index(min(loads))] += 1
-    return tuple(counts)
+    return tuple(dict.fromkeys((tuple(counts), (*reversed(counts[:-1]), counts[-1]))))
 
 
 def groups(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Strategy]:
@@ -799,7 +890,9 @@ def _least_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Strateg
 def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) -> tuple[tuple[int, ...], ...]:
     pins = problem.pins
     if pins.segment_layers is None:
-        return segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
+        found = segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
+        # Chunks that are asked for may differ by a layer, as where a whole strategy is given.
+        return found or (((),) if chunks == pins.chunks and group.pp * chunks <= problem.shape.layers else ())
     right = len(pins.segment_layers) == group.pp * chunks and sum(pins.segment_layers) == problem.shape.layers
     return (pins.segment_layers,) if right else ()
 
@@ -825,6 +918,12 @@ def _by_heads(problem: AnalyticalProblem, strategy: Strategy) -> tuple[bool, ...
     return (False, True) if possible and heads < 3 * 2 * key_size(shape, strategy.tp) else (False,)
 
 
+def _has_plain_schedules(pins: Pins) -> bool:
+    """Whether pipelines have 1f1b or are interleaved."""
+    other = "zero-bubble" in pins.allow or "dualpipe" in pins.special
+    return pins.schedule in (None, "1f1b", "interleaved") and not other
+
+
 def passes(problem: AnalyticalProblem, stages: int, microbatches: int) -> float:
     """Passes through a stage that a step takes at least, the pipeline's filling counted.
 
@@ -837,7 +936,7 @@ def passes(problem: AnalyticalProblem, stages: int, microbatches: int) -> float:
         microbatches: of a replica
     """
     pins = problem.pins
-    if pins.schedule not in (None, "1f1b", "interleaved") or "zero-bubble" in pins.allow or "dualpipe" in pins.special:
+    if not _has_plain_schedules(pins):
         # Some schedules have almost no bubble.
         return microbatches
     group = 0 if pins.schedule == "1f1b" or pins.rules_out("interleaved") else _group(problem, stages, microbatches)
@@ -875,6 +974,7 @@ class Box:
         dp: replicas
         bound_s: no such strategy has a shorter step [s]
         microbatch: sequences; 0: any number
+        waits: the bound counts waits for other stages and replicas
     """
 
     tp: int
@@ -883,6 +983,7 @@ class Box:
     dp: int
     bound_s: float = 0.0
     microbatch: int = 0
+    waits: bool = False
 
     @property
     def devices(self) -> int:
@@ -952,6 +1053,8 @@ def boxes(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Box]:
         if reason:
             rejected[reason] += 1
             continue
+        if pins.microbatch and problem.batch // data % pins.microbatch:
+            rejected[f"microbatches of {pins.microbatch} do not divide a replica's share of the batch"] += 1
         for microbatch in _divisors(problem.batch // data):
             if pins.microbatch not in (None, microbatch):
                 continue
@@ -1004,7 +1107,7 @@ def boxes_below(problem: AnalyticalProblem, below_s: float, *, most: int) -> lis
 
 @dataclass(frozen=True)
 class Least:
-    """Bounds of boxes: what a microbatch takes on one stage at least, without exchanges and recomputation.
+    """Bounds of boxes: what a microbatch takes on one stage at least, without exchanges in it and recomputation.
 
     Attributes:
         problem: to plan
@@ -1018,6 +1121,17 @@ class Least:
         number = self.problem.batch // (box.dp * box.microbatch)
         each_s = self.seconds(box.tp, box.cp, box.dp, box.microbatch)
         return passes(self.problem, box.pp, number) * each_s / box.pp * slowest_factor(box.devices)
+
+    def with_waits(self, box: Box, model: AnalyticalModel) -> Box:
+        """A box with a microbatch whose bound counts what any step of it waits for other stages and replicas.
+
+        Args:
+            box: bounded as of `of`
+            model: on its devices
+        """
+        each_s = self.seconds(box.tp, box.cp, box.dp, box.microbatch) / box.pp
+        waits_s = model.waits(box.whole(self.problem), each_s) * slowest_factor(box.devices)
+        return replace(box, bound_s=max(box.bound_s, self.of(box) + waits_s), waits=True)
 
     def seconds(self, tensor: int, context: int, data: int, size: int) -> float:
         """Of a microbatch on all stages together [s].
@@ -1095,6 +1209,8 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
         return "the batch does not divide over the replicas"
     if pipeline > shape.layers:
         return "more stages than layers"
+    if pins.chunks and pipeline * pins.chunks > shape.layers:
+        return f"{pins.chunks} chunks a stage are more segments than layers"
     for reason in tensor_obstacle(shape, tensor):
         return reason
     order = RANK_ORDER if pins.rank_order is None else pins.rank_order

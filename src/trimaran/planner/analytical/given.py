@@ -238,7 +238,9 @@ def _obstacles(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
     yield from schedule_obstacles(strategy)
     yield from expert_obstacles(shape, strategy)
     yield from _of_replicas(strategy)
-    yield from tensor_obstacle(shape, strategy.tp)
+    for reason in tensor_obstacle(shape, strategy.tp):
+        possible = [each for each in range(1, shape.heads + 1) if not any(tensor_obstacle(shape, each))]
+        yield f"{reason}: take tp of {', '.join(map(str, possible))}"
     sizes: dict[Axis, int] = {"tp": strategy.tp, "cp": strategy.cp, "dp": strategy.dp, "pp": strategy.pp}
     for name in missing_from_order(strategy.rank_order, sizes):
         yield f"the order of ranks leaves {name} out"
@@ -253,7 +255,10 @@ def tensor_obstacle(shape: TransformerShape, tensor: int) -> Iterator[str]:
 
 def _of_context(shape: TransformerShape, strategy: Strategy) -> Iterator[str]:
     if strategy.cp > 1 and shape.sequence % (2 * strategy.cp):
-        yield "the sequence does not divide over the ranks"
+        yield (
+            f"{shape.sequence} tokens do not divide over cp{strategy.cp}, of which each rank has two equal parts: take "
+            "another cp, or another --sequence"
+        )
     if strategy.ulysses and strategy.cp == 1:
         yield "ulysses shares a sequence: it takes cp2 or more"
     # Heads of keys and values may be fewer than ranks: they are then copied.

@@ -408,8 +408,15 @@ class _Hunt:
         return found
 
     def settled(self, node: _Node) -> _Node | None:
-        """A strategy with its step, where only a bound of it is known: until something fits, few are tried of many."""
+        """A strategy with its step, where only a bound of it is known: until something fits, few are tried of many.
+
+        A box with what all of it waits for other stages and replicas.
+        """
         _, devices, what = node
+        if isinstance(what, Box) and what.microbatch and not what.waits and self._least is not None:
+            self._spend(BOUNDED_S)
+            box = self._least.with_waits(what, self.model(devices))
+            return box.bound_s, devices, box
         if not isinstance(what, _Timed) or what.step is not None:
             return None
         step = self.model(devices).step(what.strategy)

@@ -16,7 +16,7 @@ Source:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trimaran.base.errors import InputError, did_you_mean
@@ -187,6 +187,50 @@ def _as_wide(values: dict[str, Any]) -> None:
     values["moe_intermediate_size"] = values["intermediate_size"]
 
 
+def _ernie(values: dict[str, Any]) -> None:
+    """ERNIE 4.5: shared experts as DeepSeek's, and all layers from one on have experts, every n-th of them."""
+    values["shared_expert_intermediate_size"] = values["moe_num_shared_experts"] * values["moe_intermediate_size"]
+    values["first_k_dense_replace"] = values["moe_layer_start_index"]
+    values["decoder_sparse_step"] = values["moe_layer_interval"]
+    if values["moe_layer_end_index"] not in (-1, values["num_hidden_layers"] - 1):
+        raise _unknown("moe_layer_end_index", values["moe_layer_end_index"], "the last layer of the stack")
+
+
+def _bigcode(values: dict[str, Any]) -> None:
+    """GPT-BigCode: all heads of queries share one of keys, or each has one."""
+    _square(values)
+    values["num_key_value_heads"] = 1 if values["multi_query"] else values["num_attention_heads"]
+
+
+def _neo(values: dict[str, Any]) -> None:
+    """GPT-Neo: kinds of attention by runs, such as [[["global", "local"], 12]]."""
+    _square(values)
+    try:
+        kinds = [kind for some, times in values["attention_types"] for kind in [*some] * times]
+    except (TypeError, ValueError) as error:
+        raise _unknown("attention_types", values["attention_types"], "runs of kinds") from error
+    names = {"global": "full_attention", "local": "sliding_attention"}
+    values["layer_types"] = [names.get(kind, kind) for kind in kinds]
+    values["sliding_window"] = values["window_size"]
+
+
+def _exaone(values: dict[str, Any]) -> None:
+    """EXAONE 4: a pattern may be written as letters, "LLLG"."""
+    pattern = values["sliding_window_pattern"]
+    if isinstance(pattern, str):
+        values["sliding_window_pattern"] = len(pattern)
+
+
+def _roberta(values: dict[str, Any]) -> None:
+    """RoBERTa: BERT, whose first positions are kept for padding."""
+    _bert(values)
+    values["max_position_embeddings"] = _count(values, "max_position_embeddings", least=3) - _ROBERTA_KEPT
+
+
+_ROBERTA_KEPT = 2
+"""Positions up to that of padding, which is entry 1 of the vocabulary (modeling_roberta.py)."""
+
+
 def _bert(values: dict[str, Any]) -> None:
     names = values.get("architectures") or ()
     values["head"] = "masked" if any(str(name).endswith("ForPreTraining") for name in names) else "masked_tokens"
@@ -238,10 +282,33 @@ def _experts(count: int, active: int, ffn: int | None = None, shared: int = 0, *
     }
 
 
+_ALL_LINEAR: tuple[Biased, ...] = ("qkv", "output", "feed_forward")
 _LLAMA = _Family(
     defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False, mlp_bias=False),
     shape=_RMS,
     bias_keys=_BOTH,
+)
+
+_BERT = _Family(
+    defaults=_figures(768, 3072, 12, 12, None, 30522, 512, hidden_act="gelu", tie_word_embeddings=True)
+    | {
+        "type_vocab_size": 2,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    }
+    | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    names={"segments": ("type_vocab_size",)},
+    biases=LAYER_BIASES,
+    drops=("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    needs={
+        "tie_word_embeddings": True,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    },
+    prepare=_bert,
+    positions=0,
 )
 
 FAMILIES: Mapping[str, _Family] = {
@@ -290,7 +357,7 @@ FAMILIES: Mapping[str, _Family] = {
         | {"enable_bias": True, "dropout": 0.1, "attention_dropout": 0.0, "do_layer_norm_before": True}
         | {"_remove_final_layer_norm": False, "word_embed_proj_dim": None, "layer_norm_elementwise_affine": True},
         names={"intermediate_size": ("ffn_dim",), "hidden_act": ("activation_function",)},
-        bias_keys={"enable_bias": ("qkv", "output", "feed_forward")},
+        bias_keys={"enable_bias": _ALL_LINEAR},
         drops=("dropout", "attention_dropout"),
         needs={"do_layer_norm_before": True, "_remove_final_layer_norm": False, "layer_norm_elementwise_affine": True},
         positions=2,
@@ -448,7 +515,7 @@ FAMILIES: Mapping[str, _Family] = {
             "hidden_act": ("activation",),
             "parallel": ("parallel_attn",),
         },
-        bias_keys={"bias": ("qkv", "output", "feed_forward")},
+        bias_keys={"bias": _ALL_LINEAR},
         drops=("hidden_dropout", "attention_dropout"),
         prepare=_falcon,
     ),
@@ -560,30 +627,122 @@ FAMILIES: Mapping[str, _Family] = {
         defaults=_figures(3072, 12288, 30, 24, 2, 49152, 4096, hidden_act="gelu_pytorch_tanh", use_bias=True)
         | {"tie_word_embeddings": True, "residual_dropout": 0.0, "attention_dropout": 0.0, **_SLIDING},
         shape={"rotary": True},
-        bias_keys={"use_bias": ("qkv", "output", "feed_forward")},
+        bias_keys={"use_bias": _ALL_LINEAR},
         drops=("residual_dropout", "attention_dropout"),
         windows="every",
     ),
-    "bert": _Family(
-        defaults=_figures(768, 3072, 12, 12, None, 30522, 512, hidden_act="gelu", tie_word_embeddings=True)
-        | {
-            "type_vocab_size": 2,
-            "is_decoder": False,
-            "add_cross_attention": False,
-            "position_embedding_type": "absolute",
-        }
-        | {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
-        names={"segments": ("type_vocab_size",)},
+    "bert": _BERT,
+    "roberta": replace(
+        _BERT,
+        defaults={**_BERT.defaults, "vocab_size": 50265},
+        prepare=_roberta,
+        positions=_ROBERTA_KEPT,
+    ),
+    "gpt_bigcode": _Family(
+        defaults=_figures(768, None, 12, 12, None, 50257, 1024, hidden_act="gelu_pytorch_tanh")
+        | {"tie_word_embeddings": True, "multi_query": True, "add_cross_attention": False}
+        | {"resid_pdrop": 0.1, "attn_pdrop": 0.1},
+        names=_GPT_NAMES,
         biases=LAYER_BIASES,
-        drops=("hidden_dropout_prob", "attention_probs_dropout_prob"),
-        needs={
-            "tie_word_embeddings": True,
-            "is_decoder": False,
-            "add_cross_attention": False,
-            "position_embedding_type": "absolute",
-        },
-        prepare=_bert,
+        drops=("resid_pdrop", "attn_pdrop"),
+        needs={"add_cross_attention": False},
+        prepare=_bigcode,
         positions=0,
+    ),
+    "gpt_neo": _Family(
+        defaults=_figures(2048, None, 24, 16, None, 50257, 2048, hidden_act="gelu_new", tie_word_embeddings=True)
+        | {"resid_dropout": 0.0, "attention_dropout": 0.0, "window_size": 256}
+        | {"attention_types": [[["global", "local"], 12]]},
+        names={
+            "num_hidden_layers": ("num_layers",),
+            "num_attention_heads": ("num_heads",),
+            "hidden_act": ("activation_function",),
+        },
+        biases=frozenset({"output", "feed_forward"}),
+        drops=("resid_dropout", "attention_dropout"),
+        windows="every",
+        prepare=_neo,
+        positions=0,
+    ),
+    "glm": _Family(
+        defaults=_figures(4096, 13696, 40, 32, 2, 151552, 131072, head_dim=128, attention_bias=True),
+        shape=_RMS,
+        bias_keys={"attention_bias": ("qkv",)},
+    ),
+    "glm4": _Family(
+        defaults=_figures(4096, 13696, 40, 32, 2, 151552, 131072, head_dim=128, attention_bias=True),
+        shape={**_RMS, "norms": 4},
+        bias_keys={"attention_bias": ("qkv",)},
+    ),
+    "helium": _Family(
+        defaults=_figures(2560, 7040, 24, 20, 20, 48000, 4096, head_dim=128, attention_bias=False, mlp_bias=False),
+        shape=_RMS,
+        bias_keys={"attention_bias": ("qkv",), "mlp_bias": ("feed_forward",)},
+    ),
+    "smollm3": _Family(
+        defaults=_figures(2048, 11008, 36, 16, 4, 128256, 32768, tie_word_embeddings=True)
+        | {"attention_bias": False, "mlp_bias": False, "use_sliding_window": False},
+        shape=_RMS,
+        bias_keys=_BOTH,
+        needs={"use_sliding_window": False},
+    ),
+    "seed_oss": _Family(
+        defaults=_figures(4096, 27648, 64, 80, 8, 155136, 524288, head_dim=128, residual_dropout=0.1)
+        | {"attention_bias": True, "attention_out_bias": False, "mlp_bias": False, "attention_dropout": 0.1},
+        shape=_RMS,
+        bias_keys={"attention_bias": ("qkv",), "attention_out_bias": ("output",), "mlp_bias": ("feed_forward",)},
+        drops=("residual_dropout", "attention_dropout"),
+    ),
+    "arcee": _Family(
+        defaults=_figures(2560, 18432, 32, 32, None, 32000, 4096, hidden_act="relu2")
+        | {"attention_bias": False, "mlp_bias": False},
+        shape={"rotary": True, "centred_norm": False},
+        bias_keys=_BOTH,
+    ),
+    "ernie4_5": _Family(
+        defaults=_figures(1024, 3072, 18, 16, 2, 103424, 131072, head_dim=128, tie_word_embeddings=True)
+        | {"use_bias": False},
+        shape=_RMS,
+        bias_keys={"use_bias": _ALL_LINEAR},
+    ),
+    "ernie4_5_moe": _Family(
+        # Routers add a correction to each expert's score, as a bias.
+        defaults=_figures(2560, 12288, 28, 20, 4, 103424, 131072, tie_word_embeddings=True, use_bias=False)
+        | _experts(64, 6, 1536, moe_num_shared_experts=2)
+        | {"moe_layer_start_index": 1, "moe_layer_end_index": -1, "moe_layer_interval": 1},
+        names={"num_experts": ("moe_num_experts",), "num_experts_per_tok": ("moe_k",)},
+        shape=_RMS,
+        biases=frozenset({"router"}),
+        needs={"use_bias": False},
+        prepare=_ernie,
+    ),
+    "hunyuan_v1_dense": _Family(
+        defaults=_figures(4096, 11008, 32, 32, None, 290943, 2048, attention_bias=False),
+        shape=_RMS,
+        bias_keys=_ATTENTION,
+        query_key_norm="head",
+    ),
+    "exaone4": _Family(
+        defaults=_figures(4096, 16384, 32, 32, 32, 102400, 2048, sliding_window=4096, sliding_window_pattern=4),
+        shape=_RMS,
+        query_key_norm="head",
+        windows="period",
+        period=4,
+        prepare=_exaone,
+    ),
+    "granitemoe": _Family(
+        defaults=_figures(4096, 11008, 32, 32, None, 32000, 2048, attention_bias=False) | _experts(8, 2),
+        names={"num_experts": ("num_local_experts",)},
+        shape=_RMS,
+        bias_keys=_ATTENTION,
+        prepare=_as_wide,
+    ),
+    "minimax_m2": _Family(
+        defaults=_figures(3072, 1536, 62, 48, 8, 200064, 196608, head_dim=128) | _experts(256, 8),
+        names={"num_experts": ("num_local_experts",)},
+        shape=_RMS,
+        query_key_norm="whole",
+        prepare=_as_wide,
     ),
 }
 """What is known of each model type of transformers, and of Grok-1."""
@@ -700,8 +859,16 @@ def _check_kind(values: Values) -> None:
         )
     if not is_known(kind):
         known = sorted({*FAMILIES, *_WITH_TEXT})
+        text = values.get("text_config")
+        inner = text.get("model_type") if isinstance(text, Mapping) else None
+        way = f"{did_you_mean(str(kind), known)}: known are {', '.join(known)}"
+        if inner in FAMILIES:
+            way = (
+                f', of which text_config is a part: its type, "{inner}", has one, so write the figures of '
+                "text_config into a config.json"
+            )
         raise InputError(
-            f'no shape is known for model type "{kind}"{did_you_mean(str(kind), known)}: known are {", ".join(known)}',
+            f'no shape is known for model type "{kind}"{way}',
             code="shape.unknown-model-type",
             model_type=kind,
         )

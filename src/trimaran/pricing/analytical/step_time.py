@@ -86,8 +86,10 @@ from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     alike_on_stage,
     alike_stages,
+    expert_elements,
     key_size,
     layer_elements,
+    layer_kinds,
     prediction_elements,
     query_size,
     stage_elements,
@@ -98,7 +100,7 @@ from trimaran.pricing.analytical.shapes import (
 )
 from trimaran.pricing.collectives.algorithms import crossing_seconds
 from trimaran.pricing.collectives.links import Crossing, group_crossings, message_crossings
-from trimaran.program.strategy import RANK_ORDER, Degrees, devices_of_ranks
+from trimaran.program.strategy import RANK_ORDER, Degrees, ZeroStage, devices_of_ranks
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Work of a stage for one microbatch
@@ -1492,9 +1494,7 @@ def _replica_step(
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
     inner = stages[slowest_at][1]
-    stream = stream_bytes(shape, degrees, program.element_bytes)
-    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
-    sends = 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
+    sends = _both_ways(shape, degrees, program, exchange)
     through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
     through += sends * (degrees.pp - 1)
     waited = send_seconds(degrees, sends, constants)
@@ -1516,6 +1516,13 @@ def _replica_step(
         # Sums of floats in another order may be less.
         bound_s=seconds * _slowest_factor(constants, degrees.devices) * (1.0 - 1e-9),
     )
+
+
+def _both_ways(shape: TransformerShape, degrees: Degrees, program: Program, exchange: Exchange) -> float:
+    """A microbatch's stream to the next stage, and its gradient back [s]."""
+    stream = stream_bytes(shape, degrees, program.element_bytes)
+    one_way = stream / program.send_bytes_per_s if program.send_bytes_per_s else 0.0
+    return 2.0 * (one_way or exchange("send_recv", stream, degrees.pp, degrees.devices // degrees.pp))
 
 
 def transformer_step(
@@ -1684,6 +1691,89 @@ def least_seconds(
     alone = _stage_seconds(shape, whole, program, 0, device, constants) / degrees.pp
     inside = _inside_seconds(shape, whole, program, 0, exchange, constants) / degrees.pp
     return (degrees.microbatches + (degrees.pp - 1) * filling) * (alone + inside)
+
+
+def least_send_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    *,
+    exchange: Exchange,
+    constants: StepConstants,
+    plain: bool = True,
+) -> float:
+    """Wait of a step for sends between stages, at least [s].
+
+    Args:
+        shape: the network
+        degrees: of it and of its batch, whatever its schedule and chunks
+        program: settings of the training program
+        exchange: prices messages between stages
+        constants: the share that overlapped sends leave
+        plain: the schedule is 1f1b or interleaved; else any
+    """
+    if degrees.pp == 1:
+        return 0.0
+    shape, program = as_packed(shape, degrees, program)
+    sends = _both_ways(shape, degrees, program, placed(exchange, degrees))
+    kinds = [Degrees(pp=2), Degrees(pp=2, chunks=2)]
+    kinds += [] if plain else [Degrees(pp=2, schedule="dualpipe")]
+    waited = min(send_seconds(kind, sends, constants) for kind in kinds)
+    return degrees.microbatches * waited + (degrees.pp - 1) * sends
+
+
+def least_replica_seconds(
+    shape: TransformerShape,
+    degrees: Degrees,
+    program: Program,
+    *,
+    exchange: Exchange,
+    sharding: Sequence[tuple[ZeroStage, int | None]],
+) -> float:
+    """Exchanges between replicas of a step, overlapped or not, at least [s].
+
+    All levels of ZeRO exchange what level 1 does once a step, or more.
+
+    Args:
+        shape: the network
+        degrees: of it, with ranks of experts
+        program: bytes of parameters and gradients
+        exchange: prices collectives
+        sharding: levels of ZeRO, with the ranks that share a copy of state
+    """
+    if program.frozen or degrees.dp * degrees.cp * degrees.tp == 1:
+        return 0.0
+    exchange, apart = placed(exchange, degrees), degrees.ep * degrees.expert_ranks
+    dense, experts = least_held(shape, degrees.pp, degrees.tp, degrees.ep, degrees.expert_ranks)
+    found = []
+    for zero, ranks in {(min(zero, 1), ranks) for zero, ranks in sharding}:
+        one = replace(degrees, zero=zero, shard_ranks=ranks)
+        once = _replica_exchanges(dense, (one.dp * one.cp, one.state_ranks), one.tp, one, program, exchange)
+        ranks_of_experts = one.expert_data, one.expert_state_ranks
+        more = _replica_exchanges(experts, ranks_of_experts, apart, one, program, exchange)
+        found.append(sum(once) + sum(more))
+    return min(found, default=0.0)
+
+
+@functools.lru_cache(maxsize=4096)
+def least_held(shape: TransformerShape, stages: int, tensor: int, expert: int, expert_tensor: int) -> tuple[int, int]:
+    """Parameters that a rank of some stage holds at least: those that all replicas hold, and those of its experts.
+
+    Some stage has as many layers as stages have in the mean, or more. Of its layers at least those have experts that
+    are more than the stack's layers without.
+
+    Args:
+        shape: the network
+        stages: of the pipeline
+        tensor: ranks that share a layer
+        expert: ranks with different experts
+        expert_tensor: ranks that share each of them
+    """
+    kinds, layers = layer_kinds(shape, (range(shape.layers),)), -(-shape.layers // stages)
+    dense = min(layer_elements(shape, layer, tensor=tensor) for layer, _ in kinds)
+    experts = max(expert_elements(shape, layer, expert=expert, expert_tensor=expert_tensor) for layer, _ in kinds)
+    others = sum(count for layer, count in kinds if not shape.has_experts(layer))
+    return layers * dense, max(0, layers - others) * experts
 
 
 def _ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:

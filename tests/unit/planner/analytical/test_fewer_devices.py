@@ -13,6 +13,7 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalModel,
     AnalyticalProblem,
     Choice,
+    Least,
     boxes_below,
     groups,
     members,
@@ -70,20 +71,43 @@ EXPERTS = replace(WIDE, experts=builders.experts(count=64, active=2, ffn=4096))
 """Alone a rank has all of them, whose products are small and leave units idle."""
 
 
-@pytest.mark.parametrize(("cluster", "shape"), [("dgx-a100:2", SMALL), ("dgx1-v100", SMALL), ("dgx-h100", EXPERTS)])
+@pytest.mark.parametrize(
+    ("cluster", "shape"),
+    [
+        ("dgx-a100:2", SMALL),
+        ("dgx1-v100", SMALL),
+        ("dgx-h100", EXPERTS),
+        ("dgx-h100:2@ethernet-10g", EXPERTS),
+        ("dgx-a100:3@ethernet-10g", SMALL),
+    ],
+)
 def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(
     cluster: str, shape: TransformerShape
 ) -> None:
     precision = "fp16" if "v100" in cluster else "bf16"
     asked = transformer_problem(shape, find_machine(cluster), batch=8 if shape is EXPERTS else 24, precision=precision)
+    least = Least(asked)
     for box in boxes_below(asked, float("inf"), most=asked.devices)[::3]:
         inside = box.pinned(asked)
         model = AnalyticalModel(problem=inside)
         for group in groups(inside, Counter()):
             bound_s = model.bound(group)
-            assert box.bound_s <= bound_s * (1 + 1e-9)
+            near = least.with_waits(replace(box, microbatch=group.microbatch), model)
+            assert box.bound_s <= near.bound_s
             assert model.bound_alone(group, choice_of(group)) <= bound_s * (1 + 1e-9)
+            bound_s = max(bound_s, near.bound_s)
             assert all(bound_s <= model.price(one).step_time_s * (1 + 1e-9) for one in members(inside, group))
+
+
+def test_over_slow_links_bounds_count_what_replicas_and_stages_wait_for() -> None:
+    """Two nodes over 10 Gbit/s: gradients alone take longer than all that is computed."""
+    shape = replace(WIDE, layers=8)
+    asked = transformer_problem(shape, find_machine("dgx-h100:2@ethernet-10g"), batch=64)
+    found = search_degrees(asked)
+    assert found.is_complete
+    assert found.bound_s > 0.9 * found.chosen.step_time_s
+    model, spread = AnalyticalModel(problem=asked), Strategy(dp=16, microbatch=4)
+    assert model.waits(spread, 1e-6) > 0.5 * model.price(replace(spread, zero=1)).step_time_s
 
 
 def test_some_layers_are_recomputed_where_replicas_shard_gradients_too() -> None:

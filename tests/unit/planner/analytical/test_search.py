@@ -124,9 +124,17 @@ def test_degrees_that_do_not_divide_are_refused_with_the_reason() -> None:
     for pins, told in (
         (Pins(ep=3), r"\(\d+ x 8 experts do not divide over ep3\)"),
         (Pins(etp=3), "etp3 does not divide"),
+        (Pins(microbatch=5), "microbatches of 5 do not divide"),
+        (Pins(pp=4, chunks=99), "99 chunks a stage are more segments than layers"),
     ):
         with raises("analytical.nothing-fits", InfeasibleError, match=told):
             find(experts, "dgx-a100", batch=16, pins=pins)
+
+
+def test_chunks_that_are_asked_for_need_not_be_equal() -> None:
+    """Eight layers in six chunks: two of them have two, as where a whole strategy is priced."""
+    found = find(SMALL, "dgx-a100:1", batch=16, pins=Pins(pp=2, chunks=3))
+    assert (found.chosen.strategy.chunks, found.chosen.strategy.segment_layers) == (3, ())
 
 
 @pytest.mark.parametrize(

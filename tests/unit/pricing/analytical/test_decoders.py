@@ -32,7 +32,11 @@ def counted(values: dict[str, Any], sequence: int | None = None) -> int:
     return parameter_count(shape_of_configuration(values, sequence=sequence).shape)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in OF_TRANSFORMERS if kind != "nemotron"])
+BY_DEFAULT = [kind for kind in OF_TRANSFORMERS if kind not in ("nemotron", "hunyuan_v1_dense")]
+"""Those whose defaults alone transformers can build."""
+
+
+@pytest.mark.parametrize("kind", BY_DEFAULT)
 def test_defaults_of_a_model_type_are_those_of_transformers(kind: str) -> None:
     """A file that says its type only, and one that says everything, are the same network."""
     transformers = pytest.importorskip("transformers")
@@ -61,18 +65,23 @@ def drawn(draw: st.DrawFn, kind: str) -> dict[str, Any]:
         "num_attention_heads": heads,
         "vocab_size": draw(st.integers(20, 300)),
         "max_position_embeddings": 32,
-        "tie_word_embeddings": kind == "bert" or draw(st.booleans()),
+        "tie_word_embeddings": kind in ("bert", "roberta") or draw(st.booleans()),
         "pad_token_id": 0,
     }
     if kind not in ("mpt", "bloom"):
         values["intermediate_size"] = 16 * draw(SMALL)
-    if kind not in ("gpt2", "gptj", "gpt_neox", "opt", "mpt", "bloom", "bert"):
+    if kind not in ("gpt2", "gptj", "gpt_neox", "gpt_neo", "gpt_bigcode", "opt", "mpt", "bloom", "bert", "roberta"):
         values["num_key_value_heads"] = kv
-    for switch in ("attention_bias", "mlp_bias", "use_parallel_residual", "use_qkv_bias", "qkv_bias", "enable_bias"):
-        if switch in family.defaults and switch not in family.needs:
-            values[switch] = draw(st.booleans())
-    for switch in ("use_qk_norm", "qk_layernorm", "bias", "parallel_attn", "new_decoder_architecture", "use_bias"):
-        if switch in family.defaults:
+    if kind in ("helium", "hunyuan_v1_dense"):
+        values["head_dim"] = size
+    if kind == "gpt_neo":
+        values["attention_types"] = [[["local"], 1], [["global"], layers - 1]]
+    for switch in (
+        *("attention_bias", "mlp_bias", "use_parallel_residual", "use_qkv_bias", "qkv_bias", "enable_bias"),
+        *("use_qk_norm", "qk_layernorm", "bias", "parallel_attn", "new_decoder_architecture", "use_bias"),
+        *("attention_out_bias", "multi_query"),
+    ):
+        if switch in family.defaults and switch not in family.needs and (switch, kind) != ("multi_query", "falcon"):
             values[switch] = draw(st.booleans())
     if family.experts:
         values["num_experts"] = draw(st.integers(2, 6))
@@ -81,6 +90,7 @@ def drawn(draw: st.DrawFn, kind: str) -> dict[str, Any]:
             values["moe_intermediate_size"] = 8 * draw(SMALL)
     for name, most in (
         *(("first_k_dense_replace", layers), ("n_shared_experts", 3), ("decoder_sparse_step", 3)),
+        *(("moe_num_shared_experts", 3), ("moe_layer_start_index", layers), ("moe_layer_interval", 3)),
         *(("interleave_moe_layer_step", 3), ("q_lora_rank", 24), ("kv_lora_rank", 24), ("qk_rope_head_dim", 3)),
     ):
         if name in family.defaults and (name != "decoder_sparse_step" or kind.startswith("qwen")):
@@ -98,11 +108,16 @@ _OTHER_NAMES = frozenset(
     {
         "gpt2",
         "gptj",
+        "gpt_neo",
+        "gpt_bigcode",
         "opt",
         "bloom",
         "mpt",
         "falcon",
         "mixtral",
+        "granitemoe",
+        "minimax_m2",
+        "ernie4_5_moe",
         "phimoe",
         "gpt_oss",
         "llama4_text",
@@ -170,6 +185,8 @@ def test_prediction_modules_are_counted_apart() -> None:
         ({"model_type": "mistral"}, (4096,)),
         ({"model_type": "mistral", "sliding_window": None}, ()),
         ({"model_type": "gemma2"}, (4096, 0)),
+        ({"model_type": "gpt_neo"}, (0, 256)),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LLLG"}, (4096, 4096, 4096, 0)),
         ({"model_type": "gemma3_text", "sliding_window": 1024}, (1024, 1024, 1024, 1024, 1024, 0)),
         ({"model_type": "gpt_oss"}, (128, 0)),
         ({"model_type": "cohere2"}, (4096, 4096, 4096, 0)),
@@ -199,6 +216,19 @@ def test_models_for_text_and_images_are_planned_without_their_tower_and_say_so()
     whole = shape_of_configuration({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 9}})
     assert whole.shape == shape_of_configuration(text).shape
     assert "vision tower is left out" in whole.assumed[0]
+
+
+def test_models_for_text_and_images_without_a_row_say_which_part_of_them_has_one() -> None:
+    with raises("shape.unknown-model-type", match="text_config is a part"):
+        shape_of_configuration({"model_type": "llava", "text_config": {"model_type": "llama"}})
+
+
+def test_roberta_keeps_two_positions() -> None:
+    """RoBERTa's published 514 positions are 512 tokens, and its table has 514 rows."""
+    shape = shape_of_configuration({"model_type": "roberta", "max_position_embeddings": 514}, sequence=512).shape
+    assert shape.positions == 514
+    with raises("shape.sequence-too-long"):
+        shape_of_configuration({"model_type": "roberta", "max_position_embeddings": 514}, sequence=513)
 
 
 def test_the_assumed_sequence_is_said() -> None:
@@ -233,6 +263,9 @@ def test_vocabularies_are_padded_on_ranks_and_not_in_counts() -> None:
         ({"model_type": "opt", "word_embed_proj_dim": 512}, "shape.unknown-figure"),
         ({"model_type": "bert", "is_decoder": True}, "shape.unknown-figure"),
         ({"model_type": "qwen2_moe", "mlp_only_layers": [3, 7]}, "shape.unknown-figure"),
+        ({"model_type": "ernie4_5_moe", "moe_layer_end_index": 9}, "shape.unknown-figure"),
+        ({"model_type": "gpt_neo", "attention_types": ["global"]}, "shape.unknown-figure"),
+        ({"model_type": "smollm3", "use_sliding_window": True}, "shape.unknown-figure"),
         ({"model_type": "llama", "num_hidden_layers": 0}, "shape.bad-figure"),
         ({"model_type": "llama", "hidden_size": "wide"}, "shape.bad-figure"),
         ({"model_type": "llama", "num_key_value_heads": 5}, "shape.unknown-figure"),
