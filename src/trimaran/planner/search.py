@@ -846,6 +846,9 @@ def _lacking(problem: Problem, rejected: Iterable[Rejection]) -> tuple[list[Stra
         # A rank plans all its microbatches: more than the space has take minutes, and are tried where they are pinned.
         if plain.pp == 1 or (plain.microbatches > _most_of(plain) and problem.pins.microbatches is None):
             continue
+        # 1F1B takes as long, and has fewer microbatches in flight.
+        if plain.schedule == "gpipe" and replace(plain, schedule="1f1b") in lacking:
+            continue
         try:
             split = split_for(dataclasses.replace(plain, boundaries=()), problem)
             staged[split] = (least(split, problem).objective_s, simplicity(split), split)
