@@ -5,6 +5,7 @@ left to run, and then waits for ever for the end of such a file
 (https://github.com/pytest-dev/pytest-xdist/issues/1323).
 """
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ class SurvivingScheduling(LoadFileScheduling):  # type: ignore[misc]  # the sche
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
-        self._crashed: set[str] = set()
+        self.crashes: Counter[str] = Counter()
 
     def remove_node(self, node: Any) -> str | None:
         """Take a worker away, and give the test that it crashed in, if it did; that waits to be run again, but once."""
@@ -29,11 +30,11 @@ class SurvivingScheduling(LoadFileScheduling):  # type: ignore[misc]  # the sche
             return None
         file, tests = next(iter(left.items()))
         crashed: str = next(iter(tests))
-        if crashed in self._crashed:
+        if crashed in self.crashes:
             del tests[crashed]
             if not tests:
                 del left[file]
-        self._crashed.add(crashed)
+        self.crashes[crashed] += 1
         self.workqueue.update(left)
         for other in self.assigned_work:
             self._reschedule(other)
@@ -46,3 +47,10 @@ class SurvivingScheduling(LoadFileScheduling):  # type: ignore[misc]  # the sche
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SurvivingScheduling | None:
     """Schedule whole files so; another distribution is left to xdist."""
     return SurvivingScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_handlecrashitem(crashitem: str, report: Any, sched: Any) -> None:
+    """A test that a worker crashed in is run once more, whatever the worker had time to say of it."""
+    if isinstance(sched, SurvivingScheduling):
+        report.outcome = "rerun" if sched.crashes[crashitem] == 1 else "failed"
