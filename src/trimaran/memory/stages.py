@@ -129,8 +129,8 @@ def repeated(passes: Sequence[Pass], group: int) -> tuple[Pass, ...]:
         group: microbatches that go through the stages together; 1 where each goes alone
 
     Returns:
-        Those of the first microbatches: three times as many as are in flight. All where that leaves none out, or where
-        fewer would be in flight.
+        Those of the first microbatches, of which there are three for each in flight; all where that leaves none out, or
+        where fewer would be in flight.
     """
     most = _most_in_flight(passes)
     wanted = -(-_ROUNDS * most // group) * group
