@@ -40,9 +40,6 @@ class SurvivingScheduling(LoadFileScheduling):  # type: ignore[misc]  # the sche
             self._reschedule(other)
         return crashed
 
-    def mark_test_pending(self, item: str) -> None:
-        """Run a test once more that a worker crashed in: it waits already."""
-
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SurvivingScheduling | None:
     """Schedule whole files so; another distribution is left to xdist."""

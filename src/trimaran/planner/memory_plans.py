@@ -5,7 +5,8 @@ simulated with and without it. The plan lengthens forwards and backwards of the 
 of its stalls are not modelled, so communication that overlaps with a backward (the gradient exchange) still does.
 
     a whole network a rank    one microbatch is planned; each has the same plan
-    stages of a pipeline      all microbatches of a rank are planned, in the order of its schedule (`memory.stages`)
+    stages of a pipeline      a rank's microbatches are planned in the order of its schedule; of a long step some stand
+                              for all (`memory.stages`)
 
 The gradients of replicas lie in buckets, and those of several microbatches are added up: they stay from step to step,
 and the budget of a trace, whose gradients come and go, is smaller by that much. So it is by all state of a stage.

@@ -29,7 +29,8 @@ simpler one (`choice.py`). Bounds are those of the sizes of buckets that the spa
 
 A strategy of whole networks that is rejected only for memory is tried again with a memory plan (offload and recompute),
 where its step was traced. So is a pipeline whose bound is below the best that fits, in the order of the bounds, until
-`MOST_STAGED` were planned: a rank plans all microbatches of its stages.
+`MOST_STAGED` were planned: each takes seconds, as a rank plans several microbatches of its stages. GPipe is left out
+where 1F1B is tried, which takes as long and has fewer microbatches in flight.
 
 Left out so far: placements of several microbatches at once.
 
@@ -843,7 +844,7 @@ def _lacking(problem: Problem, rejected: Iterable[Rejection]) -> tuple[list[Stra
     lacking = [one.strategy for one in rejected if may_be_virtualized(one)]
     staged: dict[Strategy, _Bounded] = {}
     for plain in lacking:
-        # A rank plans all its microbatches: more than the space has take minutes, and are tried where they are pinned.
+        # A rank plans several microbatches: of more than the space has only what is pinned is tried.
         if plain.pp == 1 or (plain.microbatches > _most_of(plain) and problem.pins.microbatches is None):
             continue
         # 1F1B takes as long, and has fewer microbatches in flight.

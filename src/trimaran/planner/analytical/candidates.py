@@ -667,7 +667,8 @@ def segment_layers(
         The choices; none where the stack cannot be split so.
 
     Example:
-        Eight layers and a head that costs two, on two stages: 4 and 4, or 5 and 3. On three stages some have one more.
+        Eight layers and a head that costs two, on two stages: 4 and 4, or 5 and 3. Nine on four: the
+        first stages have one more, or the last ones before that with the head.
 
         >>> from trimaran.pricing.analytical.shapes import gpt_shape
         >>> segment_layers(gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=24576), 2, 1)
