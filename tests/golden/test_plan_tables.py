@@ -11,12 +11,12 @@ from rich.console import Console
 from tests import builders
 from tests.builders import network, table_for
 
-from trimaran.cli.views.plans import print_candidates
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.result import Search
 from trimaran.planner.search import search
 from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planning.pages import print_candidates
 
 FOLDER = Path(__file__).parent / "plans"
 

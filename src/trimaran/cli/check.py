@@ -15,12 +15,8 @@ def check(
 ) -> None:
     """Say in seconds which kinds of plans train a job exactly as one process does, and why others would not."""
     with errors_reported(as_json=as_json):
-        from rich.table import Table
-        from rich.text import Text
-
-        from trimaran.base.units import format_seconds
         from trimaran.cli.following import following
-        from trimaran.features.check import check_job
+        from trimaran.features.check import check_job, print_checked
         from trimaran.jobs.resolve import JobSource
         from trimaran.report.tables import print_next
 
@@ -29,30 +25,6 @@ def check(
             print_json(checked.document)
             return
         out = console()
-        exact = [one.kind for one in checked.kinds if one.exact]
-        verdict = f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly."
-        out.print(verdict, "", sep="\n", markup=False)
-        kinds = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        if exact:
-            kinds.add_row("exact", Text(", ".join(exact)))
-        reasons: dict[tuple[bool, str], list[str]] = {}
-        for one in checked.kinds:
-            if not one.exact:
-                reasons.setdefault((one.known, one.reason), []).append(one.kind)
-        for (known, reason), of in reasons.items():
-            kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n{reason}"))
-        out.print(kinds)
-        out.print("[dim]exact: they train what one process with the whole batch trains[/]")
-        seen = Table("looked at", "seen", box=None, padding=(0, 2, 0, 0))
-        for row in checked.seen:
-            if row.unusual or show_all:
-                seen.add_row(row.what, Text(row.found))
-        if seen.row_count:
-            out.print()
-            out.print(seen)
-        more = "" if show_all else "; --all lists what is usual too"
-        out.print(f"\nExamined in {format_seconds(checked.behaviour.seconds)}{more}.")
-        if len(exact) < len(checked.kinds):
-            out.print("What the verdicts mean, and what to do instead: docs/jobs.md")
-        if exact:
+        print_checked(out, checked, show_all=show_all)
+        if any(one.exact for one in checked.kinds):
             print_next(out, following("plan"))

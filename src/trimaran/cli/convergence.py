@@ -179,7 +179,7 @@ def crossover(
     """Find from how many devices on model parallelism inside workers beats more replicas, and why."""
     with errors_reported(as_json=as_json):
         from trimaran.features.crossover.find import find_crossover
-        from trimaran.planning.requests import parse_counts, parse_devices
+        from trimaran.planning.requests import parse_counts
         from trimaran.report.crossover import crossover_document
 
         check_plot(plot)
@@ -187,7 +187,7 @@ def crossover(
             found = find_crossover(
                 with_sequence(job, sequence),
                 cluster=cluster,
-                devices=parse_devices(devices, cluster=cluster, usual="8..1024"),
+                devices=None if devices is None else parse_counts(devices, what="devices"),
                 widths=parse_counts(widths, what="widths"),
                 curve=curve,
                 local_batch=local_batch,

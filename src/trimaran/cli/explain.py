@@ -37,9 +37,9 @@ def explain(
 ) -> None:
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views.explanation import explanation_document, print_explanation
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.explanation import explain_plan
+        from trimaran.planning.explanation_pages import explanation_document, print_explanation
         from trimaran.planning.requests import parse_target
         from trimaran.program.plan import plan_path, read_plan
 

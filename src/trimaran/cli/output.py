@@ -88,7 +88,7 @@ def console() -> "Console":
 
     if is_quiet():
         return make_console(soft_wrap=False, file=_verdict)
-    return make_console(soft_wrap=False)
+    return make_console(soft_wrap=False, verbose=is_verbose())
 
 
 def print_json(value: dict[str, object]) -> None:

@@ -77,7 +77,7 @@ def scale(
     """Predict throughput, speedup and what limits them on a target cluster."""
     with errors_reported(as_json=as_json):
         from trimaran.features.scaling import predict_scaling
-        from trimaran.planning.requests import parse_devices, parse_scaled_batches
+        from trimaran.planning.requests import parse_counts, parse_scaled_batches
         from trimaran.report.scaling import study_document
 
         check_plot(plot)
@@ -86,7 +86,7 @@ def scale(
             found = predict_scaling(
                 with_sequence(job, sequence),
                 cluster=cluster,
-                devices=parse_devices(devices, cluster=cluster, usual="1,2,4,8"),
+                devices=None if devices is None else parse_counts(devices, what="devices"),
                 local_batch=batches if mode == "weak" else None,
                 batch=batches if mode == "strong" else None,
                 sync=sync,

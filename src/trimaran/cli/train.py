@@ -115,7 +115,7 @@ def train(
 ) -> None:
     """Train a job by the best plan, or by a given one; report predicted against measured."""
     with errors_reported(as_json=as_json):
-        from trimaran.cli.views.plans import print_plan, print_trained
+        from trimaran.cli.views.plans import print_trained
         from trimaran.features.training.gradient_noise import obtain_observable_plan
         from trimaran.features.training.rank import TrainOptions, parse_saving
         from trimaran.features.training.run_record import check_runs, say_status
@@ -129,6 +129,7 @@ def train(
             train_planned,
         )
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.pages import print_plan
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.plan_files import check_runs_here
         from trimaran.planning.requests import parse_target

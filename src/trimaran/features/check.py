@@ -6,14 +6,19 @@ The same evidence and the same verdicts as those by which a plan is made.
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from trimaran.base.job import Job
-from trimaran.base.units import format_some
+from trimaran.base.units import format_seconds, format_some
 from trimaran.graph.behaviour import Behaviour
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.planning.preparation import gathering_confirmed
 from trimaran.program.exactness import KINDS, objection
 from trimaran.program.json_files import to_plain
+from trimaran.report.tables import page_text
 
 GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}
 
@@ -66,6 +71,9 @@ class Checked:
     kinds: tuple[KindVerdict, ...]
     behaviour: Behaviour
 
+    def __str__(self) -> str:
+        return page_text(lambda out: print_checked(out, self))
+
     @property
     def document(self) -> dict[str, Any]:
         """For programs."""
@@ -77,6 +85,41 @@ class Checked:
             "kinds": [to_plain(one) for one in self.kinds],
             "evidence": evidence,
         }
+
+
+def print_checked(out: Console, checked: Checked, *, show_all: bool = False) -> None:
+    """Print the verdicts by kind of plan, their reasons, and what was seen.
+
+    Args:
+        out: where to
+        checked: the result of a look
+        show_all: what is usual too
+    """
+    exact = [one.kind for one in checked.kinds if one.exact]
+    verdict = f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly."
+    out.print(verdict, "", sep="\n", markup=False)
+    kinds = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    if exact:
+        kinds.add_row("exact", Text(", ".join(exact)))
+    reasons: dict[tuple[bool, str], list[str]] = {}
+    for one in checked.kinds:
+        if not one.exact:
+            reasons.setdefault((one.known, one.reason), []).append(one.kind)
+    for (known, reason), of in reasons.items():
+        kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n{reason}"))
+    out.print(kinds)
+    out.print("[dim]exact: they train what one process with the whole batch trains[/]")
+    seen = Table("looked at", "seen", box=None, padding=(0, 2, 0, 0))
+    for row in checked.seen:
+        if row.unusual or show_all:
+            seen.add_row(row.what, Text(row.found))
+    if seen.row_count:
+        out.print()
+        out.print(seen)
+    more = "" if show_all else "; --all lists what is usual too"
+    out.print(f"\nExamined in {format_seconds(checked.behaviour.seconds)}{more}.")
+    if len(exact) < len(checked.kinds):
+        out.print("What the verdicts mean, and what to do instead: docs/jobs.md")
 
 
 def check_job(source: JobSource) -> Checked:

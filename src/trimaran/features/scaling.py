@@ -40,6 +40,7 @@ from trimaran.planning.requests import (
     check_traced,
     counts_given,
     default_software,
+    devices_given,
     parse_figures,
     parse_software,
     parse_syncs,
@@ -297,7 +298,7 @@ def predict_scaling(
     job: str,
     *,
     cluster: str,
-    devices: int | Sequence[int],
+    devices: int | Sequence[int] | None = None,
     local_batch: int | Sequence[int] | None = None,
     batch: int | Sequence[int] | None = None,
     sync: str | Sequence[Sync] = "nccl",
@@ -320,8 +321,10 @@ def predict_scaling(
     Args:
         job: as for `trimaran.check`
         cluster: machine of the catalog, such as "dgx1-v100" or "dgx-a100:8@ethernet-25g"
-        devices: sizes of the group, such as (1, 2, 4, 8), or one
-        local_batch: samples of each device, which stay as devices are added (weak scaling)
+        devices: sizes of the group, such as (1, 2, 4, 8), or one; None: 1, 2, 4 and 8, as far as the
+            cluster has them
+        local_batch: samples of each device, which stay as devices are added (weak scaling); 64 where `batch` is not
+            given either
         batch: samples of all devices together, which are shared among them (strong scaling)
         sync: how gradients are exchanged, one method or several, such as "kvstore,nccl"
         precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
@@ -341,14 +344,14 @@ def predict_scaling(
         progress: told what is being done
 
     Raises:
-        InputError: an unknown job, machine or method, more devices than there are, not one of the two batches, a
+        InputError: an unknown job, machine or method, more devices than there are, both batches, a
             price of nodes with server machines that have none, or server machines or their price that nothing uses
     """
-    if (batch is None) == (local_batch is None):
+    if batch is not None and local_batch is not None:
         raise InputError("give one of batch, of all devices, and local_batch, of each device", code="scaling.one-batch")
-    asked = local_batch if batch is None else batch
-    batches = counts_given(() if asked is None else asked, what="samples of a batch")
-    devices = counts_given(devices, what="devices")
+    asked = batch if batch is not None else 64 if local_batch is None else local_batch
+    batches = counts_given(asked, what="samples of a batch")
+    devices = devices_given(devices, cluster=cluster, usual="1,2,4,8")
     methods = sync if isinstance(sync, str) else ",".join(sync)
     syncs = parse_syncs(methods)
     _check_servers(syncs, servers)

@@ -381,9 +381,13 @@ class Estimated(CatalogBackend):
             for _, batch, one in self._worth_memory_plans(grid, found):
                 lacking.setdefault(batch, []).append(one)
                 sizes.setdefault(batch, set()).add(batch // (one.dp * one.microbatches))
+        every = {size for some in sizes.values() for size in some}
+        problem = grid.problems[min(grid.problems)]
+        traces = traces_of(self.source.reference, every, problem, self.request) if every else {}
         for batch, strategies in lacking.items():
-            problem = grid.problems[batch]
-            traced = replace(problem, traces=traces_of(self.source.reference, sizes[batch], problem, self.request))
+            traced = replace(
+                grid.problems[batch], traces={size: traces[size] for size in sizes[batch] if size in traces}
+            )
             candidates[batch], rejected[batch] = with_memory_plans(
                 traced, candidates.get(batch, ()), rejected[batch], strategies
             )

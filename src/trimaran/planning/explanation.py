@@ -40,6 +40,7 @@ from trimaran.planning.results import Planned
 from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan import Plan, read_plan
 from trimaran.program.strategy import Strategy
+from trimaran.report.tables import page_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,11 @@ class Explained:
     found: Search[Any]
     explanation: Explanation
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from trimaran.planning.explanation_pages import print_explanation
+
+        return page_text(lambda out: print_explanation(out, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

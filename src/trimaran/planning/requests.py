@@ -66,11 +66,11 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(counts))
 
 
-def parse_devices(text: str | None, *, cluster: str, usual: str) -> tuple[int, ...]:
+def devices_given(given: int | Sequence[int] | None, *, cluster: str, usual: str) -> tuple[int, ...]:
     """Numbers of devices; where nobody says them the usual ones, as far as a cluster has them.
 
     Args:
-        text: as of `parse_counts`; None: nobody says them
+        given: one or several numbers; None: nobody says them
         cluster: a machine of the catalog or a file; without a number of nodes it grows
         usual: as of `parse_counts`
 
@@ -78,13 +78,13 @@ def parse_devices(text: str | None, *, cluster: str, usual: str) -> tuple[int, .
         InputError: not counts, or no such machine
 
     Example:
-        >>> parse_devices(None, cluster="dgx-h100:2", usual="8..64")
+        >>> devices_given(None, cluster="dgx-h100:2", usual="8..64")
         (8, 16)
-        >>> parse_devices("64", cluster="dgx-h100:2", usual="8..64")
+        >>> devices_given(64, cluster="dgx-h100:2", usual="8..64")
         (64,)
     """
-    if text is not None:
-        return parse_counts(text, what="devices")
+    if given is not None:
+        return counts_given(given, what="devices")
     counts = parse_counts(usual, what="devices")
     most = find_machine(grown_cluster(cluster, max(counts))).devices
     return tuple(count for count in counts if count <= most) or (most,)

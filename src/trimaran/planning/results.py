@@ -23,6 +23,7 @@ from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
 from trimaran.program.plan import Plan, plan_table, plan_verdict
 from trimaran.program.strategy import stale_note
+from trimaran.report.tables import page_text
 
 if TYPE_CHECKING:
     from trimaran.convergence.curve import Curve
@@ -178,6 +179,11 @@ class Planned:
         if strategy.is_stale:
             # Wherever it comes from, and once.
             object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, stale_note(strategy)))))
+
+    def __str__(self) -> str:
+        from trimaran.planning.pages import print_plan
+
+        return page_text(lambda out: print_plan(out, self))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -214,6 +214,9 @@ class Plan:
         """Whether it says what each rank does; else it has degrees only."""
         return bool(self.program)
 
+    def __str__(self) -> str:
+        return plan_verdict(self)
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return fragment(plan_verdict(self), plan_table(self))

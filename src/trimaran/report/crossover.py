@@ -13,7 +13,7 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_span
 from trimaran.convergence.types import Unit
-from trimaran.report.tables import Joined, add_figures, frame_table, print_next
+from trimaran.report.tables import Joined, add_figures, frame_table, page_text, print_next
 
 Basis = Literal["paper", "ours"]
 """Paper: a fixed local batch, SE = 1, equal devices. Ours: local batch free, predicted exchange, devices may be
@@ -203,6 +203,9 @@ class Crossover:
     curve: UsedCurve | None
     crossings: tuple[Crossing, ...]
     notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return page_text(lambda out: print_crossover(out, self))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -697,7 +697,7 @@ def _sizes(usage: Usage) -> tuple[str, str]:
 _WIDEST = 120  # columns: a wider chart is no clearer
 
 
-def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool, storages: bool) -> None:
+def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool = False, storages: bool = False) -> None:
     """Print the verdict, the tables, with the chart and the storages where these were asked for, and what is next."""
     out.print(f"[bold]{escape(verdict_line(found))}[/]\n")
     out.print(parts_table(found), "")

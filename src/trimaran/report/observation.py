@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,9 +11,7 @@ from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds, format_span
 from trimaran.program.json_files import to_plain
 from trimaran.report.remedies import remedies_document, remedies_view
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console
-
-WIDTH = 80
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table, page_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +71,7 @@ class Observation:
     unseen: Sequence[str]
 
     def __str__(self) -> str:
-        text = StringIO()
-        make_console(file=text, width=WIDTH, no_color=True).print(observation_view(self))
-        return text.getvalue()
+        return page_text(lambda out: out.print(observation_view(self)))
 
 
 def observation_document(observation: Observation) -> dict[str, object]:

@@ -7,7 +7,6 @@ that were invented, notes, and the next command.
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from typing import Literal
 
 from rich.console import Group, RenderableType
@@ -18,9 +17,7 @@ from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.printable import printable
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.program.json_files import to_plain
-from trimaran.report.tables import add_figures, add_words, bullet, frame_table, make_console, next_text
-
-WIDTH = 80
+from trimaran.report.tables import add_figures, add_words, bullet, frame_table, next_text, page_text
 
 Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
 """What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to
@@ -270,9 +267,7 @@ class Rehearsal:
         return max((one.reserved_bytes for one in self.ranks), default=0)
 
     def __str__(self) -> str:
-        text = StringIO()
-        make_console(file=text, width=WIDTH, no_color=True).print(rehearsal_view(self))
-        return text.getvalue()
+        return page_text(lambda out: out.print(rehearsal_view(self)))
 
 
 def rehearsal_document(rehearsal: Rehearsal) -> dict[str, object]:

@@ -23,7 +23,7 @@ from trimaran.base.units import format_bytes, format_count, format_seconds, form
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
-from trimaran.report.tables import add_figures, add_words, print_next
+from trimaran.report.tables import add_figures, add_words, page_text, print_next
 from trimaran.simulator.exchange_comparison import Ratio
 
 Mode = Literal["weak", "strong"]
@@ -218,6 +218,9 @@ class ScalingStudy:
     currency: str = ""
     feeding: tuple[FeedingLimit, ...] = ()
     shortages: tuple[MemoryShortage, ...] = ()
+
+    def __str__(self) -> str:
+        return page_text(lambda out: print_study(out, self))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ where NO_COLOR is set.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import StringIO
 from typing import Any
 
 from rich import box
@@ -26,19 +27,39 @@ from trimaran.report.comparison import Comparison, Figure
 # The console of all pages: names of files, jobs and devices do on a terminal what letters do, and nothing else
 
 
-def make_console(**options: Any) -> Console:
+def make_console(*, verbose: bool = False, **options: Any) -> Console:
     """A console that writes control characters of what it is given as escapes; its own styles stay.
 
     Args:
+        verbose: pages show everything on it
         options: of `rich.console.Console`
     """
     console = _Console(highlight=False, emoji=False, **options)
+    console.verbose = verbose
     console.push_render_hook(_PrintableHook())
     return console
 
 
+def shows_all(out: Console) -> bool:
+    """Whether pages show everything on a console, and not only what most people want to see."""
+    return isinstance(out, _Console) and out.verbose
+
+
+def page_text(show: Callable[[Console], None]) -> str:
+    """A page as a text of 80 columns without colours, which is what `print` shows of a result.
+
+    Args:
+        show: prints the page
+    """
+    text = StringIO()
+    show(make_console(file=text, width=WIDTH, no_color=True))
+    return text.getvalue().rstrip("\n")
+
+
 class _Console(Console):
     """A console that leaves it to its caller what to do when whoever reads has had enough; rich exits with 1."""
+
+    verbose = False
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

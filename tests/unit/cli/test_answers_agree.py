@@ -3,12 +3,14 @@
 import functools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+import trimaran
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.cli import app
 from trimaran.machine.find import find_machine
@@ -356,3 +358,33 @@ def test_places_of_a_placement_compute_where_a_pipeline_would_wait() -> None:
     page = " ".join(said("plan", *asked).split())
     assert "Limited by compute: " in page
     assert "idle stages" not in page
+
+
+_PRINTED: dict[str, tuple[str, Callable[[], object]]] = {
+    "plan": (
+        "plan llama2:7b --cluster dgx-h100 --batch 64",
+        lambda: trimaran.plan("llama2:7b", cluster="dgx-h100", batch=64),
+    ),
+    "explain": (
+        "explain llama2:7b --cluster dgx-h100 --batch 64",
+        lambda: trimaran.explain(trimaran.plan("llama2:7b", cluster="dgx-h100", batch=64)),
+    ),
+    "scale": ("scale lenet --cluster dgx1-v100", lambda: trimaran.predict_scaling("lenet", cluster="dgx1-v100")),
+    "crossover": (
+        "crossover lenet --cluster dgx1-v100:1 --widths 2",
+        lambda: trimaran.find_crossover("lenet", cluster="dgx1-v100:1", widths=(2,)),
+    ),
+    "memory": ("memory lenet --device v100", lambda: trimaran.estimate_memory("lenet", device="v100")),
+    "check": ("check digits", lambda: trimaran.check("digits")),
+}
+
+
+@pytest.mark.parametrize("verb", _PRINTED)
+def test_a_result_of_python_prints_the_page_of_its_command(verb: str) -> None:
+    command, ask = _PRINTED[verb]
+
+    def timeless(page: str) -> list[str]:
+        # How long a search took differs, and so may the wrapping.
+        return re.sub(r"\d[\d.]* [µm]?s(?=[;,.])", "_", " ".join(re.split(r"\nNext[:,] ", page)[0].split())).split()
+
+    assert timeless(str(ask())) == timeless(said(*command.split()))

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 from tests import builders
 
-from trimaran.cli.views.explanation import explanation_document, print_explanation
 from trimaran.planner.pins import Pins
 from trimaran.planning.explanation import Explained, explain_plan
+from trimaran.planning.explanation_pages import explanation_document, print_explanation
 
 
 def explained(pins: Pins, *why_not: str) -> Explained:

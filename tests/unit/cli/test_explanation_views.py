@@ -8,8 +8,6 @@ from tests import builders
 from tests.builders import problem
 
 from trimaran.base.units import format_seconds
-from trimaran.cli.views.explanation import _MEANINGS, alternative_table, contrast_table, outcome_table, parts_table
-from trimaran.cli.views.plans import print_notes, print_prices, print_rejections
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explanation.critical_path import Part
 from trimaran.planner.explanation.explain import Explanation, SimulatedCase, explain, read_family
@@ -17,6 +15,8 @@ from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import assess
 from trimaran.planner.search import PinPrice, search
 from trimaran.planner.space import Rejection
+from trimaran.planning.explanation_pages import _MEANINGS, alternative_table, contrast_table, outcome_table, parts_table
+from trimaran.planning.pages import print_notes, print_prices, print_rejections
 
 
 def explanation() -> Explanation:

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from tests import builders
 
-from trimaran.cli.views.plans import print_plan
 from trimaran.planning.documents import plan_document
+from trimaran.planning.pages import print_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import Objective, parse_target
 from trimaran.planning.results import Planned

@@ -14,8 +14,7 @@ from tests.unit.report.test_files import REPORT
 
 from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
-from trimaran.cli.views.explanation import explanation_document, print_explanation
-from trimaran.cli.views.plans import print_trained, simulation_document
+from trimaran.cli.views.plans import print_trained
 from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, TrainOptions
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
@@ -26,6 +25,8 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
 from trimaran.planning.documents import plan_document
 from trimaran.planning.explanation import Explained
+from trimaran.planning.explanation_pages import explanation_document, print_explanation
+from trimaran.planning.pages import simulation_document
 from trimaran.planning.plan_files import predict
 from trimaran.planning.results import Planned
 from trimaran.program.plan import program_lines

@@ -10,9 +10,9 @@ from rich.console import Console
 
 import trimaran
 from trimaran import InputError, Loading, Pins
-from trimaran.cli.views.explanation import print_explanation
 from trimaran.planner.explanation.critical_path import Part
 from trimaran.planning.explanation import explain_plan
+from trimaran.planning.explanation_pages import print_explanation
 from trimaran.planning.results import Planned
 from trimaran.program.strategy import IN_LINE
 from trimaran.report.scaling import ScalingStudy, feeding_lines, study_document

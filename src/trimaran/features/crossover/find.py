@@ -21,7 +21,7 @@ from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_si
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.precision import choose_precision
-from trimaran.planning.requests import PlanRequest, check_traced, counts_given, parse_software
+from trimaran.planning.requests import PlanRequest, check_traced, devices_given, parse_software
 from trimaran.pricing.kernels.software import Software
 from trimaran.report.crossover import Basis, Crossing, Crossover, Row, Sensitivity, UsedCurve, Worker
 
@@ -288,7 +288,7 @@ def find_crossover(
     job: str,
     *,
     cluster: str,
-    devices: int | Sequence[int],
+    devices: int | Sequence[int] | None = None,
     widths: Sequence[int] = (2, 4, 8),
     curve: str | None = None,
     local_batch: int | None = None,
@@ -304,7 +304,8 @@ def find_crossover(
     Args:
         job: as for `trimaran.check`
         cluster: machine of the catalog, such as "dgx1-v100", with the number of nodes that is needed, or "dgx-a100:64"
-        devices: numbers of devices, or one
+        devices: numbers of devices, such as (8, 16), or one; None: 8 to 1,024 in doublings, as far as the
+            cluster has them
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
         local_batch: samples of a worker; None: the job's batch
@@ -316,7 +317,7 @@ def find_crossover(
     Raises:
         InputError: an unknown job, machine or curve, a curve of another task, or too few devices
     """
-    counts = tuple(sorted(set(counts_given(devices, what="devices"))))
+    counts = tuple(sorted(set(devices_given(devices, cluster=cluster, usual="8..1024"))))
     check_request(counts, tuple(widths), local_batch)
     found_cluster, machine = machine_for(cluster, max(counts))
     made = resolve(job)

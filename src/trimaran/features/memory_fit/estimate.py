@@ -53,8 +53,10 @@ from trimaran.report.memory import (
     PolicyFigures,
     SplitFigures,
     Usage,
+    print_estimate,
     storage_lines,
 )
+from trimaran.report.tables import page_text
 from trimaran.report.trace import PlannedStep
 from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_bytes, simulate_memory
 
@@ -574,6 +576,9 @@ class MemoryStudy:
 
     estimate: MemoryEstimate
     step: PlannedStep
+
+    def __str__(self) -> str:
+        return page_text(lambda out: print_estimate(out, self.estimate))
 
 
 @told_of_classes

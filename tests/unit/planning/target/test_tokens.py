@@ -309,8 +309,8 @@ def test_plans_with_experts_say_what_unequal_loads_do() -> None:
 
 
 def test_every_part_of_a_step_has_a_meaning() -> None:
-    from trimaran.cli.views.explanation import _MEANINGS
     from trimaran.planner.analytical.candidates import PARTS
+    from trimaran.planning.explanation_pages import _MEANINGS
 
     assert set(PARTS.values()) - {"update"} <= {str(part) for part in _MEANINGS}
 

@@ -8,15 +8,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_seconds, format_span
-from trimaran.cli.output import is_verbose
-from trimaran.cli.views.plans import (
-    print_counts,
-    print_notes,
-    print_prices,
-    print_rejections,
-    print_rule,
-    print_verdict,
-)
 from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.explanation.contrast import Anatomy, Contrast, binding
@@ -32,11 +23,19 @@ from trimaran.planning.documents import (
     search_document,
 )
 from trimaran.planning.explanation import Explained
+from trimaran.planning.pages import (
+    print_counts,
+    print_notes,
+    print_prices,
+    print_rejections,
+    print_rule,
+    print_verdict,
+)
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.plans import training_line
 from trimaran.report.remedies import remedies_document, remedies_view, share_saved
-from trimaran.report.tables import add_figures, add_words, frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table, shows_all
 
 # Alternatives that a table shows; the JSON document has them all.
 MOST_ALTERNATIVES = 8
@@ -231,7 +230,7 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
     explanation = explained.explanation
     chosen, alternatives = (
         explanation.chosen.candidate,
-        explanation.alternatives[: None if is_verbose() else MOST_ALTERNATIVES],
+        explanation.alternatives[: None if shows_all(out) else MOST_ALTERNATIVES],
     )
     shown = {chosen.name, *(one.candidate.name for one in alternatives)}
     others = explained.found.baselines
@@ -249,7 +248,7 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
     for one in others:
         if one.candidate is None:
             out.print(f"[dim]no {escape(one.role)}: {escape(one.reason)}[/]")
-    if is_verbose():
+    if shows_all(out):
         print_rejections(out, explanation.rejected, named=True)
     else:
         print_counts(out, explanation.rejected)
