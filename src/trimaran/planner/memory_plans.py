@@ -20,11 +20,13 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.trace.types import Role
 from trimaran.graph.types import Graph, Phase
+from trimaran.memory.bound import DEFAULT_SMALLEST_BYTES, relax
 from trimaran.memory.minimum import minimum_memory
+from trimaran.memory.problem import memory_problem
 from trimaran.memory.search import plan_memory
 from trimaran.memory.stages import passes_of, repeated, segmented, stage_step
 from trimaran.pricing.copy_codecs import CopyCodec, copy_codec
-from trimaran.pricing.offload_costs import TracedStep
+from trimaran.pricing.offload_costs import MemoryCosts, TracedStep
 from trimaran.pricing.types import Cost, ProgramCosts
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.memory import KEEP_ALL
@@ -68,16 +70,61 @@ def squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = 
         InputError: the strategy has no budget
         InfeasibleError: the budget is below the memory of the step's largest operation, or the host has too little room
     """
-    gradients = _gradient_bytes(traced) if strategy.dp > 1 or strategy.microbatches > 1 else 0
+    gradients = _resident_gradients(strategy, traced)
     # A plan is made once: its costs are asked for again by other strategies, by searches and by whoever explains one.
     known = _KNOWN_WHOLE.setdefault(traced, {})
     key = (strategy.memory_bytes, strategy.codec, strategy.devices, gradients, host_bytes)
     if key not in known:
-        known[key] = _planned(traced, strategy, resident_bytes=gradients, host_bytes=host_bytes)
-    return known[key]
+        try:
+            known[key] = _planned(traced, strategy, resident_bytes=gradients, host_bytes=host_bytes)
+        except InfeasibleError as error:
+            known[key] = error
+    found = known[key]
+    if isinstance(found, InfeasibleError):
+        raise found
+    return found
 
 
-_KNOWN_WHOLE: WeakKeyDictionary[TracedStep, dict[object, Squeeze]] = WeakKeyDictionary()
+_KNOWN_WHOLE: WeakKeyDictionary[TracedStep, dict[object, Squeeze | InfeasibleError]] = WeakKeyDictionary()
+
+
+def least_squeeze(strategy: Strategy, traced: TracedStep, *, host_bytes: int | None = None) -> Squeeze:
+    """A lower bound on the cost of a strategy's memory budget, by a linear program that takes a fraction of a plan.
+
+    Args:
+        strategy: with a budget; it has the whole network on each rank
+        traced: the step of its microbatch
+        host_bytes: most that a rank may offload to its host at once [bytes]; None: no limit
+
+    Returns:
+        The least factor, without a peak; 1 where nothing is known, as with a codec, or where there is no plan at all.
+    """
+    nothing = Squeeze(factor=1.0, peak_bytes=0)
+    costs = replace(traced.costs, host_bytes=host_bytes)
+    budget_bytes = (strategy.memory_bytes or 0) - _resident_gradients(strategy, traced) - costs.workspace_bytes
+    if strategy.codec is not None or budget_bytes < minimum_memory(traced.trace).nbytes:
+        return nothing
+    problem = memory_problem(traced.trace, costs, smallest_bytes=DEFAULT_SMALLEST_BYTES)
+    try:
+        least_s = relax(problem, budget_bytes, host_bytes=host_bytes).step_time_s
+    except InfeasibleError:
+        return nothing
+    return Squeeze(factor=_factor(traced, costs, least_s), peak_bytes=0)
+
+
+def _resident_gradients(strategy: Strategy, traced: TracedStep) -> int:
+    """Gradients that stay from step to step on a rank that has the whole network [bytes]."""
+    if strategy.dp == 1 and strategy.microbatches == 1:
+        return 0
+    return sum(storage.nbytes for storage in traced.trace.storages if storage.role is Role.GRADIENT)
+
+
+def _factor(traced: TracedStep, costs: MemoryCosts, step_s: float, *, more_s: float = 0.0) -> float:
+    """Time of forwards and backwards relative to that when all is kept, where a step takes so long [s]."""
+    kept_s = simulate_memory(traced.trace, KEEP_ALL, costs).step_time_s
+    update_s = sum(float(costs.durations_s[op.moment]) for op in traced.trace.ops if op.phase is Phase.UPDATE)
+    added_s = max(0.0, step_s - kept_s) + more_s
+    return 1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0
 
 
 def squeeze_stages(
@@ -176,14 +223,12 @@ def _planned(traced: TracedStep, strategy: Strategy, *, resident_bytes: int, hos
     costs = replace(traced.costs, host_bytes=host_bytes, codec=_codec_of(strategy, traced))
     staying = resident_bytes + costs.workspace_bytes
     outcome = plan_memory(trace, costs, budget_bytes=strategy.memory_bytes - staying)
-    kept_s = simulate_memory(trace, KEEP_ALL, costs).step_time_s
-    update_s = sum(float(costs.durations_s[op.moment]) for op in trace.ops if op.phase is Phase.UPDATE)
-    added_s = max(0.0, outcome.run.step_time_s - kept_s)
+    hooks_s = 0.0
     if outcome.plan.moved:
         moved_bytes = outcome.run.to_host_bytes
-        added_s += traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
+        hooks_s = traced.hooks.seconds(packs=len(trace.packs), moved_bytes=moved_bytes, ranks=strategy.devices)
     return Squeeze(
-        factor=1.0 + added_s / (kept_s - update_s) if kept_s > update_s else 1.0,
+        factor=_factor(traced, costs, outcome.run.step_time_s, more_s=hooks_s),
         peak_bytes=outcome.live.peak + staying,
         offloaded_bytes=outcome.run.to_host_bytes,
         coded_bytes=sum(trace.storages[number].copy_bytes for number in outcome.plan.codecs),
@@ -235,7 +280,3 @@ def squeezed(costs: ProgramCosts, program: Program, effects: Squeezes) -> Progra
             memory[instruction.id] = ((above, 0) if forward else (0, above)) if alone else (0, 0)
             in_flight += 1 if forward else -1
     return replace(costs, compute=compute, memory=memory)
-
-
-def _gradient_bytes(traced: TracedStep) -> int:
-    return sum(storage.nbytes for storage in traced.trace.storages if storage.role is Role.GRADIENT)

@@ -7,7 +7,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
 from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, evaluate, lower_short, score
-from trimaran.planner.memory_plans import Squeezes, squeeze, squeeze_stages, squeezed
+from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
@@ -264,7 +264,27 @@ def assess_split(strategy: Strategy, problem: Problem, *, within_memory: bool = 
         InputError: the batch does not divide, or the table or a trace lacks something
     """
     limits = room_bytes(problem, strategy.devices) if within_memory else None
-    found = evaluate(strategy, problem, effect=effect_of_memory(strategy, problem), limits=limits)
+    return _simulated(strategy, problem, effect_of_memory(strategy, problem), limits)
+
+
+def least_in_memory(strategy: Strategy, problem: Problem) -> Candidate:
+    """A strategy of whole networks with a memory budget, in the least time that any memory plan gives it.
+
+    No plan is made, and its peak is that without one.
+
+    Args:
+        strategy: with a budget
+        problem: its problem, with the trace of its microbatch
+    """
+    traced = problem.traces[problem.batch // (strategy.dp * strategy.microbatches)]
+    least = least_squeeze(strategy, traced, host_bytes=problem.cluster.host_room(strategy.devices))
+    return _simulated(strategy, problem, {0: least})
+
+
+def _simulated(
+    strategy: Strategy, problem: Problem, effect: Squeezes | None, limits: Sequence[int] | None = None
+) -> Candidate:
+    found = evaluate(strategy, problem, effect=effect, limits=limits)
     factor = samples_factor(strategy.compression, problem.pins) * stale_factor(strategy)
     return replace(found, samples_factor=factor)
 

@@ -71,7 +71,16 @@ from trimaran.planner.choice import (
 )
 from trimaran.planner.input_pipeline import check_not_cached, fed, fed_there
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.planner.problem import Problem, assess_split, execution_key, lack_of_memory, least, room_bytes, split_for
+from trimaran.planner.problem import (
+    Problem,
+    assess_split,
+    execution_key,
+    lack_of_memory,
+    least,
+    least_in_memory,
+    room_bytes,
+    split_for,
+)
 from trimaran.planner.result import Search, simulated_search, unpinned_references
 from trimaran.planner.space import (
     EVERY_NUMBER,
@@ -803,17 +812,19 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
     bounds = {plain: least(plain, problem).objective_s for plain in whole if _is_squeezed(plain, problem)}
     for plain in sorted(bounds, key=lambda one: (bounds[one], simplicity(one))):
         # A plan takes time and never saves any: what is as fast on as few devices without one stays better.
-        if any(
-            one.objective_s <= bounds[plain] and one.strategy.devices <= plain.devices
-            for one in (*hunt.candidates, *found)
-        ):
-            continue
+        fitting = [one.objective_s for one in (*hunt.candidates, *found) if one.strategy.devices <= plain.devices]
         strategy = _in_room(plain, problem)
-        found += _under_budget(strategy, (strategy,), problem, hunt)
+        if fitting and min(fitting) <= bounds[plain]:
+            continue
+        least_s = max(bounds[plain], least_in_memory(strategy, problem).objective_s)
+        if fitting and min(fitting) <= least_s:
+            continue
+        found += _planned_within(strategy, (strategy,), least_s, problem, hunt)
     left = MOST_STAGED if not (hunt.candidates or found) else MOST_STAGED // 2
     for least_s, _, split in staged:
         best_s = min((one.objective_s for one in (*hunt.candidates, *found)), default=float("inf"))
         if least_s >= (1.0 - _WORTH_TRYING) * best_s:
+            hunt.lowest_s = min(hunt.lowest_s, least_s)
             break
         if not _is_squeezed(split, problem):
             continue
@@ -823,7 +834,17 @@ def virtualized(problem: Problem, hunt: "Hunt") -> list[Candidate]:
             continue
         left -= 1
         strategy = _in_room(split, problem)
-        found += _under_budget(strategy, _splits(strategy, problem), problem, hunt)
+        found += _planned_within(strategy, _splits(strategy, problem), least_s, problem, hunt)
+    return found
+
+
+def _planned_within(
+    strategy: Strategy, splits: Iterable[Strategy], least_s: float, problem: Problem, hunt: "Hunt"
+) -> list[Candidate]:
+    """The fastest of the splits that keeps its budget; another memory plan of it may take as little as its bound."""
+    found = _under_budget(strategy, splits, problem, hunt)
+    if found:
+        hunt.lowest_s = min(hunt.lowest_s, least_s)
     return found
 
 

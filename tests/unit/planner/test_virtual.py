@@ -14,7 +14,7 @@ from trimaran.graph.types import Graph, Phase
 from trimaran.memory.minimum import minimum_memory
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.explanation.what_if import changed, parse_change
-from trimaran.planner.memory_plans import Squeeze, squeeze
+from trimaran.planner.memory_plans import Squeeze, least_squeeze, squeeze
 from trimaran.planner.pins import NO_PINS, parse_pins, pins_of_strategy, read_pins
 from trimaran.planner.problem import assess, assess_split, costs_of, effect_of_memory
 from trimaran.planner.result import Search, said_of_codec
@@ -135,6 +135,47 @@ def test_gradients_that_stay_leave_less_for_the_rest() -> None:
     assert squeeze(builders.strategy(memory_bytes=least), step).peak_bytes == least
     with raises("memory-plan.below-minimum", InfeasibleError):
         squeeze(builders.strategy(dp=2, memory_bytes=least), step)
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("bytes_per_s", [1e12, 20 * MIB, MIB])
+@pytest.mark.parametrize("away", [0, 1, 2, 4])
+def test_a_lower_bound_is_below_the_plan_and_says_what_must_be_paid(
+    repeatable: bool, bytes_per_s: float, away: int
+) -> None:
+    step = traced(bytes_per_s=bytes_per_s, repeatable=repeatable)
+    strategy = builders.strategy(memory_bytes=peak(step) - away * MIB)
+    planned, least = squeeze(strategy, step).factor, least_squeeze(strategy, step).factor
+    assert 1.0 <= least <= planned + 1e-9
+    if bytes_per_s == MIB and not repeatable:
+        assert least - 1.0 >= 0.5 * (planned - 1.0)
+
+
+def test_what_no_plan_holds_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, tried = traced(), []
+
+    def refuse(*_: object, **limits: int) -> None:
+        tried.append(limits["budget_bytes"])
+        raise InfeasibleError("nothing fits", code="memory-plan.not-found")
+
+    monkeypatch.setattr("trimaran.planner.memory_plans.plan_memory", refuse)
+    for strategy in (builders.strategy(memory_bytes=MIB), builders.strategy(memory_bytes=MIB, bucket_bytes=MIB)):
+        with raises("memory-plan.not-found", InfeasibleError):
+            squeeze(strategy, step)
+    assert tried == [MIB]
+
+
+def test_what_cannot_be_as_fast_as_what_fits_gets_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas are faster than the pipelines that fit; copies at 10 B/s would add seconds, at 1 TB/s nothing."""
+    monkeypatch.setattr("trimaran.planner.memory_plans.DEFAULT_SMALLEST_BYTES", 1)
+    unit = Unit(nbytes=64, forward_s=0.01, backward_s=0.01, repeatable=False)
+    trace = chain_trace([unit] * 12, batch_bytes=64)
+    for rate in (10.0, 1e12):
+        costs = measured_costs(trace, to_host_bytes_per_s=rate, to_device_bytes_per_s=rate)
+        whole = [
+            one for one in searched(590, {8: TracedStep(trace=trace, costs=costs)}).candidates if one.strategy.dp == 2
+        ]
+        assert bool(whole) == (rate > 10.0)
 
 
 def searched(memory_bytes: int, traces: dict[int, TracedStep], **pins: int) -> Search[Candidate]:
