@@ -22,7 +22,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import given, is_file, read_bytes
 from trimaran.base.job import Job
 from trimaran.base.units import whole_number
-from trimaran.networks.published_decoders import find_published, usual_sequence
+from trimaran.networks.published_decoders import assumed_sequence_words, find_published, usual_sequence
 
 if TYPE_CHECKING:
     from torch import nn
@@ -355,12 +355,33 @@ def _asked_sequence(options: str, reference: str) -> int | None:
     return window
 
 
-def _sequence(config: Any, window: int | None, reference: str) -> int:
+def assumed_sequence(reference: str) -> str:
+    """A note on the tokens of a training sequence, where neither a configuration nor who asks says how many.
+
+    Args:
+        reference: of any job
+
+    Returns:
+        A sentence; "" where it is said, or the job is no configuration.
+    """
+    if not is_configuration(reference) or (read := read_configuration(reference)).sequence is not None:
+        return ""
+    values = {name: value for name, value in read.values.items() if name not in _DTYPES}
+    config = _config(values, Path(read.source), _transformers())
+    positions = _positions(config)[1]
+    return assumed_sequence_words(_sequence(config, None, reference), positions) if positions else ""
+
+
+def _positions(config: Any) -> tuple[str, int]:
+    """The key of a model's positions, and how many it has: 0 stands for any."""
     text = config.get_text_config()
     key = text.attribute_map.get("max_position_embeddings", "max_position_embeddings")
     key = key if hasattr(text, key) else "max_seq_len"
-    # A number below 1 stands for any.
-    positions: int = max(0, getattr(text, key, None) or 0)
+    return key, max(0, getattr(text, key, None) or 0)
+
+
+def _sequence(config: Any, window: int | None, reference: str) -> int:
+    text, (key, positions) = config.get_text_config(), _positions(config)
     if window is None:
         return usual_sequence(positions or POSITIONS)
     is_rotary = bool(getattr(text, "rope_parameters", None)) or hasattr(text, "rope_theta")

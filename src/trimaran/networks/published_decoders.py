@@ -36,6 +36,19 @@ def usual_sequence(positions: int) -> int:
     return min(USUAL_SEQUENCE, 1 << (positions.bit_length() - 1))
 
 
+def assumed_sequence_words(sequence: int, positions: int) -> str:
+    """A note on the tokens of a training sequence that no configuration says.
+
+    Args:
+        sequence: tokens that are assumed
+        positions: of the model
+    """
+    return (
+        f"sequences of {sequence:,} tokens are assumed: the configuration says {positions:,} positions, not how long "
+        "training sequences are; --sequence changes it"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderFamily:
     """Published decoders of one name.

@@ -255,6 +255,7 @@ class MemoryEstimate:
             the step in parts; None: none do
         trace_s: time that tracing took here [s]
         planning_s: time that planning took here [s]
+        notes: what was assumed
     """
 
     job: str
@@ -291,6 +292,7 @@ class MemoryEstimate:
     split: SplitFigures | None = None
     trace_s: float = 0.0
     planning_s: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def fits_without_plan(self) -> bool:
@@ -720,6 +722,8 @@ def print_estimate(out: Console, found: MemoryEstimate, *, chart: bool = False, 
         out.print(f"[dim]{escape(note)}[/]")
     if storages:
         out.print("", storage_table(found.storages))
+    for note in found.notes:
+        out.print(f"[yellow]note:[/] {escape(note)}")
     out.print(
         f"\n[dim]Times are {escape(found.source)}. Traced in {format_seconds(found.trace_s)}, "
         f"planned in {format_seconds(found.planning_s)}.[/]"

@@ -220,6 +220,21 @@ def test_each_row_of_a_plan_is_what_price_says_of_it(name: str, tmp_path: Path) 
             assert priced[figure] == row[figure], (row["strategy"], figure)
 
 
+def test_every_command_says_the_tokens_that_it_assumes(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    file.write_text(json.dumps({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 128} | small))
+    note = "sequences of 128 tokens are assumed"
+    asked = {
+        "plan": ("--cluster", "dgx-a100"),
+        "scale": ("--cluster", "dgx-a100", "--devices", "1"),
+        "memory": ("--device", "v100"),
+    }
+    for command, options in asked.items():
+        assert any(note in one for one in document(command, str(file), *options)["notes"]), command
+        assert not any("tokens are assumed" in one for one in document(command, f"{file}:sequence=64", *options)["notes"])
+
+
 @pytest.mark.parametrize("command", ["plan", "explain"])
 def test_a_plan_by_the_analytical_model_names_its_bottleneck(command: str) -> None:
     asked = ("llama2:7b", "--cluster", "dgx-a100:2@ethernet-10g", "--batch", "64")

@@ -32,6 +32,7 @@ from trimaran.features.memory_fit.largest_batch import at_any_batch, find_larges
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
+from trimaran.jobs.huggingface import assumed_sequence
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device, plain_node, usual_node
 from trimaran.machine.types import OFFLOAD_SHARE, Device
@@ -679,6 +680,7 @@ def estimate_memory(
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
+        notes=tuple(filter(None, [assumed_sequence(source.reference)])),
     )
     return MemoryStudy(estimate=estimate, step=found.shown_step(f"{made.name}, batch {samples}"))
 

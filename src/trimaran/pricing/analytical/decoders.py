@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trimaran.base.errors import InputError, did_you_mean
-from trimaran.networks.published_decoders import usual_sequence
+from trimaran.networks.published_decoders import assumed_sequence_words, usual_sequence
 from trimaran.pricing.analytical.shapes import (
     LAYER_BIASES,
     NO_BIASES,
@@ -842,10 +842,7 @@ def _read(values: Values, sequence: int | None) -> Configured:
     shape = _shape(family, found, sequence)
     if sequence is None:
         most = found["max_position_embeddings"]
-        assumed.append(
-            f"sequences of {shape.sequence:,} tokens are assumed: the configuration says {most:,} positions, not how "
-            "long training sequences are; --sequence changes it"
-        )
+        assumed.append(assumed_sequence_words(shape.sequence, most))
     return Configured(shape=shape, assumed=tuple(assumed))
 
 
