@@ -129,6 +129,25 @@ def test_a_strategy_of_many_replicas_is_simulated_as_its_plan_file_is(tmp_path: 
         assert answers[0][key] == pytest.approx(answers[1][key], rel=1e-6), key
 
 
+def test_a_strategy_with_workers_is_simulated_with_its_loader() -> None:
+    words = [
+        "lenet",
+        "--cluster",
+        "dgx1-v100",
+        "--devices",
+        "2",
+        "--batch",
+        "4096",
+        "--loader",
+        "20000 images/s per worker",
+        "--json",
+    ]
+    planned = json.loads(CliRunner().invoke(app, ["plan", *words]).stdout)["chosen"]
+    again = CliRunner().invoke(app, ["simulate", *words, "--strategy", planned["strategy"]])
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["step_time_s"] == pytest.approx(planned["step_time_s"], rel=1e-9)
+
+
 def test_what_the_refusal_of_a_plan_names_is_there() -> None:
     """Both commands that it names take --cluster."""
     title = find_device("v100").title
