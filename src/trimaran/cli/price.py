@@ -48,7 +48,7 @@ def price(
     devices: Annotated[
         int | None,
         option(
-            "Devices that take part; the degrees multiply to this number.",
+            "Most devices that may take part; of a strategy without dp, those that do.",
             "--devices",
             "-n",
             usual="those of the degrees",

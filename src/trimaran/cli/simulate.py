@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from trimaran.cli.options import Batch, Json, PinOptions, SearchOptions, Subject, Trace, grouped, option
+from trimaran.cli.options import Batch, Json, LoadingOptions, PinOptions, SearchOptions, Subject, Trace, grouped, option
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 
@@ -11,6 +11,7 @@ def simulate(
     subject: Subject,
     asked: SearchOptions,
     pins: PinOptions,
+    loading: LoadingOptions,
     trace: Trace = None,
     as_json: Json = False,
 ) -> None:
@@ -23,7 +24,7 @@ def simulate(
         from trimaran.program.plan import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
-        path, request = plan_path(subject), asked.read(pins)
+        path, request = plan_path(subject), asked.read(pins, loading=loading.read())
         plan = None if path is None else read_plan(path)
         if plan is not None:
             request = on_its_machine(plan, request)

@@ -92,14 +92,17 @@ def _as_in_catalog(node: Node, tables: Mapping[str, Table]) -> Node:
 
 
 def _machine(machine: Table, tables: Mapping[str, Table], nodes: Mapping[str, Node], names: Names) -> Machine:
-    if not nodes:
+    if not nodes and "node" not in machine:
         raise InputError(
-            f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]]",
+            f"{machine.file}: nodes: missing; expected at least one table headed [[nodes]], or a machine of the "
+            'catalog, as node = "dgx-a100" under [machine]',
             code="machine-file.no-nodes",
         )
     name = machine.text("node", next(iter(nodes)) if len(nodes) == 1 else None)
     if name not in nodes:
-        raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
+        if not is_machine(name):
+            raise machine.wrong("node", f'unknown node "{name}"{did_you_mean(name, nodes)}')
+        nodes = {name: find_node(name)}
     count = machine.whole("nodes", 1, most=MOST_NODES)
     _check_used(machine, tables, {name: count})
     fabric = _fabric(machine, names)

@@ -265,7 +265,8 @@ def print_simulation(out: Console, planned: Planned) -> None:
         f"(90 %: {format_span(format_seconds(low), format_seconds(high))}), {escape(binding(chosen))}"
     )
     out.print()
-    out.print(utilization_table(utilization(chosen.program, chosen.timeline), peaks=chosen.peak_bytes))
+    spent = utilization(chosen.program, chosen.timeline, devices=chosen.strategy.devices)
+    out.print(utilization_table(spent, peaks=chosen.peak_bytes))
     after_s = chosen.timeline.after_s
     if after_s > _SEEN * chosen.step_time_s:
         what = planned.simulated.after_words
@@ -276,7 +277,7 @@ def print_simulation(out: Console, planned: Planned) -> None:
 def simulation_document(planned: Planned) -> dict[str, Any]:
     """A simulated step, for programs."""
     chosen = planned.simulated.chosen
-    spent = utilization(chosen.program, chosen.timeline)
+    spent = utilization(chosen.program, chosen.timeline, devices=chosen.strategy.devices)
     return {
         **option_document(chosen),
         **head_document(planned),

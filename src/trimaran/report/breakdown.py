@@ -62,6 +62,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, COPY, WAIT, Timeline
 from trimaran.program.rules.deadlock import Meeting, match_collectives, match_messages
 from trimaran.program.types import Kind, Program
+from trimaran.simulator.tasks import of_those_there
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sets of time as sorted, disjoint intervals `(start [s], end [s])`
@@ -184,7 +185,7 @@ def under_way(program: Program, timeline: Timeline, *, at_once: int = 1) -> list
             for span, stream in zip(result, columns.stream, strict=True)
         ]
     messages = match_messages(program)
-    for number, queue in enumerate((*messages, *match_collectives(program))):
+    for number, queue in enumerate((*messages, *match_collectives(of_those_there(program)))):
         names = [_names(program, meeting) for meeting in queue]
         is_channel = number < len(messages)
         for step in timeline.steps:
@@ -466,7 +467,7 @@ def _divide(
     )
 
 
-def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tuple[Breakdown, ...]:
+def utilization(program: Program, timeline: Timeline, *, warmup: int = 0, devices: int = 0) -> tuple[Breakdown, ...]:
     """The step of each device: busy, waiting, empty; the mean over the steps where there are several.
 
     Every gap counts: in a measurement, what is unattributed is part of the bubble.
@@ -475,6 +476,7 @@ def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tup
         program: what ran
         timeline: a prediction or a measurement
         warmup: steps at the beginning to leave out
+        devices: of the strategy, where the program may be that of one replica, which stands for all; 0: it is not
 
     Returns:
         One entry a rank that does something, ascending.
@@ -499,7 +501,10 @@ def utilization(program: Program, timeline: Timeline, *, warmup: int = 0) -> tup
     for part in break_down(program, timeline, Source.PREDICTED):
         if part.step not in left_out:
             of_rank[part.rank].append(part)
-    return tuple(mean_step(parts) for _, parts in sorted(of_rank.items()))
+    means = {rank: mean_step(parts) for rank, parts in sorted(of_rank.items())}
+    there = len(program.ranks)
+    alike = ((rank, means.get(rank % there)) for rank in range(max(devices, there)))
+    return tuple(replace(mean, rank=rank) for rank, mean in alike if mean is not None)
 
 
 def mean_step(parts: Sequence[Breakdown]) -> Breakdown:

@@ -109,9 +109,13 @@ def test_degrees_that_cannot_be_say_which_can(strategy: str, told: str) -> None:
         pricing("llama2:7b").price(Setting(strategy=strategy))
 
 
-def test_devices_that_are_asked_for_are_those_of_the_degrees() -> None:
-    with raises("strategy.wrong-devices", match="takes 8 devices, and 16 are asked for"):
-        pricing(devices=16).price(Setting(strategy="tp4 dp2", batch="8"))
+def test_a_strategy_may_leave_devices_idle_as_in_a_plan() -> None:
+    """A plan for 16 devices may take 8 of them; `--devices` of both is the most that may take part."""
+    found = pricing(devices=16).price(Setting(strategy="tp4 dp2", batch="8"))
+    assert found.candidate.devices == 8
+    assert any("8 of 16 devices; 8 are idle" in note for note in found.notes)
+    with raises("strategy.wrong-devices", match="takes 16 devices, and 8 are asked for"):
+        pricing(devices=8).price(Setting(strategy="tp8 dp2", batch="8"))
     with raises("strategy.devices-do-not-divide"):
         pricing(devices=12).price(Setting(strategy="tp8", batch="8"))
 

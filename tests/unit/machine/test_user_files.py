@@ -95,6 +95,14 @@ def test_several_nodes_need_something_between_them() -> None:
         read_machine(text, file="rack.toml")
 
 
+def test_a_node_of_the_catalog_needs_no_table() -> None:
+    said = '[machine]\nnode = "dgx-h100"\nnodes = 16\nnodes_per_leaf = 4\noversubscription = "4:1"\n'
+    machine = read_machine(said, file="rack.toml")
+    assert machine == find_machine("dgx-h100:16@nodes_per_leaf=4,oversubscription=4:1")
+    with raises("machine-file.wrong-value", match="dgx-h1000"):
+        read_machine(said.replace("h100", "h1000"), file="rack.toml")
+
+
 def test_a_file_without_a_node_is_told_what_it_lacks(tmp_path: Path) -> None:
     path = tmp_path / "empty.toml"
     path.write_text("")

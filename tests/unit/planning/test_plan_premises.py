@@ -113,6 +113,41 @@ def test_simulate_takes_a_plan_for_a_target_cluster(tmp_path: Path) -> None:
     assert document["rank"] == [0, 1]
 
 
+def test_a_strategy_of_many_replicas_is_simulated_as_its_plan_file_is(tmp_path: Path) -> None:
+    """One replica is simulated and stands for all sixteen; a file has all of them."""
+    path, words = tmp_path / "plan.json", ["lenet", "--cluster", "dgx1-v100:2", "--batch", "4096"]
+    planned = make_plan("lenet", builders.cluster_request(cluster="dgx1-v100:2", batch=4096, pins=builders.pins(dp=16)))
+    write_planned(path, planned)
+    assert len(planned.simulated.chosen.program.ranks) == 1
+    answers = []
+    for asked in ([str(path)], [*words, "--strategy", planned.chosen.name]):
+        result = CliRunner().invoke(app, ["simulate", *asked, "--json"])
+        assert result.exit_code == 0, result.output
+        answers.append(json.loads(result.stdout))
+    for key in ("rank", "busy_s", "wait_s", "bubble_s", "peak_bytes"):
+        assert len(answers[0][key]) == 16
+        assert answers[0][key] == pytest.approx(answers[1][key], rel=1e-6), key
+
+
+def test_a_strategy_with_workers_is_simulated_with_its_loader() -> None:
+    words = [
+        "lenet",
+        "--cluster",
+        "dgx1-v100",
+        "--devices",
+        "2",
+        "--batch",
+        "4096",
+        "--loader",
+        "20000 images/s per worker",
+        "--json",
+    ]
+    planned = json.loads(CliRunner().invoke(app, ["plan", *words]).stdout)["chosen"]
+    again = CliRunner().invoke(app, ["simulate", *words, "--strategy", planned["strategy"]])
+    assert again.exit_code == 0, again.output
+    assert json.loads(again.stdout)["step_time_s"] == pytest.approx(planned["step_time_s"], rel=1e-9)
+
+
 def test_what_the_refusal_of_a_plan_names_is_there() -> None:
     """Both commands that it names take --cluster."""
     title = find_device("v100").title

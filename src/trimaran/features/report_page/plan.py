@@ -200,7 +200,7 @@ def _parts(simulated: Simulated | None) -> list[RankParts]:
             parts_s=tuple(max(0.0, getattr(one, f"{name}_s")) for name in PARTS),
             overlapped_s=one.overlapped_s,
         )
-        for one in utilization(chosen.program, chosen.timeline)
+        for one in utilization(chosen.program, chosen.timeline, devices=chosen.strategy.devices)
     ]
 
 

@@ -809,11 +809,12 @@ def partly_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Iterato
     """The same with as little recomputed as fits, where it does not fit without.
 
     First what costs least: outputs of norms, then of the experts' activation functions, then latent attention's up
-    projections, which frameworks of eager modules have no switch for; next to it as few layers of each stage as fit.
+    projections, then feed-forward networks without experts, which frameworks of eager modules have no switch for; next
+    to it as few layers of each stage as fit.
 
     Source:
-        NVIDIA/Megatron-LM, `--recompute-modules` (layernorm, moe_act, mla_up_proj); DeepSeek-AI, "DeepSeek-V3 Technical
-        Report", 2024, section 3.2.3, which recomputes norms and up projections.
+        NVIDIA/Megatron-LM, `--recompute-modules` (layernorm, moe_act, mla_up_proj, mlp); DeepSeek-AI, "DeepSeek-V3
+        Technical Report", 2024, section 3.2.3, which recomputes norms and up projections.
     """
     if strategy.recomputed - SELECTIVE or strategy.schedule == "zero-bubble":
         return
@@ -857,6 +858,8 @@ def recomputed_before_layers(problem: AnalyticalProblem, strategy: Strategy) -> 
     kinds: list[Recomputed] = ["norms"]
     kinds += ["activations"] if problem.shape.experts is not None else []
     kinds += ["up_projections"] if problem.shape.latent is not None else []
+    # What experts compute again they would exchange again.
+    kinds += ["feed_forward"] if problem.shape.experts is None else []
     return [before.union(kinds[:number]) for number in range(len(kinds) + 1)]
 
 
@@ -896,6 +899,23 @@ def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) ->
         return found or (((),) if chunks == pins.chunks and group.pp * chunks <= problem.shape.layers else ())
     right = len(pins.segment_layers) == group.pp * chunks and sum(pins.segment_layers) == problem.shape.layers
     return (pins.segment_layers,) if right else ()
+
+
+def lightest_layers(problem: AnalyticalProblem, group: Strategy) -> tuple[int, ...]:
+    """Layers of the stages of a plain pipeline that needs least of those that are tried; empty: even ones nearly do.
+
+    A stage that computes before `k` others keeps `k + 1` microbatches. With ten layers or more of each stage, one layer
+    less is a tenth at most.
+    """
+    if problem.pins.segment_layers is None and problem.shape.layers >= 10 * group.pp:
+        return ()
+    each, rest = divmod(problem.shape.layers, group.pp)
+    even = [each + (stage < rest) for stage in range(group.pp)]
+
+    def most_kept(layers: tuple[int, ...]) -> int:
+        return max(count * (group.pp - stage) for stage, count in enumerate(layers or even))
+
+    return min(_segment_layers(problem, group, 1), key=most_kept, default=())
 
 
 def offloads(problem: AnalyticalProblem) -> tuple[bool, ...]:

@@ -54,7 +54,7 @@ def complete_strategy(
         name: words of `read_strategy`
         shape: the network
         most_devices: that there are
-        devices: that are asked for; None: those of the strategy
+        devices: most that may take part, and those that do where the words say no replicas; None: those of the strategy
         batch: sequences of a step that are asked for; None: as the strategy says
         usual_batch: where nobody says one
 
@@ -100,9 +100,10 @@ def complete_strategy(
             strategy=name,
             reason=reason,
         )
-    if whole.devices < most_devices and devices is None:
-        idle = most_devices - whole.devices
-        notes = (*notes, f"{whole.name} takes {whole.devices} of {most_devices} devices; {idle} are idle")
+    there = most_devices if devices is None else devices
+    if whole.devices < there:
+        idle = there - whole.devices
+        notes = (*notes, f"{whole.name} takes {whole.devices} of {there} devices; {idle} are idle")
     return Given(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
 
 
@@ -158,7 +159,7 @@ def _replicas(name: str, words: Strategy, said: dict[str, Any], devices: int | N
         )
     replicas = words.dp if "dp" in said or devices is None else count // model
     needed = model * replicas
-    if needed > most_devices or (devices is not None and needed != devices):
+    if needed > min(most_devices, count):
         there = f"{devices} are asked for" if devices is not None else f"there are {most_devices}"
         raise InputError(
             f'strategy "{name}": {spread} · dp{replicas} takes {format_count(needed, "device")}, and {there}: change a '

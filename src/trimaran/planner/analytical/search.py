@@ -43,6 +43,7 @@ from trimaran.planner.analytical.candidates import (
     boxes,
     boxes_below,
     families,
+    lightest_layers,
     members,
     offloads,
     only_whole,
@@ -457,7 +458,8 @@ class _Hunt:
     def _delayed(self, model: AnalyticalModel, what: _Group, group: Strategy, bound_s: float) -> float:
         """The bound of a group with enough layers recomputed that it needs at most a tenth above what there is.
 
-        Memory falls, and time grows, by equal parts with each layer of a stage that is recomputed.
+        Memory falls, and time grows, by equal parts with each layer of a stage that is recomputed. Feed-forward
+        networks that are recomputed instead may take a little less; to bound these too took a seventh of the search.
         """
         problem, limit = model.problem, 1.1 * self.problem.memory_limit
         levels = {zero for zero, _ in zero_levels(problem, group) if not only_whole(problem, group, zero)}
@@ -465,13 +467,15 @@ class _Hunt:
         if "layers" in group.recomputed or not levels or "optimizer-offload" in problem.pins.special:
             return bound_s
         # The least state is that of the highest level; what is cheap to recompute comes before layers.
-        plain = varied(group, zero=max(levels), recomputed=max(recomputed_before_layers(problem, group), key=len))
+        light = varied(group, zero=max(levels), segment_layers=lightest_layers(model.problem, group))
+        kinds = max(recomputed_before_layers(problem, group), key=len)
+        plain = varied(light, recomputed=kinds - ({"feed_forward"} - group.recomputed))
         again = what.choice._replace(recomputed=frozenset({"layers"}), recompute_layers=None)
         self._spend(2.0 * MEASURED_S)
         most = model.admitted(plain)[1].peak
         if most <= limit or (whole and max(whole) > max(levels)):
             return bound_s
-        saved = most - model.admitted(varied(again.of(what.whole), zero=max(levels)))[1].peak
+        saved = most - model.admitted(again.of(light))[1].peak
         share = min(1.0, (most - limit) / saved) if saved > 0.0 else 1.0
         return bound_s + share * max(0.0, model.bound(what.whole, again) - bound_s)
 
@@ -482,15 +486,15 @@ class _Hunt:
     def _hopeless_levels(self, model: AnalyticalModel, group: Strategy) -> frozenset[ZeroStage]:
         """Levels of ZeRO with which a group needs a tenth more than there is, whatever of it is recomputed.
 
-        Chunks, other schedules and layers of stages that differ need more than a plain pipeline of even stages, or
+        Chunks, other schedules and other layers of stages need more than a plain pipeline of the lightest stages, or
         less by no more than that tenth; where the optimizer's state may be on hosts, it is.
         """
         limit = 1.1 * self.problem.memory_limit
         if self._last is not None and self._last[0] is group:
             self._spend(self._last[2])
             return self._last[1]
-        hosted = any(offloads(self.problem))
-        again = varied(group, recomputed=frozenset({"layers"}), recompute_layers=None, offload=hosted)
+        light = varied(group, offload=any(offloads(self.problem)), segment_layers=lightest_layers(model.problem, group))
+        again = varied(light, recomputed=frozenset({"layers"}), recompute_layers=None)
         if again not in self._hopeless:
             tried = {zero for zero, _ in zero_levels(model.problem, group)}
             peaks: dict[ZeroStage, float] = {}
@@ -505,7 +509,7 @@ class _Hunt:
             self._hopeless[again] = levels
         levels, spent_s = self._hopeless[again], 0.0
         if "layers" not in group.recomputed:
-            levels, spent_s = self._hopeless_alone(model, group, levels, limit)
+            levels, spent_s = self._hopeless_alone(model, light, levels, limit)
         self._last = group, levels, spent_s
         return levels
 
@@ -515,8 +519,7 @@ class _Hunt:
         """The same with those that recompute no layers and need more; and the work that this took [s]."""
         left = {zero for zero, _ in zero_levels(model.problem, group)} - levels
         whole = {zero for zero in left if only_whole(model.problem, group, zero)}
-        hosted = any(offloads(self.problem))
-        own = {zero: model.admitted(varied(group, zero=zero, offload=hosted))[1].peak for zero in whole}
+        own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
         self._spend(MEASURED_S * len(whole))
         self.least_bytes = min([self.least_bytes, *own.values()])
         return levels | {zero for zero in whole if own[zero] > limit}, MEASURED_S * len(whole)

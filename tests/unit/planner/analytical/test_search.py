@@ -298,6 +298,25 @@ def test_a_plan_says_which_ranks_exchange_across_nodes() -> None:
     assert traffic["dp"]["nodes"] == traffic["dp"]["members"] == 8
 
 
+def test_a_strategy_that_only_uneven_stages_fit_is_taken_by_its_name() -> None:
+    """Even stages of four layers need 11 % more than there is; three layers on the first two fit."""
+    shape = gpt_shape(layers=24, hidden=2048, heads=16, vocabulary=51200, sequence=2048)
+    asked: dict[str, Any] = {"batch": 64, "precision": "fp32"}
+    name = "pp7 1f1b m64 recompute:attention layers:2*3+4*4+2"
+    found = find(shape, "titan-x:8", pins=parse_pins(strategy=name), **asked)
+    assert found.chosen.name == name
+    pins = Pins(pp=7, tp=1, cp=1, dp=1, microbatch=1, recompute="attention")
+    assert find(shape, "titan-x:8", pins=pins, **asked).chosen.name == name
+
+
+def test_feed_forward_networks_are_recomputed_where_that_is_faster_than_layers() -> None:
+    shape = builders.transformer_shape(layers=40, hidden=5120, heads=40, kv_heads=40, ffn=13824)
+    chosen = find(shape, "l40s:8", batch=64).chosen
+    assert chosen.strategy.recomputed == {"norms", "feed_forward"}
+    layers = find(shape, "l40s:8", batch=64, pins=Pins(pp=8, tp=1, cp=1, dp=1, recompute="layers:4")).chosen
+    assert chosen.step_time_s < 0.97 * layers.step_time_s
+
+
 def test_an_order_of_ranks_is_refused_where_a_program_is_planned() -> None:
     for cluster in ("dgx-h100:2", None):
         request = parse_request(cluster=cluster, batch=64, pins=parse_pins(rank_order="tp,pp,dp"))
