@@ -665,7 +665,9 @@ class _Examination:
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
         self._failing += self._emptied(found.batches)
-        found = replace(found, **self._later(splits, reduction, weight, tolerance, apart, in_turn))
+        later = self._later(splits, reduction, weight, tolerance, apart, in_turn)
+        varying = tuple(dict.fromkeys((*found.varying, *later.pop("varying", ()))))
+        found = replace(found, varying=varying, **later)
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
@@ -732,22 +734,24 @@ class _Examination:
 
         A term of the loss may begin after a warm-up that the loss counts, or that a callback ends.
         """
-        if reduction in ("batch", "gathers", "unknown") or apart > tolerance or len(every[0].parts) < 2:
-            return {}
+        known = reduction not in ("batch", "gathers", "unknown") and apart <= tolerance and len(every[0].parts) > 1
         splits = in_turn <= tolerance
         found: dict[str, Any] = {}
         started_s = time.process_time()
-        if changing := self._changing_list():
+        if known and (changing := self._changing_list()):
             return {"later": f"{changing} has other entries", "later_apart": True}
         for one in self._settable():
             for other in self._others_than(one):
                 if time.process_time() - started_s > LATER_SECONDS:
                     return found
-                apart, in_turn = self._difference_with(functools.partial(one.put, other), every, reduction, weight)
-                if apart > tolerance or (splits and in_turn > tolerance):
+                put = functools.partial(one.put, other)
+                apart, in_turn, varying = self._difference_with(put, every, reduction, weight)
+                if varying:
+                    found["varying"] = tuple(dict.fromkeys((*found.get("varying", ()), *varying)))
+                if known and (apart > tolerance or (splits and in_turn > tolerance)):
                     shown = "another" if isinstance(other, Tensor) else getattr(other, "__name__", repr(other))
-                    found = {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
-                if apart > tolerance:
+                    found |= {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
+                if known and apart > tolerance:
                     return found
         return found
 
@@ -814,10 +818,14 @@ class _Examination:
 
     def _difference_with(
         self, put: Callable[[], object], every: Sequence[_Split], reduction: Reduction, weight: Weight | None
-    ) -> tuple[float, float]:
-        """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said."""
+    ) -> tuple[float, float, tuple[str, ...]]:
+        """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said.
+
+        And the parameters that have a gradient then, or before, and not both.
+        """
         held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        varying: tuple[str, ...] = ()
         try:
             with torch.no_grad():
                 put()
@@ -830,16 +838,18 @@ class _Examination:
                 # What is selected of a batch may by chance be what is selected of its parts.
                 if not self.selects:
                     break
+            uses = zip(self._names, every[0].run.gradients, runs[0].run.gradients, strict=True)
+            varying = tuple(name for name, one, other in uses if (one is None) != (other is None))
             runs = [one for one in runs if math.isfinite(one.run.value) and len(one.parts) > 1]
             _, apart, in_turn = self._differences(runs, reduction, weight, None) if runs else (0.0, 0.0, 0.0)
         except Exception:  # noqa: BLE001 the user's, with a value that may never be there
-            return 0.0, 0.0
+            return 0.0, 0.0, varying
         finally:
             self._held_state, self._held_before, self._initial, self.part_failed = held, before, initial, failed
-            for name, one in noted.items():
-                setattr(self, name, one)
+            for name, noted_as in noted.items():
+                setattr(self, name, noted_as)
             self._put_back()
-        return apart, in_turn
+        return apart, in_turn, varying
 
     def _written_by_train(self) -> list[str]:
         """The parameters that a `train()` of the user's writes to, on the way to an evaluation and back."""

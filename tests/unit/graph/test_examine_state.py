@@ -1404,6 +1404,35 @@ def test_what_is_no_number_is_looked_at_as_callbacks_set_it(kept: str, later: Ca
     assert (seen.later != "") == (later is over_the_batch or kept == "list")
 
 
+class Headed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.heads = nn.Linear(6, 8), nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.tanh(self.first(x))
+        return [head(hidden) for head in self.heads]
+
+
+@pytest.mark.parametrize("of_batch", [False, True])
+def test_a_head_that_the_loss_reads_after_a_callback_is_seen(of_batch: bool) -> None:
+    turn = {"head": 0}
+
+    def take_turns(session: Any, step: int, metrics: dict[str, float]) -> None:
+        turn["head"] = step % 2
+
+    def loss(output: list[Tensor], target: Tensor) -> Tensor:
+        taken = output[turn["head"]]
+        return functional.cross_entropy(taken - taken.mean(0) if of_batch else taken, target)
+
+    job = make_job(model=Headed, loss=loss, on_step=take_turns)
+    found = refused(job)
+    assert found.keys() >= GRAPHS
+    assert found.keys() == (EVERY - {"one device", "memory plan"} if of_batch else GRAPHS)
+    if not of_batch:
+        assert not refused(dataclasses.replace(job, on_step=None))
+
+
 def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None:
     loss = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
 
