@@ -758,7 +758,11 @@ class _Examination:
     def _settable(self) -> Iterator[Settable]:
         """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""
         held, names = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks
-        yield from held.settable(lambda path, name: path in self._carried or name in names.written)
+        numbers = list(held.settable(lambda path, name: path in self._carried or name in names.written))
+        yield from numbers
+        # What an object begins with its class has, until it has its own.
+        of_classes = {leaf_of(path) for path in self._carried - {one.path for one in numbers}} - names.written
+        yield from held.settable(lambda path, name: name in of_classes)
         yield from held.settable(lambda path, name: name in names.written, (str, types.FunctionType))
         either = names.written | names.read
         yield from held.settable(lambda path, name: name in either and path not in self._carried, (Tensor,))
@@ -785,7 +789,7 @@ class _Examination:
             generator = torch.Generator().manual_seed(self._job.seed)
             factor = 0.5 + torch.rand(one.value.shape, generator=generator, dtype=torch.float64) if few else None
             return [] if factor is None else [one.value * factor.to(one.value)]
-        return _others_than(one.value, counted=one.path in self._carried)
+        return _others_than(one.value, counted=leaf_of(one.path) in {leaf_of(path) for path in self._carried})
 
     def _changing_list(self) -> str:
         """A list of functions that the forward or the loss holds, and that the code of callbacks names and changes."""
@@ -2046,15 +2050,15 @@ def _others_than(value: float, *, counted: bool) -> tuple[float, ...]:
 
     Example:
         >>> _others_than(True, counted=False), _others_than(2, counted=True), _others_than(0.0, counted=False)
-        ((False,), (12, 1002, 1000002), (1.0,))
+        ((False,), (3, 12, 1002, 1000002), (1.0, 10.0))
     """
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int):
-        return tuple(value + more for more in ((10, 1000, 1_000_000) if counted else (1, 10, 1000)))
+        return tuple(value + more for more in ((1, 10, 1000, 1_000_000) if counted else (1, 10, 1000)))
     if counted:
         return ()
-    return (1.0,) if not value else (0.5 * value, 2.0 * value)
+    return (1.0, 10.0) if not value else (0.5 * value, 2.0 * value)
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:

@@ -1433,6 +1433,29 @@ def test_a_head_that_the_loss_reads_after_a_callback_is_seen(of_batch: bool) -> 
         assert not refused(dataclasses.replace(job, on_step=None))
 
 
+def test_a_head_that_the_loss_reads_in_each_second_call_is_seen() -> None:
+    class Turns:
+        calls = 0
+
+        def __call__(self, output: list[Tensor], target: Tensor) -> Tensor:
+            self.calls += 1
+            return functional.cross_entropy(output[self.calls % 2], target)
+
+    assert "tensor parallel" in refused(make_job(model=Headed, loss=Turns()))
+
+
+def test_a_term_that_begins_after_calls_that_a_class_counts_from_is_looked_at() -> None:
+    class Warmed:
+        calls = 0
+
+        def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+            self.calls += 1
+            value = functional.cross_entropy(output, target)
+            return value + output.var(0).mean() if self.calls > 100 else value
+
+    assert "calls of the loss is" in look(make_job(loss=Warmed())).later.replace("Warmed.", "")
+
+
 def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None:
     loss = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
 
