@@ -37,7 +37,7 @@ import sys
 import textwrap
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -740,7 +740,7 @@ class _Examination:
         started_s = time.process_time()
         if known and (changing := self._changing_list()):
             return {"later": f"{changing} has other entries", "later_apart": True}
-        for one in self._settable():
+        for one in self._settable(every[0]):
             for other in self._others_than(one):
                 if time.process_time() - started_s > LATER_SECONDS:
                     return found
@@ -755,25 +755,47 @@ class _Examination:
                     return found
         return found
 
-    def _settable(self) -> Iterator[Settable]:
+    def _settable(self, split: _Split | None = None) -> Iterator[Settable]:
         """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""
         held, names = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks
         numbers = list(held.settable(lambda path, name: path in self._carried or name in names.written))
         yield from numbers
-        # What an object begins with its class has, until it has its own.
-        of_classes = {leaf_of(path) for path in self._carried - {one.path for one in numbers}} - names.written
-        yield from held.settable(lambda path, name: name in of_classes)
+        # What a step makes that is not there before it, or that an object has of its class at first.
+        yield from self._made_by_step(split, self._carried - {one.path for one in numbers})
         yield from held.settable(lambda path, name: name in names.written, (str, types.FunctionType))
         either = names.written | names.read
         yield from held.settable(lambda path, name: name in either and path not in self._carried, (Tensor,))
         of_loss = {f"{OF_LOSS}{name}": one for part in modules_of(self._job.loss) for name, one in part.named_buffers()}
+        # Those of batch norms count for their averages alone.
+        changes = zip(self._buffers, split.initial, split.run.buffers, strict=True) if split is not None else ()
+        counts = {
+            name
+            for name, before, after in changes
+            if before.numel() == 1 and not before.is_floating_point() and not _same(before, after)
+            and not name.endswith("num_batches_tracked")
+        }  # fmt: skip
         for name, one in (*self._work.named_buffers(), *of_loss.items()):
-            if name.rpartition(".")[2] not in either or one.is_complex():
+            leaf = name.rpartition(".")[2]
+            if (leaf not in either and name not in counts) or one.is_complex():
                 continue
             if one.numel() == 1:
                 yield Settable(path=f"the buffer {name}", value=one.item(), get=one.item, put=one.fill_)
             else:
                 yield Settable(path=f"the buffer {name}", value=one, get=one.clone, put=one.copy_)
+
+    def _made_by_step(self, split: _Split | None, paths: Set[str]) -> list[Settable]:
+        """The numbers under these paths, as a step leaves them."""
+        if split is None or not paths:
+            return []
+        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        try:
+            self._pass(copied_batch(split.whole), Draws())
+            held = HeldState(_holders(self._job, self._work), undoable=False)
+            return list(held.settable(lambda path, name: path in paths))
+        finally:
+            for name, one in noted.items():
+                setattr(self, name, one)
+            self._put_back()
 
     def _others_than(self, one: Settable) -> Sequence[Any]:
         """Values that may be in the place of one in later steps: numbers, and what the code of callbacks has."""
@@ -789,7 +811,7 @@ class _Examination:
             generator = torch.Generator().manual_seed(self._job.seed)
             factor = 0.5 + torch.rand(one.value.shape, generator=generator, dtype=torch.float64) if few else None
             return [] if factor is None else [one.value * factor.to(one.value)]
-        return _others_than(one.value, counted=leaf_of(one.path) in {leaf_of(path) for path in self._carried})
+        return _others_than(one.value, counted=one.path in self._carried)
 
     def _changing_list(self) -> str:
         """A list of functions that the forward or the loss holds, and that the code of callbacks names and changes."""
@@ -2057,7 +2079,8 @@ def _others_than(value: float, *, counted: bool) -> tuple[float, ...]:
     if isinstance(value, int):
         return tuple(value + more for more in ((1, 10, 1000, 1_000_000) if counted else (1, 10, 1000)))
     if counted:
-        return ()
+        # A float that a step takes over is an average, or a count that begins at 0.0.
+        return tuple(value + more for more in (1.0, 10.0, 1e3, 1e6)) if value.is_integer() else ()
     return (1.0, 10.0) if not value else (0.5 * value, 2.0 * value)
 
 

@@ -1444,16 +1444,38 @@ def test_a_head_that_the_loss_reads_in_each_second_call_is_seen() -> None:
     assert "tensor parallel" in refused(make_job(model=Headed, loss=Turns()))
 
 
-def test_a_term_that_begins_after_calls_that_a_class_counts_from_is_looked_at() -> None:
-    class Warmed:
-        calls = 0
+class Warmed(nn.Module):
+    calls = 0
+    counted: Tensor
 
-        def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-            self.calls += 1
-            value = functional.cross_entropy(output, target)
-            return value + output.var(0).mean() if self.calls > 100 else value
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.kept, self.by_name, self.share = kept, dict[str, int](), {"calls": 0.0}
+        self.register_buffer("counted", torch.zeros((), dtype=torch.long))
 
-    assert "calls of the loss is" in look(make_job(loss=Warmed())).later.replace("Warmed.", "")
+    def count(self) -> float:
+        if self.kept == "buffer":
+            self.counted += 1
+            return int(self.counted)
+        if self.kept == "float":
+            self.share["calls"] += 1.0
+            return self.share["calls"]
+        if self.kept == "entry":
+            self.by_name["calls"] = self.by_name.get("calls", 0) + 1
+            return self.by_name["calls"]
+        self.calls += 1
+        return self.calls
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output, target)
+        return value + output.var(0).mean() if self.count() > 100 else value
+
+
+@pytest.mark.parametrize("kept", ["class", "entry", "float", "buffer"])
+def test_a_term_that_begins_after_calls_is_looked_at(kept: str) -> None:
+    seen = look(make_job(loss=Warmed(kept)))
+    assert " is 1" in seen.later
+    assert objection(seen, Strategy(dp=2)) is not None
 
 
 def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None:
