@@ -37,7 +37,7 @@ import sys
 import textwrap
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -665,7 +665,9 @@ class _Examination:
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
         self._failing += self._emptied(found.batches)
-        found = replace(found, **self._later(splits, reduction, weight, tolerance, apart, in_turn))
+        later = self._later(splits, reduction, weight, tolerance, apart, in_turn)
+        varying = tuple(dict.fromkeys((*found.varying, *later.pop("varying", ()))))
+        found = replace(found, varying=varying, **later)
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
@@ -732,40 +734,68 @@ class _Examination:
 
         A term of the loss may begin after a warm-up that the loss counts, or that a callback ends.
         """
-        if reduction in ("batch", "gathers", "unknown") or apart > tolerance or len(every[0].parts) < 2:
-            return {}
+        known = reduction not in ("batch", "gathers", "unknown") and apart <= tolerance and len(every[0].parts) > 1
         splits = in_turn <= tolerance
         found: dict[str, Any] = {}
         started_s = time.process_time()
-        if changing := self._changing_list():
+        if known and (changing := self._changing_list()):
             return {"later": f"{changing} has other entries", "later_apart": True}
-        for one in self._settable():
+        for one in self._settable(every[0]):
             for other in self._others_than(one):
                 if time.process_time() - started_s > LATER_SECONDS:
                     return found
-                apart, in_turn = self._difference_with(functools.partial(one.put, other), every, reduction, weight)
-                if apart > tolerance or (splits and in_turn > tolerance):
+                put = functools.partial(one.put, other)
+                apart, in_turn, varying = self._difference_with(put, every, reduction, weight)
+                if varying:
+                    found["varying"] = tuple(dict.fromkeys((*found.get("varying", ()), *varying)))
+                if known and (apart > tolerance or (splits and in_turn > tolerance)):
                     shown = "another" if isinstance(other, Tensor) else getattr(other, "__name__", repr(other))
-                    found = {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
-                if apart > tolerance:
+                    found |= {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
+                if known and apart > tolerance:
                     return found
         return found
 
-    def _settable(self) -> Iterator[Settable]:
+    def _settable(self, split: _Split | None = None) -> Iterator[Settable]:
         """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""
         held, names = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks
-        yield from held.settable(lambda path, name: path in self._carried or name in names.written)
+        numbers = list(held.settable(lambda path, name: path in self._carried or name in names.written))
+        yield from numbers
+        # What a step makes that is not there before it, or that an object has of its class at first.
+        yield from self._made_by_step(split, self._carried - {one.path for one in numbers})
         yield from held.settable(lambda path, name: name in names.written, (str, types.FunctionType))
         either = names.written | names.read
         yield from held.settable(lambda path, name: name in either and path not in self._carried, (Tensor,))
         of_loss = {f"{OF_LOSS}{name}": one for part in modules_of(self._job.loss) for name, one in part.named_buffers()}
+        # Those of batch norms count for their averages alone.
+        changes = zip(self._buffers, split.initial, split.run.buffers, strict=True) if split is not None else ()
+        counts = {
+            name
+            for name, before, after in changes
+            if before.numel() == 1 and not before.is_floating_point() and not _same(before, after)
+            and not name.endswith("num_batches_tracked")
+        }  # fmt: skip
         for name, one in (*self._work.named_buffers(), *of_loss.items()):
-            if name.rpartition(".")[2] not in either or one.is_complex():
+            leaf = name.rpartition(".")[2]
+            if (leaf not in either and name not in counts) or one.is_complex():
                 continue
             if one.numel() == 1:
                 yield Settable(path=f"the buffer {name}", value=one.item(), get=one.item, put=one.fill_)
             else:
                 yield Settable(path=f"the buffer {name}", value=one, get=one.clone, put=one.copy_)
+
+    def _made_by_step(self, split: _Split | None, paths: Set[str]) -> list[Settable]:
+        """The numbers under these paths, as a step leaves them."""
+        if split is None or not paths:
+            return []
+        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        try:
+            self._pass(copied_batch(split.whole), Draws())
+            held = HeldState(_holders(self._job, self._work), undoable=False)
+            return list(held.settable(lambda path, name: path in paths))
+        finally:
+            for name, one in noted.items():
+                setattr(self, name, one)
+            self._put_back()
 
     def _others_than(self, one: Settable) -> Sequence[Any]:
         """Values that may be in the place of one in later steps: numbers, and what the code of callbacks has."""
@@ -814,10 +844,14 @@ class _Examination:
 
     def _difference_with(
         self, put: Callable[[], object], every: Sequence[_Split], reduction: Reduction, weight: Weight | None
-    ) -> tuple[float, float]:
-        """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said."""
+    ) -> tuple[float, float, tuple[str, ...]]:
+        """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said.
+
+        And the parameters that have a gradient then, or before, and not both.
+        """
         held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        varying: tuple[str, ...] = ()
         try:
             with torch.no_grad():
                 put()
@@ -830,16 +864,18 @@ class _Examination:
                 # What is selected of a batch may by chance be what is selected of its parts.
                 if not self.selects:
                     break
+            uses = zip(self._names, every[0].run.gradients, runs[0].run.gradients, strict=True)
+            varying = tuple(name for name, one, other in uses if (one is None) != (other is None))
             runs = [one for one in runs if math.isfinite(one.run.value) and len(one.parts) > 1]
             _, apart, in_turn = self._differences(runs, reduction, weight, None) if runs else (0.0, 0.0, 0.0)
         except Exception:  # noqa: BLE001 the user's, with a value that may never be there
-            return 0.0, 0.0
+            return 0.0, 0.0, varying
         finally:
             self._held_state, self._held_before, self._initial, self.part_failed = held, before, initial, failed
-            for name, one in noted.items():
-                setattr(self, name, one)
+            for name, noted_as in noted.items():
+                setattr(self, name, noted_as)
             self._put_back()
-        return apart, in_turn
+        return apart, in_turn, varying
 
     def _written_by_train(self) -> list[str]:
         """The parameters that a `train()` of the user's writes to, on the way to an evaluation and back."""
@@ -2036,15 +2072,16 @@ def _others_than(value: float, *, counted: bool) -> tuple[float, ...]:
 
     Example:
         >>> _others_than(True, counted=False), _others_than(2, counted=True), _others_than(0.0, counted=False)
-        ((False,), (12, 1002, 1000002), (1.0,))
+        ((False,), (3, 12, 1002, 1000002), (1.0, 10.0))
     """
     if isinstance(value, bool):
         return (not value,)
     if isinstance(value, int):
-        return tuple(value + more for more in ((10, 1000, 1_000_000) if counted else (1, 10, 1000)))
+        return tuple(value + more for more in ((1, 10, 1000, 1_000_000) if counted else (1, 10, 1000)))
     if counted:
-        return ()
-    return (1.0,) if not value else (0.5 * value, 2.0 * value)
+        # A float that a step takes over is an average, or a count that begins at 0.0.
+        return tuple(value + more for more in (1.0, 10.0, 1e3, 1e6)) if value.is_integer() else ()
+    return (1.0, 10.0) if not value else (0.5 * value, 2.0 * value)
 
 
 def _near(one: float, other: float, tolerance: float) -> bool:

@@ -95,6 +95,9 @@ _SCALES = (1e-4, 1.0, 1e4, 1.0)
 _STEPS = 8
 # Large enough for optimizers that treat small tensors in another way than large ones, such as those of 8 bits.
 _ELEMENTS = 9216
+# An optimizer may clip by a running norm, or have its first preconditioner, after as many.
+_STEPS_OF_SMALL = 32
+_ELEMENTS_OF_SMALL = 64
 _TRIED = 10
 _SCHEDULED = 3
 
@@ -461,25 +464,29 @@ class Trial:
 Named = Sequence[tuple[str, torch.Tensor]]
 
 
-def stand_ins(parameters: Trained, names: Iterable[str]) -> tuple[Named, list[list[torch.Tensor]]]:
+def stand_ins(
+    parameters: Trained, names: Iterable[str], *, elements: int = _ELEMENTS, steps: int = _STEPS
+) -> tuple[Named, list[list[torch.Tensor]]]:
     """Small tensors in fp64 in the place of parameters, the same on every rank, and gradients of some steps.
 
     Args:
         parameters: whose number of dims, size up to a limit and device they have
         names: of those that are wanted
+        elements: about how many a tensor has at most
+        steps: how many
     """
     generator = torch.Generator().manual_seed(0)
     by_name = dict(parameters.named_parameters())
 
     def draw(like: torch.Tensor, step: int | None) -> torch.Tensor:
-        side = max(2, int(_ELEMENTS ** (1 / max(1, like.ndim))))
+        side = max(2, int(elements ** (1 / max(1, like.ndim))))
         shape = [min(size, side) for size in like.shape]
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return marked((drawn if step is None else drawn * _scales(shape, step)).to(like.device), like)
 
     chosen = [(name, by_name[name]) for name in names]
     starts = [(name, draw(like, None)) for name, like in chosen]
-    return starts, [[draw(like, step + place) for place, (_, like) in enumerate(chosen)] for step in range(_STEPS)]
+    return starts, [[draw(like, step + place) for place, (_, like) in enumerate(chosen)] for step in range(steps)]
 
 
 def _scales(shape: Sequence[int], step: int) -> torch.Tensor:
@@ -600,9 +607,18 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
+    small, later = stand_ins(trained, tried, elements=_ELEMENTS_OF_SMALL, steps=_STEPS_OF_SMALL)
+    try:
+        longer = None if reason else try_steps(job, small, later)
+    except Exception:  # noqa: BLE001 it is the user's, and runs on larger tensors
+        longer = None
+    if longer is not None:
+        reason = _difference(job, small, later, longer, [[number] for number in sorted({0, len(small) - 1})])
     if reason:
         return OptimizerTraits(**common, **unlike, reason=f"it looks across parameters: {reason}")
     reason = _difference_in_parts(job, starts, gradients, together)
+    if longer is not None and not reason:
+        reason = _difference_in_parts(job, small, later, longer)
     return OptimizerTraits(**common, elementwise=not reason, reason=reason)
 
 

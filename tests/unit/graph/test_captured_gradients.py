@@ -8,9 +8,11 @@ import pytest
 import torch
 from tests.unit.graph.networks import make_job
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.capture.constants import Constants
+from trimaran.program.lowering.tensor_parallel import why_not
 
 
 class Reversed(torch.autograd.Function):
@@ -52,6 +54,28 @@ def test_a_backward_that_export_drops_is_seen(between: Callable[[Tensor], Tensor
     found = capture(make_job(lambda: Network(between)))
     assert not found.graph.split_points
     assert "the gradient of first.weight differs from the model's" in found.graph.notes[-1]
+
+
+def recomputed(normalized: bool) -> Callable[[Tensor], Tensor]:
+    part = nn.Sequential(nn.BatchNorm1d(6) if normalized else nn.LayerNorm(6), nn.Tanh())
+
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, x: Tensor) -> Any:
+            return checkpoint(self.part, x, use_reentrant=False)
+
+    return Recomputed()
+
+
+def test_running_statistics_that_a_checkpointed_part_takes_twice_are_in_no_graph() -> None:
+    found = capture(make_job(lambda: Network(recomputed(normalized=True)))).graph
+    assert not found.split_points
+    assert "between.part.0.running_mean is a buffer, and the backward changes it once more" in found.notes[-1]
+    assert "between.part.0.running_mean" in why_not(found, 2)
+    assert capture(make_job(lambda: Network(recomputed(normalized=False)))).graph.split_points
 
 
 @pytest.mark.parametrize("between", [Leaf(), torch.relu], ids=["module", "relu"])

@@ -1404,6 +1404,80 @@ def test_what_is_no_number_is_looked_at_as_callbacks_set_it(kept: str, later: Ca
     assert (seen.later != "") == (later is over_the_batch or kept == "list")
 
 
+class Headed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.heads = nn.Linear(6, 8), nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.tanh(self.first(x))
+        return [head(hidden) for head in self.heads]
+
+
+@pytest.mark.parametrize("of_batch", [False, True])
+def test_a_head_that_the_loss_reads_after_a_callback_is_seen(of_batch: bool) -> None:
+    turn = {"head": 0}
+
+    def take_turns(session: Any, step: int, metrics: dict[str, float]) -> None:
+        turn["head"] = step % 2
+
+    def loss(output: list[Tensor], target: Tensor) -> Tensor:
+        taken = output[turn["head"]]
+        return functional.cross_entropy(taken - taken.mean(0) if of_batch else taken, target)
+
+    job = make_job(model=Headed, loss=loss, on_step=take_turns)
+    found = refused(job)
+    assert found.keys() >= GRAPHS
+    assert found.keys() == (EVERY - {"one device", "memory plan"} if of_batch else GRAPHS)
+    if not of_batch:
+        assert not refused(dataclasses.replace(job, on_step=None))
+
+
+def test_a_head_that_the_loss_reads_in_each_second_call_is_seen() -> None:
+    class Turns:
+        calls = 0
+
+        def __call__(self, output: list[Tensor], target: Tensor) -> Tensor:
+            self.calls += 1
+            return functional.cross_entropy(output[self.calls % 2], target)
+
+    assert "tensor parallel" in refused(make_job(model=Headed, loss=Turns()))
+
+
+class Warmed(nn.Module):
+    calls = 0
+    counted: Tensor
+
+    def __init__(self, kept: str) -> None:
+        super().__init__()
+        self.kept, self.by_name, self.share = kept, dict[str, int](), {"calls": 0.0}
+        self.register_buffer("counted", torch.zeros((), dtype=torch.long))
+
+    def count(self) -> float:
+        if self.kept == "buffer":
+            self.counted += 1
+            return int(self.counted)
+        if self.kept == "float":
+            self.share["calls"] += 1.0
+            return self.share["calls"]
+        if self.kept == "entry":
+            self.by_name["calls"] = self.by_name.get("calls", 0) + 1
+            return self.by_name["calls"]
+        self.calls += 1
+        return self.calls
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        value = functional.cross_entropy(output, target)
+        return value + output.var(0).mean() if self.count() > 100 else value
+
+
+@pytest.mark.parametrize("kept", ["class", "entry", "float", "buffer"])
+def test_a_term_that_begins_after_calls_is_looked_at(kept: str) -> None:
+    seen = look(make_job(loss=Warmed(kept)))
+    assert " is 1" in seen.later
+    assert objection(seen, Strategy(dp=2)) is not None
+
+
 def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None:
     loss = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
 

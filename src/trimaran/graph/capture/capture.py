@@ -83,7 +83,7 @@ LARGEST_FLOPS = 2e11  # a few seconds on one core [FLOP]
 
 def find_difference(
     job: Job, model: nn.Module, flow: fx.GraphModule, batch: Any, *, evaluation: bool, flops: float
-) -> str | None:
+) -> tuple[str | None, list[str]]:
     """How a flow differs from the model, in words; None where it does not.
 
     Both run in train mode and, if asked, in eval mode, with the same random numbers, on one sample less than the model
@@ -98,6 +98,9 @@ def find_difference(
         batch: a few samples
         evaluation: compare in eval mode too
         flops: of a forward of the batch [FLOP]
+
+    Returns:
+        The difference, and the names of the model's buffers that a backward changes.
     """
     fewer = slice_batch(batch, 0, count_samples(batch) - 1)
 
@@ -116,17 +119,17 @@ def find_difference(
             expected, drew = _run(job, model, called, training, seed)
         except Exception as error:  # noqa: BLE001 the user's
             # Its user may never evaluate it; what it fails by in training is told where it runs as a whole.
-            return f"the model fails in {'train' if training else 'eval'} mode: {first_line(error)}"
+            return f"the model fails in {'train' if training else 'eval'} mode: {first_line(error)}", []
         if drew:
-            return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw"
+            return "its forward draws from the generator of Python or NumPy, and a graph would repeat one draw", []
         try:
             found, _ = _run(job, model, flowed, training, seed)
         except Exception as error:  # noqa: BLE001 - whatever it is, this flow cannot be used
-            return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0]
+            return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0], []
         if len(expected) != len(found) or not all(map(_equal, expected, found)):
-            return f"its results differ from the model's in {'train' if training else 'eval'} mode"
-    expected_gradients = _gradients(job, model, called)
-    found_gradients = _gradients(job, model, flowed)
+            return f"its results differ from the model's in {'train' if training else 'eval'} mode", []
+    expected_gradients, rewritten = _gradients(job, model, called)
+    found_gradients, _ = _gradients(job, model, flowed)
     largest = max((float(one.abs().max()) for one in expected_gradients.values() if one.numel()), default=0.0)
     for name, gradient in expected_gradients.items():
         if not gradient.numel() or not math.isfinite(largest):
@@ -139,16 +142,19 @@ def find_difference(
                 f"the gradient of {name} differs from the model's: torch.export drops the backward of a "
                 "torch.autograd.Function and hooks on tensors; put them into a module without children, "
                 "whose forward is called as it is"
-            )
-    return None
+            ), []
+    return None, rewritten
 
 
 _GRADIENT_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.1
 """Differences of gradients, of the largest, that are rounding: in fp32, and where operations round to 16 bits."""
 
 
-def _gradients(job: Job, model: nn.Module, call: Any) -> dict[str, Tensor]:
-    """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros."""
+def _gradients(job: Job, model: nn.Module, call: Any) -> tuple[dict[str, Tensor], list[str]]:
+    """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros.
+
+    And the names of the buffers that the backward changes.
+    """
     trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
     generator = torch.Generator().manual_seed(job.seed)
     with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.enable_grad():
@@ -158,10 +164,14 @@ def _gradients(job: Job, model: nn.Module, call: Any) -> dict[str, Tensor]:
             outputs = [one for one in call() if one.requires_grad]
         weights = [torch.randn(one.shape, generator=generator).to(one) for one in outputs]
         found: Any = [None] * len(trained)
+        before = {name: one.detach().clone() for name, one in model.named_buffers()}
         if outputs and trained:
             found = torch.autograd.grad(outputs, list(trained.values()), weights, allow_unused=True)
+        rewritten = [name for name, one in model.named_buffers() if name in before and not _equal(before[name], one)]
     named = zip(trained.items(), found, strict=True)
-    return {name: torch.zeros_like(one) if gradient is None else gradient.detach() for (name, one), gradient in named}
+    return {
+        name: torch.zeros_like(one) if gradient is None else gradient.detach() for (name, one), gradient in named
+    }, rewritten
 
 
 def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:
@@ -328,9 +338,17 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
         note = "the exported model was not compared with the model, which is too large to run here"
         graph = dataclasses.replace(graph, notes=(*graph.notes, note))
     else:
-        difference = find_difference(job, model, flow.module, batch, evaluation=flow.one_for_both_modes, flops=flops)
+        difference, rewritten = find_difference(
+            job, model, flow.module, batch, evaluation=flow.one_for_both_modes, flops=flops
+        )
         if difference is not None:
             raise NotExportableError(f"the exported model is not the model: {difference}")
+        if rewritten:
+            why = (
+                "the backward changes it once more, as torch.utils.checkpoint runs the forward again: checkpoint a "
+                "part without it, or let a memory plan recompute"
+            )
+            graph = _undivided(graph, rewritten[0], why, "a buffer")
     lost = _lost_hooks(model, flow.module)
     if lost:
         names = ", ".join(path or "the model itself" for path in lost)
@@ -342,10 +360,7 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
     returned = _returned_parameters(model, flow.module)
     if returned:
         why = "the forward returns it as it is, and no operation has its gradient: compute with it in the forward"
-        note = f"no pipeline: {returned[0]} is a parameter, and {why}"
-        graph = dataclasses.replace(
-            graph, split_points=(), regions=(), whole={returned[0]: why}, notes=(*graph.notes, note)
-        )
+        graph = _undivided(graph, returned[0], why, "a parameter")
     return Capture(
         graph=graph,
         model=model,
@@ -353,6 +368,12 @@ def _capture_flow(job: Job, model: nn.Module, batch: Any) -> Capture:
         structure=flow.structure,
         one_for_both_modes=flow.one_for_both_modes,
     )
+
+
+def _undivided(graph: Graph, name: str, why: str, what: str) -> Graph:
+    """A graph without parts for several devices, with the tensor of the model for which it has none."""
+    note = f"no pipeline: {name} is {what}, and {why}"
+    return dataclasses.replace(graph, split_points=(), regions=(), whole={name: why}, notes=(*graph.notes, note))
 
 
 def _returned_parameters(model: nn.Module, flow: fx.GraphModule) -> list[str]:
