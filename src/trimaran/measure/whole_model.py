@@ -331,9 +331,10 @@ class Updates:
         """
         saved = [parameter.detach().clone() for parameter in self._trained]
         found: dict[Timed, list[float]] = {}
-        # Twice at most: there is a forward and a backward for each of several lists.
-        for _ in range(min(repeats, 2)):
-            for key, (parameters, updater) in self._lists.items():
+        for key, (parameters, updater) in self._lists.items():
+            # Twice at most, as there is a forward and a backward for each of several lists, and once more before: in a
+            # step the caches have what the update before it has used.
+            for number in range(1 + min(repeats, 2)):
                 self._whole.step([])
                 self._fill_gradients(parameters)
                 started = self._clock.stamp()
@@ -342,8 +343,9 @@ class Updates:
                 updater.update()
                 ended = self._clock.stamp()
                 self._clock.synchronize()
-                found.setdefault(Timed(key, 0, "clip"), []).append(self._whole.seconds(started, clipped))
-                found.setdefault(Timed(key, 0, "update"), []).append(self._whole.seconds(clipped, ended))
+                if number:
+                    found.setdefault(Timed(key, 0, "clip"), []).append(self._whole.seconds(started, clipped))
+                    found.setdefault(Timed(key, 0, "update"), []).append(self._whole.seconds(clipped, ended))
         drop_gradients(self._model)
         with torch.no_grad():
             for parameter, value in zip(self._trained, saved, strict=True):
