@@ -6,7 +6,7 @@ and the loss.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from trimaran.base.units import format_count
 from trimaran.features.export.recipe import Exported, Recipe, lost_order
@@ -14,14 +14,16 @@ from trimaran.program.strategy import SELECTIVE, Recomputed
 
 RELEASE = "0.16"
 
-_MODULES: Mapping[Recomputed, str] = {
-    "attention": "core_attn",
-    "norms": "layernorm",
-    "activations": "moe_act",
-    "feed_forward": "mlp",
-    "up_projections": "mla_up_proj",
+_MODULES: Mapping[Recomputed, Sequence[str]] = {
+    "attention": ("core_attn",),
+    "norms": ("layernorm",),
+    "feed_forward": ("mlp",),
+    "up_projections": ("mla_up_proj",),
 }
 """What is recomputed, as `--recompute-modules` names it."""
+
+_MODULES_OF_EXPERTS: Mapping[Recomputed, Sequence[str]] = {"activations": ("moe_act",), "feed_forward": ("mlp", "moe")}
+"""The same where layers have experts: activation functions are recomputed in these alone."""
 
 # Megatron counts a bucket in elements of fp32 gradients.
 _GRADIENT_BYTES = 4
@@ -64,15 +66,23 @@ def _model(recipe: Recipe) -> dict[str, object]:
             section["pipeline_model_parallel_layout"] = layout
     if recipe.precision in ("bf16", "fp16"):
         section[recipe.precision] = True
-    if recipe.recompute == "selective":
+    names = _modules(recipe)
+    if recipe.recompute == "selective" and (names or not recipe.recomputed):
         section["recompute_granularity"] = "selective"
         if recipe.recomputed and recipe.recomputed != SELECTIVE:
-            section["recompute_modules"] = [_MODULES[kind] for kind in sorted(recipe.recomputed)]
+            section["recompute_modules"] = [name for kind in sorted(names) for name in names[kind]]
     elif recipe.recompute == "full":
         section["recompute_granularity"] = "full"
         section["recompute_method"] = "uniform" if recipe.recompute_layers is None else "block"
         section["recompute_num_layers"] = recipe.recompute_layers or 1
     return section
+
+
+def _modules(recipe: Recipe) -> Mapping[Recomputed, Sequence[str]]:
+    """Names of what is recomputed, by kind; without those that Megatron has no name for."""
+    has_experts = recipe.ep > 1 if recipe.shape is None else recipe.shape.experts is not None
+    known = {**_MODULES, **_MODULES_OF_EXPERTS} if has_experts else _MODULES
+    return {kind: known[kind] for kind in recipe.recomputed if kind in known}
 
 
 def _stages_before_replicas(recipe: Recipe) -> bool:
@@ -136,6 +146,9 @@ def _lost(recipe: Recipe) -> Iterator[str]:
             f"states of the optimizer in {recipe.optimizer_state}, by which it fits: --use-precision-aware-optimizer "
             "with its types, as the release has them"
         )
+    for kind in sorted(recipe.recomputed - {"layers"} - _modules(recipe).keys()):
+        what = "activation functions of experts alone (moe_act)" if kind == "activations" else "nothing of the kind"
+        yield f"recompute:{kind}: Megatron recomputes {what}; without it a step needs more memory than planned"
     if recipe.compiled:
         yield "torch.compile of segments: Megatron fuses by its own switches"
     if recipe.zero >= 2 and recipe.pp > 1:

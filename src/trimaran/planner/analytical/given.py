@@ -104,6 +104,8 @@ def complete_strategy(
     if whole.devices < there:
         idle = there - whole.devices
         notes = (*notes, f"{whole.name} takes {whole.devices} of {there} devices; {idle} are idle")
+    if "activations" in whole.recomputed and shape.experts is None:
+        notes = (*notes, "plan does not try recompute:activations without experts: Megatron has no switch for it")
     return Given(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
 
 

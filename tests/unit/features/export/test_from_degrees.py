@@ -102,8 +102,14 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
     assert found.recompute == "selective"
     assert to_megatron(found).sections["model"]["recompute_granularity"] == "selective"
     assert "recompute_modules" not in to_megatron(found).sections["model"]
-    text = to_megatron(recipe(8, recomputed=frozenset({"norms", "activations"}))).text
-    assert "--recompute-modules moe_act layernorm\n" in text
+    found = recipe(8, recomputed=frozenset({"norms", "activations", "feed_forward"}))
+    assert "--recompute-modules mlp layernorm\n" in to_megatron(found).text
+    assert [one for one in to_megatron(found).lost if "recompute:activations" in one]
+    experts = to_megatron(dataclasses.replace(found, ep=2))
+    assert "--recompute-modules moe_act mlp moe layernorm\n" in experts.text
+    assert not [one for one in experts.lost if "recompute" in one]
+    alone = to_megatron(recipe(8, recomputed=frozenset({"activations"})))
+    assert "recompute_granularity" not in alone.sections["model"]
 
 
 def test_another_order_of_ranks_is_exported_or_named() -> None:
