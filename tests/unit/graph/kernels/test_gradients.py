@@ -75,6 +75,13 @@ def test_gradients_in_backward_order_sum_to_the_parameters() -> None:
     assert sorted(gradient.work for gradient in work.gradients) == [gradient.work for gradient in work.gradients]
 
 
+def test_the_last_parameter_of_a_layer_comes_first() -> None:
+    """As the buckets of a graph have them: one backward completes both."""
+    work = worked(lambda: nn.Conv2d(3, 4, 3), meta(2, 3, 8, 8))
+    bias, weight = work.gradients
+    assert (bias.name, weight.name, bias.work) == ("bias", "weight", weight.work)
+
+
 def test_frozen_weights_have_no_gradient() -> None:
     def make() -> nn.Module:
         model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
