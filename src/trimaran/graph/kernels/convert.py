@@ -656,7 +656,8 @@ def weight_gradients(trace: StepTrace, work_of: Mapping[int, int]) -> tuple[Weig
             )
         )
     # Of one layer the last parameter comes first, as in buckets of a graph.
-    return tuple(sorted(reversed(gradients), key=lambda gradient: gradient.work))
+    gradients.reverse()
+    return tuple(sorted(gradients, key=lambda gradient: gradient.work))
 
 
 def workload_of(
