@@ -368,8 +368,7 @@ def assumed_sequence(reference: str) -> str:
         return ""
     values = {name: value for name, value in read.values.items() if name not in _DTYPES}
     config = _config(values, Path(read.source), _transformers())
-    positions = _positions(config)[1]
-    return assumed_sequence_words(_sequence(config, None, reference), positions) if positions else ""
+    return assumed_sequence_words(_sequence(config, None, reference), _positions(config)[1])
 
 
 def _positions(config: Any) -> tuple[str, int]:

@@ -41,11 +41,12 @@ def assumed_sequence_words(sequence: int, positions: int) -> str:
 
     Args:
         sequence: tokens that are assumed
-        positions: of the model
+        positions: of the model; 0: it has any number
     """
+    said = f"{positions:,} positions, not" if positions else "neither a number of positions nor"
     return (
-        f"sequences of {sequence:,} tokens are assumed: the configuration says {positions:,} positions, not how long "
-        "training sequences are; --sequence changes it"
+        f"sequences of {sequence:,} tokens are assumed: the configuration says {said} how long training sequences are; "
+        "--sequence changes it"
     )
 
 
