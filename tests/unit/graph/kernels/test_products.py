@@ -34,7 +34,7 @@ def test_the_bias_of_a_convolution_is_a_sum_of_its_own() -> None:
     work = worked(lambda: nn.Conv2d(3, 5, 3), meta(4, 3, 8, 8))
     sums = [one for one in of_kind(work, WorkKind.REDUCTION) if one.phase is Phase.BACKWARD]
     assert [(one.dims, one.gradient) for one in sums] == [((720,), Gradient.WEIGHT)]
-    assert [gradient.elements for gradient in work.gradients] == [135, 5]
+    assert [gradient.elements for gradient in work.gradients] == [5, 135]
     assert [work.works[gradient.work].kind for gradient in work.gradients] == [WorkKind.REDUCTION] * 2
 
 
