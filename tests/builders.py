@@ -23,7 +23,8 @@ from trimaran.graph.kernels.workload import Gradient, WeightGradient, Work, Work
 from trimaran.graph.trace.types import Role, StepTrace, Tick, TraceOp, TraceStorage, Value, View
 from trimaran.graph.types import OUTSIDE, Graph, Phase
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node, Price
+from trimaran.machine.prices import Price
+from trimaran.machine.types import Allocation, Device, Link, Machine, Memory, Node
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explanation.critical_path import Bottleneck

@@ -25,7 +25,8 @@ from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine, grown_cluster
-from trimaran.machine.types import Device, Price, parse_price
+from trimaran.machine.prices import Price, parse_price
+from trimaran.machine.types import Device
 from trimaran.planner.input_pipeline import loading_changes
 from trimaran.planning.analytical import decoder_of_job, is_planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob

@@ -57,7 +57,8 @@ from trimaran.base import units as figures
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_names, packaged_toml
 from trimaran.base.precision import Precision, short_spelling
-from trimaran.machine.types import Bandwidth, Copies, Device, Edge, Launch, Link, Memory, Node, Peak, Price, parse_price
+from trimaran.machine.prices import Price, parse_price
+from trimaran.machine.types import Bandwidth, Copies, Device, Edge, Launch, Link, Memory, Node, Peak
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables of a TOML file

@@ -53,9 +53,9 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import Cases, PricedJob, at_end, cases_of, lower_short
+from trimaran.planner.communication_bounds import NO_TRAFFIC, TrafficBounds
 from trimaran.planner.epoch import Part, extra_parts
 from trimaran.planner.order_bounds import Chain, busy_s, chain_of
-from trimaran.planner.traffic import NO_TRAFFIC, TrafficBounds
 from trimaran.pricing.compute import context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
 from trimaran.pricing.program import price, straggling_share

@@ -7,12 +7,12 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
 from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, evaluate, lower_short, score
+from trimaran.planner.communication_bounds import TrafficBounds
 from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
 from trimaran.planner.placement.network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
-from trimaran.planner.traffic import TrafficBounds
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.exchange.replica_memory import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.unknowns import End

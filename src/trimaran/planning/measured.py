@@ -8,7 +8,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import detect_machine
-from trimaran.machine.types import Price
+from trimaran.machine.prices import Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.result import Search, said_of_codec, said_of_compression

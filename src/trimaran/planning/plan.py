@@ -16,7 +16,7 @@ from typing import Protocol
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Price
+from trimaran.machine.prices import Price
 from trimaran.planner.choice import Option
 from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal

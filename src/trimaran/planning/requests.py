@@ -17,7 +17,8 @@ from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
 from trimaran.base.units import parse_bytes, parse_large, parse_rate, whole_number
 from trimaran.machine.find import find_machine, grown_cluster
-from trimaran.machine.types import Link, Price, parse_price
+from trimaran.machine.prices import Price, parse_price
+from trimaran.machine.types import Link
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
 from trimaran.pricing.analytical.fit import Reserve

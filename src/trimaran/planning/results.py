@@ -9,7 +9,8 @@ from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import Allocation, Link, Machine, Price
+from trimaran.machine.prices import Price
+from trimaran.machine.types import Allocation, Link, Machine
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.analytical.search import NearbyBatch, assumed_software
 from trimaran.planner.candidates import Candidate

@@ -19,7 +19,7 @@ from trimaran.base.units import format_count, format_duration
 from trimaran.jobs.huggingface import is_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Price
+from trimaran.machine.prices import Price
 from trimaran.networks.names import parse_network
 from trimaran.planner.target_estimates import (
     Contender,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran.machine.find import find_machine
-from trimaran.machine.types import Price, parse_price
+from trimaran.machine.prices import Price, parse_price
 
 NODE = """
 [[nodes]]

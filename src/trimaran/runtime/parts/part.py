@@ -1,7 +1,7 @@
 """The part of a job that one rank runs, for any strategy; `setup` makes it.
 
 A `Stage` is a segment of the network on one rank, as the interpreter of a program sees it. The replicas of `replica`
-and `zero.replica` are the user's whole model, `segments.SegmentStage` is a part of it, from capture. A stage does not
+and `zero.fsdp` are the user's whole model, `segments.SegmentStage` is a part of it, from capture. A stage does not
 know messages, microbatch schedules, or the loss.
 
 `Used` says which trained parameters got a gradient in a step, on any replica. A parameter that no sample of the global

@@ -39,7 +39,7 @@ from trimaran.program.types import Kind
 from trimaran.runtime.parts.part import Making, Part
 from trimaran.runtime.parts.segments import parameters_by_name
 from trimaran.runtime.step.updates import Updater, local_part
-from trimaran.runtime.zero.replica import ShardedReplica
+from trimaran.runtime.zero.fsdp import ShardedReplica
 
 
 class ShardUpdater(Updater):

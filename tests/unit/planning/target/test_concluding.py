@@ -14,7 +14,7 @@ from tests.unit.planning.target.curves import digits_curve
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.jobs.resolve import resolve
-from trimaran.machine.types import parse_price
+from trimaran.machine.prices import parse_price
 from trimaran.planner.target_estimates import Contender, estimate, find_stop
 from trimaran.planning.documents import outlook_document, with_outlook
 from trimaran.planning.requests import TargetRequest, parse_target

@@ -14,7 +14,7 @@ import trimaran
 from trimaran.base.errors import InfeasibleError
 from trimaran.cli import app
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.types import parse_price
+from trimaran.machine.prices import parse_price
 from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Estimate, choose_within
 from trimaran.planning.documents import plan_document
