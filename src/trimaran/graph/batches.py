@@ -14,16 +14,20 @@ of a detection, nodes of several graphs, ragged bags) only the data set and the 
 fewer samples.
 """
 
+import copy
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+
+_Sample = TypeVar("_Sample")
 
 
 def SUMMED(batch: Any) -> float:  # noqa: N802 - a value, told apart by identity, of the type of a weight
@@ -340,6 +344,14 @@ def copied_batch(batch: Any) -> Any:
     if isinstance(batch, dict) and all(isinstance(one, Tensor) for one in batch.values()):
         return {name: one.clone() for name, one in batch.items()}
     return map_tensors(batch, torch.clone)
+
+
+def copied_sample(sample: _Sample) -> _Sample:
+    """A deep copy. Of a tensor that is part of a larger one, as a row of all the data is, that part is copied alone."""
+    tensors = [one for one in pytree.tree_leaves(sample) if type(one) is Tensor and not one.requires_grad]
+    dense = [one for one in tensors if one.layout is torch.strided and not one.is_nested]
+    parts = (one for one in dense if one.untyped_storage().nbytes() > one.nbytes)
+    return copy.deepcopy(sample, {id(one): one.clone() for one in parts})
 
 
 def move_batch(batch: Any, device: torch.device | str) -> Any:

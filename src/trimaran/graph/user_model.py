@@ -21,7 +21,6 @@ In a segment the leaf modules are the user's own, so their hooks fire. A contain
 as its parts may lie in several segments: a hook on it would never fire, and a split is refused while there is one.
 """
 
-import copy
 import functools
 import io
 import itertools
@@ -49,7 +48,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.base.user_errors import users
-from trimaran.graph.batches import cast_batch, move_batch, name_tensors
+from trimaran.graph.batches import cast_batch, copied_sample, move_batch, name_tensors
 from trimaran.graph.datasets import (
     batching_fault,
     check_map_style,
@@ -463,7 +462,7 @@ class Samples:
     def _batched(self, numbers: Sequence[int]) -> list[Any]:
         """The values of a batch, under the same seeds each time."""
         seed_host(self._job.seed)
-        return copy.deepcopy(
+        return copied_sample(
             _tensors_and_numbers(_collated(self._job, [self._drawn(number) for number in numbers], numbers))
         )
 
@@ -480,7 +479,7 @@ class Samples:
 
     def _compared(self, number: int) -> list[Any]:
         with preserved_randomness():
-            return copy.deepcopy(_tensors_and_numbers(self._drawn(number)))
+            return copied_sample(_tensors_and_numbers(self._drawn(number)))
 
     def follows(self, among_ranks: Callable[[], AbstractContextManager[None]]) -> Follows:
         """What a batch depends on besides its samples: those that are read with them, or the process that reads it.
@@ -512,7 +511,7 @@ class Samples:
         with preserved_randomness():
             seed_host(self._job.seed)
             before = host_states()
-            alone = copy.deepcopy([_tensors_and_numbers(self._read(number)) for number in numbers])
+            alone = copied_sample([_tensors_and_numbers(self._read(number)) for number in numbers])
             if find_moved(before):
                 # What draws is read one by one.
                 return False
@@ -564,7 +563,7 @@ class Samples:
             self._kept[number] = self._drawn(number)
         try:
             # Its tensors may get into a batch as they are, and be written to.
-            return copy.deepcopy(self._kept[number])
+            return copied_sample(self._kept[number])
         except Exception:  # noqa: BLE001 - whatever it is, the samples of most data sets can be copied
             return self._kept[number]
 

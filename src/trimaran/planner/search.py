@@ -169,31 +169,37 @@ class Hunt:
 
     def run(self, prospect: Prospect) -> None:
         """Simulate one."""
-        problem = self.problem
-        if is_unplaced(prospect.strategy) and self.work.limit_s < float("inf"):
-            # A placement takes the work that it gets: no single one may have all that is left.
-            left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * self.work.left_s)
-            problem = dataclasses.replace(problem, time_limit_s=left_s)
-            self.work.spend(left_s)
-        self.work.spend((SPLIT_S + REFINED_S) * len(problem.graph.ops))
-        found = self.trials.run(prospect, problem, for_show=self.is_for_show(prospect))
+        self.work.spend((SPLIT_S + REFINED_S) * len(self.problem.graph.ops))
+        found = self._placed(prospect) if is_unplaced(prospect.strategy) else self.trials.run(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
         else:
             self.work.spend(SIMULATED_S * sum(map(len, found.program.ranks)))
             self.candidates.append(found)
 
+    def _placed(self, prospect: Prospect) -> Candidate | Rejection:
+        """A placement solved with little work, and with more where a better one may be as fast as the fastest."""
+        problem, trials = self.problem, self.trials
+        if self.work.limit_s < float("inf"):
+            # A placement takes the work that it gets: no single one may have all that is left.
+            left_s = max(LEAST_PLACING_S, SHARE_OF_A_PLACEMENT * self.work.left_s)
+            problem = dataclasses.replace(problem, time_limit_s=left_s)
+            self.work.spend(left_s)
+        if self.candidates:
+            best = fastest(self.candidates)
+            found = trials.run(prospect, problem, little_work=True)
+            share = 0.0 if isinstance(found, Rejection) else trials.bound_shares[found.strategy]
+            known = prospect.bound.cases if isinstance(found, Rejection) else found.cases
+            cases = [max(share * own, least) for own, least in zip(known, prospect.bound.cases, strict=True)]
+            if not may_be_as_fast((cases[0], cases[1], cases[2]), best.cases):
+                if not isinstance(found, Rejection):
+                    trials.bound_shares[found.strategy] = cases[1] / found.objective_s
+                return found
+        return trials.run(prospect, problem)
+
     def may_be_best(self, prospect: Prospect) -> bool:
         """Whether the bound of one leaves it as fast as the fastest so far."""
         return not self.candidates or prospect.bound.objective_s <= fastest(self.candidates).objective_s
-
-    def is_for_show(self, prospect: Prospect) -> bool:
-        """Whether the bound of one leaves it slower than the fastest, also within the uncertainty of the costs."""
-        if not self.candidates:
-            return False
-        best = fastest(self.candidates)
-        slower = prospect.bound.objective_s > WORTH_SHOWING * best.objective_s
-        return slower and not may_be_as_fast(prospect.bound.cases, best.cases)
 
     def best_s(self, devices: int) -> float:
         """The least time so far on no more devices [s]; infinite where nothing fits on them."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.bounds import Bound, QuickBounds
 from trimaran.planner.candidates import Candidate, LacksMemory
+from trimaran.planner.placement.network import Placed
 from trimaran.planner.problem import (
     Problem,
     arrange,
@@ -33,8 +34,8 @@ from trimaran.program.strategy import Strategy
 
 _Kept = tuple[tuple[str, int], ...]
 
-SHOWN_PLACING_S = 1.0
-"""Work that a placement gets which cannot be chosen: it is shown, for the memory it needs [s on the reference]."""
+LITTLE_PLACING_S = 1.0
+"""Work that a placement gets first, which is all where its bound rules it out: it is shown [s on the reference]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Trials:
     Attributes:
         problem: the job, its costs and its devices
         alike: trials of the same job and costs at another batch, whose works of microbatches are shared; None: none
-        bound_shares: for each placement that was solved to be chosen, the solver's bound over its answer [0..1]
+        bound_shares: for each placement, a lower bound over its answer [0..1]
     """
 
     problem: Problem
@@ -74,7 +75,7 @@ class Trials:
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _ordered: dict[tuple[Strategy, _Kept], Prospect] = field(default_factory=dict)
     _results: dict[Strategy, Candidate | Rejection] = field(default_factory=dict)
-    _placed: dict[tuple[int, int, _Kept, bool], Strategy] = field(default_factory=dict)
+    _placed: dict[tuple[int, int, _Kept, bool], Placed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._quick = quick_bounds(self.problem)
@@ -137,18 +138,18 @@ class Trials:
             self._ordered[key] = replace(prospect, bound=lower, is_ordered=True)
         return self._ordered[key]
 
-    def run(self, prospect: Prospect, problem: Problem, *, for_show: bool = False) -> Candidate | Rejection:
+    def run(self, prospect: Prospect, problem: Problem, *, little_work: bool = False) -> Candidate | Rejection:
         """The simulation of a strategy, or its rejection.
 
         Args:
             prospect: the strategy, refined or ordered
             problem: as `Trials.problem`, with the pins of this search
-            for_show: it cannot be chosen: a placement gets little work
+            little_work: a placement gets `LITTLE_PLACING_S` of it
         """
         strategy = prospect.strategy
         if is_unplaced(strategy):
             try:
-                strategy = self._place(strategy, problem, for_show=for_show)
+                strategy = self._place(strategy, problem, little_work=little_work)
             except (InfeasibleError, InputError) as error:
                 return Rejection(strategy=strategy, cause=_cause_of(error), reason=error.message)
         if strategy not in self._results:
@@ -162,23 +163,19 @@ class Trials:
             seen = self.refine(seen, problem)
         return seen if isinstance(seen, Rejection) else self.run(seen, problem)
 
-    def _place(self, strategy: Strategy, problem: Problem, *, for_show: bool) -> Strategy:
+    def _place(self, strategy: Strategy, problem: Problem, *, little_work: bool) -> Strategy:
         """Places are those of one microbatch: replicas of the same one share them, found with as much work."""
         samples = problem.batch // (strategy.dp * strategy.microbatches)
-        key = (strategy.pp, samples, problem.pins.keep, for_show)
-        if for_show:
-            limit_s = SHOWN_PLACING_S if problem.time_limit_s is None else min(SHOWN_PLACING_S, problem.time_limit_s)
+        key = (strategy.pp, samples, problem.pins.keep, little_work)
+        if little_work:
+            limit_s = LITTLE_PLACING_S if problem.time_limit_s is None else min(LITTLE_PLACING_S, problem.time_limit_s)
             problem = replace(problem, time_limit_s=limit_s)
         if key not in self._placed:
-            found = place_on(strategy, problem)
-            self._placed[key] = found.strategy
-            if not for_show:
-                self.bound_shares[found.strategy] = found.bound
+            self._placed[key] = place_on(strategy, problem)
         known = self._placed[key]
         arranged = arrange(strategy, problem)
-        placed = replace(arranged, parts=known.parts, backward_order=known.backward_order)
-        if known in self.bound_shares:
-            self.bound_shares.setdefault(placed, self.bound_shares[known])
+        placed = replace(arranged, parts=known.strategy.parts, backward_order=known.strategy.backward_order)
+        self.bound_shares[placed] = max(known.bound, self.bound_shares.get(placed, 0.0))
         return placed
 
 

@@ -13,6 +13,7 @@ from trimaran.graph.batches import (
     call_model,
     cast_batch,
     compute_loss,
+    copied_sample,
     count_samples,
     map_tensors,
     move_batch,
@@ -156,3 +157,13 @@ def test_loss_without_gradient_is_refused_in_training() -> None:
         compute_loss(job, torch.zeros(2), batch)
     with torch.no_grad():
         assert compute_loss(job, torch.zeros(2), batch)[1] == 2.0
+
+
+def test_a_copied_sample_has_its_own_elements_and_not_all_of_the_data() -> None:
+    """A row is a part of the memory of all rows, which `copy.deepcopy` copies with it."""
+    rows = torch.utils.data.TensorDataset(torch.arange(4000.0).view(1000, 4), torch.arange(1000))
+    value, number = copied_sample(rows[7])
+    assert (value.tolist(), number.item()) == ([28.0, 29.0, 30.0, 31.0], 7)
+    assert (value.untyped_storage().nbytes(), number.untyped_storage().nbytes()) == (16, 8)
+    value.zero_()
+    assert rows[7][0].tolist() == [28.0, 29.0, 30.0, 31.0]
