@@ -37,7 +37,8 @@ def derive_seed(seed: int, *parts: int | str) -> int:
 
 def seed_generators(seed: int) -> None:
     """Seed torch, on all devices, and the global generators of `random` and numpy, which data sets draw from."""
-    torch.manual_seed(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
     seed_host(seed)
 
 
@@ -81,7 +82,7 @@ def _restore_torch(state: bytes) -> None:
 
 
 HOST_GENERATORS = (
-    # Not torch.manual_seed: where no GPU is in use it keeps a stack trace of every call, half a millisecond each.
+    # Not torch.manual_seed: where no accelerator is in use it makes a stack trace in every call, half a millisecond.
     HostGenerator(torch.default_generator.manual_seed, _torch_state, _restore_torch),
     HostGenerator(random.seed, random.getstate, random.setstate),
     # numpy's global generator, because data sets of users draw from it.
