@@ -11,6 +11,7 @@ tuple, a dict, an object of Hugging Face. The structure remembers the difference
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,11 +192,13 @@ class Exported:
         program: what torch made of it
         inputs: names of the batch's tensors, in the order of the graph's inputs
         structure: of the model's output
+        asks_mode: the forward may do other things in the other mode, besides what leaf modules of torch do inside
     """
 
     program: ExportedProgram
     inputs: tuple[str, ...]
     structure: OutputStructure
+    asks_mode: bool
 
 
 class _OnTensors(nn.Module):
@@ -254,19 +257,59 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
     ):
         enter_mode(model, training=training)
         try:
-            program = torch.export.export(
-                wrapper,
-                (tensors,),
-                dynamic_shapes=(tuple({0: Dim.DYNAMIC} for _ in tensors),),
-                strict=False,
-                preserve_module_call_signature=tuple(f"{PREFIX}.{path}" for path in leaves),
-            )
+            with _asked_modes(model, leaves) as asked:
+                program = torch.export.export(
+                    wrapper,
+                    (tensors,),
+                    dynamic_shapes=(tuple({0: Dim.DYNAMIC} for _ in tensors),),
+                    strict=False,
+                    preserve_module_call_signature=tuple(f"{PREFIX}.{path}" for path in leaves),
+                )
         except NotExportableError:
             raise
         except Exception as error:  # torch raises whatever the model's code or its own tracer raises
             raise NotExportableError(first_line(error)) from error
     _check_sizes(program, min(tensor.shape[0] for tensor in tensors), job.global_batch_size)
-    return Exported(program=program, inputs=names, structure=structures[-1])
+    return Exported(program=program, inputs=names, structure=structures[-1], asks_mode=bool(asked))
+
+
+@contextmanager
+def _asked_modes(model: nn.Module, leaves: tuple[str, ...]) -> Iterator[list[str]]:
+    """Types of the modules by whose mode a forward may go another way; layers of torch that are called whole are none.
+
+    A mode is asked for by reading `training`, or told by a `train` or an `eval` of the module's own.
+    """
+    asked = [type(module).__name__ for module in model.modules() if _has_own_modes(module)]
+    whole = {id(model.get_submodule(path)) for path in leaves}
+
+    def get(module: nn.Module) -> bool:
+        # The tracer reads it too, of every module.
+        by = str(sys._getframe(1).f_globals.get("__name__"))
+        of_torch = by.startswith("torch.") and (not by.startswith("torch.nn.") or id(module) in whole)
+        if not of_torch:
+            asked.append(type(module).__name__)
+        try:
+            return bool(vars(module)["training"])
+        except KeyError:
+            raise AttributeError("training") from None
+
+    def put(module: nn.Module, value: bool) -> None:
+        vars(module)["training"] = value
+
+    known = vars(nn.Module).get("training")
+    nn.Module.training = property(get, put)  # type: ignore[assignment]
+    try:
+        yield asked
+    finally:
+        if known is None:
+            del nn.Module.training
+        else:
+            nn.Module.training = known
+
+
+def _has_own_modes(module: nn.Module) -> bool:
+    own = {"train", "eval"} & vars(module).keys() or isinstance(module, torch.jit.ScriptModule)
+    return bool(own) or type(module).train is not nn.Module.train or type(module).eval is not nn.Module.eval
 
 
 def _check_sizes(program: ExportedProgram, traced: int, most: int) -> None:

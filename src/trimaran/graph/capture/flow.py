@@ -464,14 +464,15 @@ def make_flow(job: Job, model: nn.Module, batch: Any) -> Flow:
     notes = [f"segments leave {name} out of the model's output" for name in exported.structure.dropped]
     switches: dict[str, nn.Module] = {}
     both = True
-    try:
-        evaluation = export_model(job, model, batch, leaves, training=False)
-        _fold(evaluation, model)
-        differences = compare_modes(graph, evaluation.program.graph_module.graph)
-        switches = switch_by_mode(graph, differences, model, f"{RESERVED}switch_")
-    except (NotExportableError, OtherOperationsError) as error:
-        both = False
-        notes.append(f"no pipeline: the forward does other things in training than in evaluation ({error})")
+    if exported.asks_mode:
+        try:
+            evaluation = export_model(job, model, batch, leaves, training=False)
+            _fold(evaluation, model)
+            differences = compare_modes(graph, evaluation.program.graph_module.graph)
+            switches = switch_by_mode(graph, differences, model, f"{RESERVED}switch_")
+        except (NotExportableError, OtherOperationsError) as error:
+            both = False
+            notes.append(f"no pipeline: the forward does other things in training than in evaluation ({error})")
     extras = {**switches, **_read_attributes(exported, model)}
     module = assemble(model, graph, extras)
     return Flow(
