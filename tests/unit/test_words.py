@@ -47,10 +47,18 @@ def phrases() -> list[Phrase]:
     ]
 
 
+@functools.cache
+def any_phrase() -> re.Pattern[str]:
+    """Finds every line that has one, exceptions or not."""
+    return re.compile("|".join(f"(?:{phrase.pattern.pattern})" for phrase in phrases()), re.IGNORECASE)
+
+
 def found_in(path: Path) -> Iterator[str]:
     """Each place of a file that has one of the phrases, with what to write."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         words = line.replace("_", " ")
+        if any_phrase().search(words) is None:
+            continue
         for phrase in phrases():
             if phrase.is_in(words):
                 yield f"{path.relative_to(ROOT)}:{number}: {line.strip()}  [{phrase.write}]"
