@@ -30,6 +30,8 @@ _REPEATS = 4
 _LEAST_WARM_UPS = 3
 _MOST_WARM_UPS = 8
 _SHORT_S = 0.05
+_LONG_S = 1.0
+"""An item that takes longer is warm after one run; where time is short, the second one is what counts [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,24 +66,25 @@ def measure_in_rounds(
         The durations, one group a round [s].
     """
     box_s = BOX_S if box_s is None else box_s
-    working: list[Item] = []
-    repeats: list[int] = []
+    working: list[tuple[Item, int, Mapping[Timed, list[float]] | None]] = []
     needed_s = 0.0
     for number, item in enumerate(items):
         report(world, f"warming up: {item.label}", number, len(items))
-        seconds, raised = _warm_up(world, item)
+        seconds, raised, last = _warm_up(world, item)
         if raised is not None and failed is not None and item.whole is not None:
             failed[item.whole] = raised
             continue
-        working.append(item)
-        repeats.append(_REPEATS if seconds < _SHORT_S else 1)
-        needed_s += seconds * repeats[-1]
+        repeats = _REPEATS if seconds < _SHORT_S else 1
+        working.append((item, repeats, last))
+        needed_s += seconds * repeats
     rounds: dict[Timed, Rounds] = {}
-    count = max(2 if needed_s < box_s else 1, min(MOST_ROUNDS, int(box_s / max(needed_s, 1e-9)))) if working else 0
+    is_long = needed_s >= box_s
+    count = max(1 if is_long else 2, min(MOST_ROUNDS, int(box_s / max(needed_s, 1e-9)))) if working else 0
     for number in range(count):
         report(world, "measuring operations", number, count)
-        for item, times in zip(working, repeats, strict=True):
-            for timed, durations in _run(world, item, times).items():
+        for item, repeats, last in working:
+            found = last if is_long and last is not None else _run(world, item, repeats)
+            for timed, durations in found.items():
                 rounds.setdefault(timed, []).append(durations)
     return rounds
 
@@ -92,14 +95,20 @@ def report(world: World, what: str, done: int = 0, total: int = 0) -> None:
         world.report({"measuring": what, "done": done, "total": total})
 
 
-def _warm_up(world: World, item: Item) -> tuple[float, str | None]:
-    """Seconds that one run takes on the slowest rank, when it is warm, the same on every rank; and what it raised."""
+def _warm_up(world: World, item: Item) -> tuple[float, str | None, Mapping[Timed, list[float]] | None]:
+    """Run something until it is warm.
+
+    Returns:
+        Seconds of a run on the slowest rank, the same on every rank; what it raised; and what the last run measured,
+        where it was a long one and warm, on every rank.
+    """
     seconds = float("inf")
+    measured: Mapping[Timed, list[float]] = {}
     for number in range(_MOST_WARM_UPS):
         raised = ""
         start_s = time.perf_counter()
         try:
-            _run(world, item, 1)
+            measured = _run(world, item, 1)
             took_s = time.perf_counter() - start_s
         except Exception as error:
             if item.whole is None:
@@ -107,12 +116,13 @@ def _warm_up(world: World, item: Item) -> tuple[float, str | None]:
             took_s, raised = float("inf"), describe(error)
         before, seconds = seconds, largest(world, took_s)
         if seconds == float("inf"):
-            return seconds, raised
+            return seconds, raised, None
         # A compiled model is compiled again as its modes and sizes come, so the last run may still be a long one.
-        settled = number >= _LEAST_WARM_UPS - 1 and seconds > before / 2
+        least = _LEAST_WARM_UPS if seconds < _LONG_S else 2
+        settled = number >= least - 1 and seconds > before / 2
         if settled or seconds > BOX_S:
             break
-    return seconds, None
+    return seconds, None, measured if seconds >= _LONG_S and number > 0 else None
 
 
 def _run(world: World, item: Item, repeats: int) -> Mapping[Timed, list[float]]:

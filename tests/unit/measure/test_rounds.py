@@ -45,6 +45,27 @@ def test_items_take_turns() -> None:
     assert order[-2 * MOST_ROUNDS :] == ["a", "b"] * MOST_ROUNDS
 
 
+def test_of_long_items_the_second_run_counts_and_short_ones_have_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four of 2 s take more than the time for all rounds."""
+    now_s = 0.0
+
+    class Lasting(Counted):
+        def __init__(self, seconds: float) -> None:
+            super().__init__()
+            self.seconds = seconds
+
+        def run(self, repeats: int) -> Mapping[Timed, list[float]]:
+            nonlocal now_s
+            now_s += self.seconds
+            return {WHAT._replace(what=str(id(self))): super().run(repeats)[WHAT]}
+
+    monkeypatch.setattr("trimaran.measure.rounds.time.perf_counter", lambda: now_s)
+    items = [*(Lasting(2.0) for _ in range(4)), Lasting(0.01)]
+    rounds = measure_in_rounds(World(), [Item(label="step", run=one.run) for one in items])
+    assert [one.runs for one in items] == [[1, 1]] * 4 + [[1, 1, 1, 4]]
+    assert list(rounds.values()) == [[[2.0]]] * 4 + [[[4.0] * 4]]
+
+
 def test_nothing_to_measure_takes_no_round() -> None:
     assert measure_in_rounds(World(), []) == {}
 
