@@ -85,6 +85,7 @@ from trimaran.graph.examine_modes import (
     span_of,
 )
 from trimaran.graph.gradient_hooks import gradient_hooks
+from trimaran.graph.gradients import kept_gradient, largest, largest_difference, summed, whole_gradient
 from trimaran.graph.held_state import (
     ADDS_GROUPS,
     AVERAGES,
@@ -1596,7 +1597,7 @@ class _Examination:
                         (total,), (torch.ones_like(total),), False, False, (), allow_unreachable=True,
                         accumulate_grad=True,
                     )  # fmt: skip
-            gradients = [None if one.grad is None else _dense(one.grad) for one in self._trained]
+            gradients = [None if one.grad is None else kept_gradient(one.grad) for one in self._trained]
         finally:
             for one, gradient in saved:
                 one.grad = gradient
@@ -1910,8 +1911,7 @@ class _Examination:
         worst = abs(value - expected) / size if math.isfinite(value) else math.inf
         if limit is not None and worst > limit:
             return worst
-        largest = max((float(one.abs().max()) for one in split.run.gradients if one is not None and one.numel()),
-                      default=0.0)  # fmt: skip
+        most = max((largest(one) for one in split.run.gradients if one is not None), default=0.0)
         for place, gradient in enumerate(split.run.gradients):
             parts = [(scale, one.gradients[place]) for scale, one in used]
             have = [scale * one for scale, one in parts if one is not None]
@@ -1922,10 +1922,9 @@ class _Examination:
                 continue
             if not gradient.numel():
                 continue
-            total = torch.stack(have).sum(0)
-            scale = float(gradient.abs().max()) * whole_scale
-            floor = largest * whole_scale * (1e-6 if self._double and not self.mixed else 1e-2)
-            difference = float((total - gradient * whole_scale).abs().max())
+            scale = largest(gradient) * whole_scale
+            floor = most * whole_scale * (1e-6 if self._double and not self.mixed else 1e-2)
+            difference = largest_difference(summed(have), gradient * whole_scale)
             worst = max(worst, difference / max(scale + floor, 1e-30) if math.isfinite(difference) else math.inf)
         return worst
 
@@ -1971,7 +1970,7 @@ class _Examination:
                     value = loss_value(self._job, call_model(self._job, self._work, given), given)
                     value = value[0] if isinstance(value, tuple) else value
                     found = torch.autograd.grad(value, self._trained, allow_unused=True) if value.requires_grad else ()
-                gradients = [torch.zeros(()) if one is None else _dense(one) for one in found]
+                gradients = [torch.zeros(()) if one is None else kept_gradient(one) for one in found]
                 kept = [one.detach().clone() for one in self._buffers_now()]
                 runs.append(([value.detach(), *gradients, *kept], self._held_state.values()))
             except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
@@ -2002,19 +2001,19 @@ class _Examination:
         part = self._pass(self._batch(numbers[own]), drawn, (own.start, own.stop, ranks * size))
         gradients: list[Tensor | None] = []
         for one, whole in zip(part.gradients, run.gradients, strict=True):
-            total = torch.zeros_like(whole) if whole is not None else None
+            total = torch.zeros_like(whole_gradient(whole)) if whole is not None else None
             if total is not None:
-                total += (one if one is not None else 0.0) / ranks
+                total += (whole_gradient(one) if one is not None else 0.0) / ranks
                 sum_up(total)
             gradients.append(total)
         value = torch.tensor(part.value / ranks, dtype=torch.float64, device=device_of(self._work))
         sum_up(value)
-        summed = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
-        split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[summed], in_turn=[summed])
+        added = replace(part, gradients=gradients, value=float(value), buffers=run.buffers)
+        split = _Split(whole=None, parts=[None], sizes=[1], run=run, apart=[added], in_turn=[added])
         # Buffers of every rank are those after the whole; no rank knows those of the others.
         others = torch.tensor(self._buffer_difference(split, [part]), dtype=torch.float64, device=value.device)
         sum_up(others)
-        return max(self._difference(split, [summed], "mean", None), min(1.0, float(others)))
+        return max(self._difference(split, [added], "mean", None), min(1.0, float(others)))
 
     def _holds_when_sliced(self, split: _Split, tolerance: float) -> bool:
         """Whether parts that were padded with the whole add up, by some reduction."""
@@ -2273,16 +2272,14 @@ def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _dense(gradient: Tensor) -> Tensor:
-    return (gradient.to_dense() if gradient.is_sparse else gradient).detach().clone()
-
-
 def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
     if one.is_nested or other.is_nested:
         alike = one.is_nested and other.is_nested and one.size(0) == other.size(0)
         return alike and all(_same(*pair, tolerance) for pair in zip(one.unbind(), other.unbind(), strict=True))
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
+    if one.is_sparse or other.is_sparse:
+        return _same(whole_gradient(one), whole_gradient(other), tolerance)
     if not tolerance or not one.is_floating_point():
         return torch.equal(one, other)
     finite = other[other.isfinite()]

@@ -39,6 +39,7 @@ from trimaran.graph.capture.describe import describe_flow, describe_whole, run_w
 from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
 from trimaran.graph.capture.flow import make_flow
 from trimaran.graph.examine import examine
+from trimaran.graph.gradients import kept_gradient, largest, largest_difference
 from trimaran.graph.held_state import HeldState
 from trimaran.graph.optimizers import modules_of
 from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
@@ -130,14 +131,14 @@ def find_difference(
             return f"its results differ from the model's in {'train' if training else 'eval'} mode", []
     expected_gradients, rewritten = _gradients(job, model, called)
     found_gradients, _ = _gradients(job, model, flowed)
-    largest = max((float(one.abs().max()) for one in expected_gradients.values() if one.numel()), default=0.0)
+    most = max(map(largest, expected_gradients.values()), default=0.0)
     for name, gradient in expected_gradients.items():
-        if not gradient.numel() or not math.isfinite(largest):
+        if not math.isfinite(most):
             continue
         tolerance = _GRADIENT_TOLERANCE if job.precision in ("fp32", "fp64") else _ROUNDED_TOLERANCE
         # What should be zero is rounding.
-        scale = max(float(gradient.abs().max()), 0.03 * largest)
-        if not float((found_gradients[name] - gradient).abs().max()) <= tolerance * scale:
+        scale = max(largest(gradient), 0.03 * most)
+        if not largest_difference(found_gradients[name], gradient) <= tolerance * scale:
             return (
                 f"the gradient of {name} differs from the model's: torch.export drops the backward of a "
                 "torch.autograd.Function and hooks on tensors; put them into a module without children, "
@@ -170,7 +171,7 @@ def _gradients(job: Job, model: nn.Module, call: Any) -> tuple[dict[str, Tensor]
         rewritten = [name for name, one in model.named_buffers() if name in before and not _equal(before[name], one)]
     named = zip(trained.items(), found, strict=True)
     return {
-        name: torch.zeros_like(one) if gradient is None else gradient.detach() for (name, one), gradient in named
+        name: kept_gradient(torch.zeros_like(one) if gradient is None else gradient) for (name, one), gradient in named
     }, rewritten
 
 
