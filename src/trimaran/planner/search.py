@@ -186,14 +186,14 @@ class Hunt:
             problem = dataclasses.replace(problem, time_limit_s=left_s)
             self.work.spend(left_s)
         if self.candidates:
-            best = fastest(self.candidates)
             found = trials.run(prospect, problem, little_work=True)
-            share = 0.0 if isinstance(found, Rejection) else trials.bound_shares[found.strategy]
-            known = prospect.bound.cases if isinstance(found, Rejection) else found.cases
-            cases = [max(share * own, least) for own, least in zip(known, prospect.bound.cases, strict=True)]
-            if not may_be_as_fast((cases[0], cases[1], cases[2]), best.cases):
-                if not isinstance(found, Rejection):
-                    trials.bound_shares[found.strategy] = cases[1] / found.objective_s
+            low, median, high = prospect.bound.cases
+            if not isinstance(found, Rejection):
+                share = trials.bound_shares[found.strategy]
+                ends = zip(found.cases, prospect.bound.cases, strict=True)
+                low, median, high = (max(share * own, least) for own, least in ends)
+                trials.bound_shares[found.strategy] = min(1.0, median / found.objective_s)
+            if not may_be_as_fast((low, median, high), fastest(self.candidates).cases):
                 return found
         return trials.run(prospect, problem)
 
