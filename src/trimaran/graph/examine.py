@@ -92,6 +92,7 @@ from trimaran.graph.held_state import (
     ENTROPY,
     HOOKS_GRADIENTS,
     HOOKS_MODULES,
+    OF_MODULES,
     PRUNES,
     RESETS,
     SEEDS_GENERATORS,
@@ -121,7 +122,13 @@ from trimaran.graph.optimizers import (
     parameter_names,
     parts_of_update,
 )
-from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
+from trimaran.graph.randomness import (
+    PYTHON_AND_NUMPY,
+    find_moved,
+    host_states,
+    preserved_randomness,
+    seed_generators,
+)
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
@@ -134,6 +141,7 @@ from trimaran.graph.user_model import (
     hooks_now,
     hooks_of_user,
     largest_look,
+    make_model,
     overrides_train,
     parts_in_evaluation,
     precision_context,
@@ -297,6 +305,45 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     return replace(
         behaviour, reduction=reduction, replicas=difference, tolerance=max(behaviour.tolerance, examination.tolerance)
     )
+
+
+def look_at_later(job: Job, model: nn.Module, *, whole: bool, microbatches: bool) -> str:
+    """Why the parts of a batch do not add up any more, as the job is now; empty: they do.
+
+    Args:
+        job: the job, as it is trained
+        model: as it is trained
+        whole: it has all parameters; otherwise another one gets what its modules hold besides
+        microbatches: parts come one after the other, not only on several ranks
+    """
+    with ExitStack() as stack:
+        for context in (preserved_randomness(model), quiet(), uncompiled(), torch.enable_grad(), _as_one_process()):
+            stack.enter_context(context)
+        for part in modules_of(job.loss):
+            stack.enter_context(untouched(part))
+        try:
+            if held := parts_in_loss(job.loss, model):
+                raise RuntimeError(f"the loss holds {held[0]}")
+            copied = copy.deepcopy(model) if whole else _made_like(model, job)
+            begin_training(copied)
+            samples = Samples(job, device_of(copied), most=SCANNED, keep=True)
+            return _Examination(job, copied, samples).adds_up(microbatches=microbatches)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 the user's, or what cannot be copied
+            return f"it cannot be seen whether that of a batch is still made of those of its parts: {describe(error)}"
+
+
+def _made_like(model: nn.Module, job: Job) -> nn.Module:
+    """The model as the job makes it, with the buffers of another one, and what else its modules hold."""
+    made = make_model(job)
+    for one, like in zip(made.modules(), model.modules(), strict=True):
+        vars(one).update({name: held for name, held in vars(like).items() if name not in OF_MODULES})
+    with torch.no_grad():
+        for buffer, now in zip(made.buffers(), model.buffers(), strict=True):
+            if buffer.shape == now.shape:
+                buffer.copy_(now)
+    return made
 
 
 def _from_model(model: nn.Module) -> Behaviour:
@@ -707,6 +754,28 @@ class _Examination:
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
+
+    def adds_up(self, *, microbatches: bool) -> str:
+        """Why the parts of a batch do not add up to it, as the loss was seen to be reduced before; empty: they do."""
+        most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
+        self._calls = _losses_called(self._job, self._work, self._batch(range(min(most, SAMPLES))), double=self._double)
+        self._put_back()
+        self._started_s = time.process_time()
+        splits = [one for one in self._splits(most) if len(one.parts) > 1 and math.isfinite(one.run.value)]
+        if not splits:
+            raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
+        weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
+        reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
+        _, apart, in_turn = self._differences(splits, reduction, None, None)
+        difference = in_turn if microbatches else apart
+        if difference <= self.tolerance:
+            return ""
+        place = self._mixed_at(splits[0])
+        return (
+            f"now the loss of a batch is not made of the losses of its parts{f' (first at {place})' if place else ''}: "
+            f"gradients differ by up to {difference:.1%} of the largest. Write that term for each sample, let the loss "
+            "return (sum, weight), or use one device without microbatches"
+        )
 
     def _draws_in_training(self, batch: Any) -> bool:
         """Whether a step draws from the global generators, dropout included."""

@@ -43,7 +43,7 @@ _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 _MOST_ELEMENTS = 1 << 20
 """Elements of a tensor that is copied; of a larger one it is seen whether it was written to."""
 
-_OF_MODULES = frozenset(vars(nn.Module()))
+OF_MODULES = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic, enum.Enum)
 _OF_CLASSES = (*_PLAIN[:6], numpy.generic, list, dict, set, deque, Tensor, numpy.ndarray)
 
@@ -573,7 +573,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
     dotted = f"{path}." if path else ""
     if isinstance(value, nn.Module):
         # Its children are roots, where they are of the model.
-        own = {name: one for name, one in vars(value).items() if name not in _OF_MODULES}
+        own = {name: one for name, one in vars(value).items() if name not in OF_MODULES}
         if undo is not None:
             undo.append(functools.partial(_set_attributes, value, own))
             # A forward may put another tensor in the place of a buffer, and a trace one without content.
@@ -792,7 +792,7 @@ def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:
 
 def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
     attributes = vars(module)
-    for name in [name for name in attributes if name not in _OF_MODULES and name not in own]:
+    for name in [name for name in attributes if name not in OF_MODULES and name not in own]:
         del attributes[name]
     attributes.update(own)
 

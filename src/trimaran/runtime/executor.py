@@ -28,7 +28,7 @@ from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.batches import WholeBatches, is_sliceable
-from trimaran.graph.behaviour import typical_weight
+from trimaran.graph.behaviour import Behaviour, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.metrics import Outputs, WholeMetric
@@ -40,7 +40,7 @@ from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.world import World
 from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
-from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.strategy import Feeding, Strategy, splits_batches
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
 from trimaran.runtime.checkpoint.weights import (
@@ -78,6 +78,7 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.step.state import Asking, State, as_number
+from trimaran.runtime.step.structure import Structures
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
@@ -291,6 +292,18 @@ class Executor:
                 "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
                 strategy=self._strategy.name,
             )
+
+    def know(self, behaviour: Behaviour | None) -> None:
+        """Say what was seen of the job: what checkpoints lack, and whether later losses are compared with the first.
+
+        Args:
+            behaviour: of the job; None: nobody has looked
+        """
+        self.training.outside = kept_outside(behaviour)
+        looked = behaviour is not None and behaviour.reduction not in ("batch", "gathers", "unknown")
+        if behaviour is not None and looked and not behaviour.accepted and not self._cycle:
+            parts = splits_batches(self._strategy)
+            self._interpreter.structures = Structures(varies=bool(behaviour.path)) if parts else None
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
