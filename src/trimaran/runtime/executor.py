@@ -263,6 +263,11 @@ class Executor:
         """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
         return self._traits.needs_metric
 
+    @property
+    def schedule_draws(self) -> bool:
+        """Whether the job's schedule draws random numbers, or reads a clock."""
+        return self._traits.schedule_reads == "chance"
+
     def refit(self, why: str) -> None:
         """Train the parameters of the model that require gradients now, and no others.
 

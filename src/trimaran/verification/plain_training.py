@@ -173,6 +173,17 @@ class PlainTraining:
         if self.schedule is not None:
             self.schedule.step()
 
+    def take_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set the numbers by which the optimizer updates.
+
+        Args:
+            options: of the group of each parameter, by its name
+        """
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            for parameter in group["params"]:
+                group.update({key: one for key, one in options[names[id(parameter)]].items() if key in group})
+
     def close(self) -> None:
         """End the loading of data."""
         for feed in (*self._feeds, self._whole):
