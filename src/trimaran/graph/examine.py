@@ -352,11 +352,8 @@ def _from_model(model: nn.Module) -> Behaviour:
     trained = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     tied = [name for name, one in trained.items() if first.setdefault(id(one), name) != name]
-    dtypes: dict[str, str] = {}
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
-    for name, one in trained.items():
-        if one.dtype != common:
-            dtypes.setdefault(dtype_name(one.dtype), name)
+    dtypes = tuple((dtype_name(one.dtype), name) for name, one in trained.items() if one.dtype != common)
     hooks = gradient_hooks(model)
     return Behaviour(
         gradient_hooks=tuple(name for name, _ in hooks),
@@ -374,7 +371,7 @@ def _from_model(model: nn.Module) -> Behaviour:
         renamed=_renamed(model),
         hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
         tied=tuple(tied),
-        dtypes=tuple(dtypes.items()),
+        dtypes=dtypes,
         compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
     )
 

@@ -1429,6 +1429,30 @@ def test_a_generator_of_the_loss_cannot_be_put_back() -> None:
     assert look(make_job(loss=loss)).moved == "the forward or the loss"
 
 
+class Filtered(nn.Module):
+    """Complex weights among others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.filter = nn.ParameterList([torch.randn(4, dtype=torch.complex64)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(self.first(x)) * self.filter[0]
+        made: Tensor = self.last(torch.fft.irfft(spectrum, n=6))
+        return made
+
+
+@pytest.mark.parametrize("units", [(), ("first",), ("filter",)])
+def test_weights_of_different_dtypes_are_gathered_in_units_of_their_own(units: tuple[str, ...]) -> None:
+    """FSDP ended with an assertion."""
+    seen = look(make_job(model=Filtered))
+    assert objection(seen, Strategy(dp=2, zero=1)) is None
+    told = objection(seen, Strategy(dp=2, zero=2, units=units))
+    assert (told is None) == (units == ("filter",))
+    assert told is None or ("filter.0" in told and "dtypes" in told)
+
+
 class Headed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
