@@ -26,7 +26,7 @@ from tests.forks.client import launch
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.precision import Precision
 from trimaran.features.training.session import Session
-from trimaran.graph.batches import map_tensors
+from trimaran.graph.batches import SUMMED, map_tensors
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.randomness import host_states
 from trimaran.launch.world import World
@@ -299,4 +299,21 @@ def test_a_schedule_that_draws_and_a_buffer_of_infinite_entries_are_no_differenc
     assert session.verified is not None
     assert session.verified.steps == STEPS
     assert "the schedule draws random numbers" in session.verified.notes[-1]
+    session.close()
+
+
+def test_a_loss_that_is_a_sum_over_samples_is_one_over_microbatches() -> None:
+    """One process took the mean of the sums of those that it cannot compare with the whole, as they draw."""
+    job = called.make_job(
+        model=lambda: torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 3)).double(),
+        loss=lambda output, target: torch.nn.functional.cross_entropy(output, target, reduction="sum"),
+        loss_weight=SUMMED,
+    )
+    made, strategy = capture(job), builders.strategy(microbatches=2)
+    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    session = Session(job, strategy, program, made, World(), owns_world=False, verify=STEPS)
+    for batch in itertools.islice(session.batches(), STEPS):
+        session.step(batch)
+    assert session.verified is not None
+    assert "draws random numbers" in session.verified.notes[0]
     session.close()

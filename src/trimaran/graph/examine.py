@@ -308,12 +308,13 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     )
 
 
-def look_at_later(job: Job, model: nn.Module, *, whole: bool, microbatches: bool) -> str:
+def look_at_later(job: Job, model: nn.Module, seen: Behaviour, *, whole: bool, microbatches: bool) -> str:
     """Why the parts of a batch do not add up any more, as the job is now; empty: they do.
 
     Args:
         job: the job, as it is trained
         model: as it is trained
+        seen: before the first step
         whole: it has all parameters; otherwise another one gets what its modules hold besides
         microbatches: parts come one after the other, not only on several ranks
     """
@@ -323,12 +324,18 @@ def look_at_later(job: Job, model: nn.Module, *, whole: bool, microbatches: bool
         for part in modules_of(job.loss):
             stack.enter_context(untouched(part))
         try:
-            if held := parts_in_loss(job.loss, model):
-                raise RuntimeError(f"the loss holds {held[0]}")
-            copied = copy.deepcopy(model) if whole else _made_like(model, job)
-            begin_training(copied)
-            samples = Samples(job, device_of(copied), most=SCANNED, keep=True)
-            return _Examination(job, copied, samples).adds_up(microbatches=microbatches)
+            examined = None if whole else _made_like(model, job)
+            if whole and not parts_in_loss(job.loss, model):
+                with suppress(Exception):
+                    examined = copy.deepcopy(model)
+            backward = examined is not None
+            if examined is None:
+                # Its parameters have hooks, which a backward would call.
+                examined = model
+                stack.enter_context(untouched(model))
+            samples = Samples(job, device_of(examined), most=SCANNED, keep=True)
+            again = _Examination(job, examined, samples, backward=backward, collate_draws=seen.collate_draws)
+            return again.adds_up(microbatches=microbatches)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 the user's, or what cannot be copied
@@ -339,7 +346,10 @@ def _made_like(model: nn.Module, job: Job) -> nn.Module:
     """The model as the job makes it, with the buffers of another one, and what else its modules hold."""
     made = make_model(job)
     for one, like in zip(made.modules(), model.modules(), strict=True):
-        vars(one).update({name: held for name, held in vars(like).items() if name not in OF_MODULES})
+        one.training = like.training
+        # Not what runs a share of it.
+        own = (name for name in vars(like) if not hasattr(nn.Module, name) and not name.startswith("__"))
+        vars(one).update({name: vars(like)[name] for name in own if name not in OF_MODULES})
     with torch.no_grad():
         for buffer, now in zip(made.buffers(), model.buffers(), strict=True):
             if buffer.shape == now.shape:
@@ -551,8 +561,10 @@ class _Split:
 class _Examination:
     """Runs a job on batches and on their parts."""
 
-    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
-        self._job, self._model, self._samples = job, model, samples
+    def __init__(
+        self, job: Job, model: nn.Module, samples: Samples, *, backward: bool = True, collate_draws: bool = False
+    ) -> None:
+        self._job, self._model, self._samples, self._backward = job, model, samples, backward
         self._started_s = time.process_time()
         self.reads = False
         self.selects = False
@@ -573,7 +585,7 @@ class _Examination:
         self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
-        self._collate_draws = False
+        self._collate_draws = collate_draws
         self._carried: frozenset[str] = frozenset()
         self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
@@ -771,8 +783,8 @@ class _Examination:
         place = self._mixed_at(splits[0])
         return (
             f"now the loss of a batch is not made of the losses of its parts{f' (first at {place})' if place else ''}: "
-            f"gradients differ by up to {difference:.1%} of the largest. Write that term for each sample, let the loss "
-            "return (sum, weight), or use one device without microbatches"
+            f"they differ by up to {difference:.1%}. Write that term for each sample, let the loss return (sum, "
+            "weight), or use one device without microbatches"
         )
 
     def _draws_in_training(self, batch: Any) -> bool:
@@ -1655,7 +1667,7 @@ class _Examination:
             total, weight = value if isinstance(value, tuple) else (value, None)
             if bound is None:
                 self.results |= dict.fromkeys(self._held_state.results())
-            if isinstance(total, Tensor) and total.requires_grad:
+            if isinstance(total, Tensor) and total.requires_grad and self._backward:
                 if bound is None:
                     self._note_leaves(total)
                 coupled.backward = True

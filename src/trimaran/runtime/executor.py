@@ -110,6 +110,7 @@ class Executor:
         replica: number of the one that this rank is part of
         steps: training steps done
         training: the whole state of the training, to be taken and put back
+        seen: of the job, before the first step; None: nobody has looked
         asked: a rank had a request (`launch.requests`) when it began the last step, or its last batch of an
             evaluation; the same on every rank after a step
 
@@ -220,6 +221,7 @@ class Executor:
         self._uses = [self._interpreter.check(of) for of in (numbered or self._instructions, self._evaluation)]
         self.steps = 0
         self.asked = False
+        self.seen: Behaviour | None = None
         # Ranks that share tensors add up losses apart from each other.
         self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
@@ -304,7 +306,7 @@ class Executor:
         Args:
             behaviour: of the job; None: nobody has looked
         """
-        self.training.outside = kept_outside(behaviour)
+        self.seen, self.training.outside = behaviour, kept_outside(behaviour)
         looked = behaviour is not None and behaviour.reduction not in ("batch", "gathers", "unknown")
         if behaviour is not None and looked and not behaviour.accepted and not self._cycle:
             parts = splits_batches(self._strategy)

@@ -595,20 +595,20 @@ class Session:
         told = self.executor.agreement.gather_integers([REQUESTS.stop, int(REQUESTS.look)], "a request")
         if any(look for _, look in told):
             with self.executor.agreement.alike("the job as it is now"):
-                if REQUESTS.look:
-                    self._look_again(step)
+                if REQUESTS.look and self.executor.seen is not None:
+                    self._look_again(self.executor.seen, step)
             REQUESTS.look = False
         return any(stop for stop, _ in told)
 
-    def _look_again(self, step: int) -> None:
+    def _look_again(self, seen: Behaviour, step: int) -> None:
         """See that parts of a batch still add up, as the job is after a step whose loss was made in another way.
 
         Raises:
             InputError: they do not, or nobody can say
         """
-        strategy = self.strategy
+        strategy, several = self.strategy, self.strategy.microbatches > 1
         whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
-        if obstacle := look_at_later(self.job, self.model, whole=whole, microbatches=strategy.microbatches > 1):
+        if obstacle := look_at_later(self.job, self.model, seen, whole=whole, microbatches=several):
             raise InputError(
                 f"the loss of step {step} is made of other operations than that of the first step, as a count, a "
                 f"callback or the data say, and {obstacle}",
