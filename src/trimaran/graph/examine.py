@@ -325,9 +325,12 @@ def look_at_later(job: Job, model: nn.Module, seen: Behaviour, *, whole: bool, m
             stack.enter_context(untouched(part))
         try:
             examined = None if whole else _made_like(model, job)
-            if whole and not parts_in_loss(job.loss, model):
+            if whole and not seen.scripted:
                 with suppress(Exception):
                     examined = copy.deepcopy(model)
+                own = {id(one) for one in (*model.modules(), *model.parameters())}
+                held = HeldState({} if examined is None else _holders(job, examined), undoable=False).parts()
+                examined = None if any(id(one) in own for one in held) else examined
             backward = examined is not None
             if examined is None:
                 # Its parameters have hooks, which a backward would call.
