@@ -30,6 +30,7 @@ from trimaran.base.job import Job
 from trimaran.features.training.rank import TrainOptions, train_rank
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import Capture, capture
+from trimaran.graph.examine import examine
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -449,6 +450,55 @@ def test_ranks_of_a_pipeline_that_are_given_other_samples_are_refused(tmp_path: 
     """One has the inputs, another the targets."""
     refused = ["", "session.unlike-in-replica"]
     assert launch(shuffle_apart, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+class Late:
+    """A loss with a term that begins when it was called some times, which no look before the training can tell."""
+
+    def __init__(self, term: Callable[[torch.Tensor], torch.Tensor], begins: int) -> None:
+        self.calls: list[float] = []
+        self.term, self.begins = term, begins
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.calls.append(0.0)
+        loss = torch.nn.functional.cross_entropy(output, target)
+        return loss + self.term(output) if len(self.calls) > self.begins else loss
+
+
+def add_late_terms(world: World, strategies: list[Strategy]) -> list[tuple[str, dict[str, torch.Tensor], int]]:
+    """For each strategy and term: how it was refused, the weights, and the steps that were done."""
+    found = []
+    for strategy in strategies:
+        for term in TERMS:
+            job = make_job(loss=Late(term, 5 * strategy.microbatches))
+            session = open_session(world, job, strategy)
+            session.executor.know(examine(job, copy.deepcopy(captured().model)))
+            session._begin_loop()
+            told = refusal_of(lambda session=session: [session.step(one) for one in session.batches()])
+            found.append((told, {} if told else session.weights(), session.steps))
+            session.close()
+    return found
+
+
+TERMS = (lambda output: output.square().mean(), lambda output: output.var(0).mean())
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("strategies", [[REPLICAS, ZERO3, PIPELINE]], ids=["2 ranks"])
+def test_a_term_that_begins_later_is_looked_at_when_it_begins(strategies: list[Strategy], tmp_path: Path) -> None:
+    """Steps went on with it, by gradients of other terms than that of the whole batch.
+
+    The calls are the length of a list, which nobody can set for a try. Microbatches count it too, so that a pipeline is
+    refused for that before it starts; here it is not asked.
+    """
+    plain = train_plainly(make_job(loss=Late(TERMS[0], 5))).state_dict()
+    for found in launch(add_late_terms, (strategies,), ranks=2, log_dir=tmp_path, device="cpu"):
+        for told, _, steps in found[1::2]:
+            assert (told, steps) == ("session.loss-changed", 6)
+        for told, weights, _ in found[::2]:
+            assert told == ""
+            for name, one in weights.items():
+                torch.testing.assert_close(one, plain[name], rtol=0, atol=1e-10)
 
 
 class Dropping(torch.nn.Module):

@@ -4,6 +4,8 @@ The faults change one thing each in what a rank does; the module that is named i
 of those that the fault concerns.
 """
 
+import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from tests import builders
+from tests.distributed import called
 from tests.distributed.jobs import make_job
 from tests.distributed.test_zero import GPT
 from tests.distributed.training import Run, captured, full_batch
@@ -22,7 +25,9 @@ from tests.forks.client import launch
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.precision import Precision
-from trimaran.graph.batches import map_tensors
+from trimaran.features.training.session import Session
+from trimaran.graph.batches import SUMMED, map_tensors
+from trimaran.graph.capture.capture import capture
 from trimaran.graph.randomness import host_states
 from trimaran.launch.world import World
 from trimaran.program.gradients import Compression
@@ -271,3 +276,44 @@ def test_a_run_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     run = Run(job="dropped", strategy=REPLICAS, steps=STEPS)
     for verified, plain in launch(losses_of_both, (run,), ranks=2, log_dir=tmp_path, device="cpu"):
         assert verified == plain
+
+
+class Masking(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+        self.register_buffer("mask", torch.tensor([0.0, float("-inf"), 0.0]))
+
+
+def test_a_schedule_that_draws_and_a_buffer_of_infinite_entries_are_no_difference() -> None:
+    """One process had other rates, and the difference of two infinite numbers is no number."""
+    job = called.make_job(
+        model=lambda: Masking().double(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 + random.random()),
+    )
+    made, strategy = capture(job), builders.strategy()
+    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    session = Session(job, strategy, program, made, World(), owns_world=False, verify=STEPS)
+    for batch in itertools.islice(session.batches(), STEPS + 1):
+        session.step(batch)
+    assert session.verified is not None
+    assert session.verified.steps == STEPS
+    assert "the schedule draws random numbers" in session.verified.notes[-1]
+    session.close()
+
+
+def test_a_loss_that_is_a_sum_over_samples_is_one_over_microbatches() -> None:
+    """One process took the mean of the sums of those that it cannot compare with the whole, as they draw."""
+    job = called.make_job(
+        model=lambda: torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(6, 3)).double(),
+        loss=lambda output, target: torch.nn.functional.cross_entropy(output, target, reduction="sum"),
+        loss_weight=SUMMED,
+    )
+    made, strategy = capture(job), builders.strategy(microbatches=2)
+    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    session = Session(job, strategy, program, made, World(), owns_world=False, verify=STEPS)
+    for batch in itertools.islice(session.batches(), STEPS):
+        session.step(batch)
+    assert session.verified is not None
+    assert "draws random numbers" in session.verified.notes[0]
+    session.close()

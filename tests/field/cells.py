@@ -460,6 +460,7 @@ def _train(
             owns_world=True,
             evaluation=lower_evaluation(made.graph, strategy, batch=batch),
         )
+        session.executor.know(seen)
         return _steps(session, job, budget, steps)
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()

@@ -352,7 +352,7 @@ def _buffers(of: Behaviour) -> Seen:
 
 
 def _parameters(of: Behaviour) -> Seen:
-    dtypes = [(dtype, f"{dtype}: {name}") for dtype, name in of.dtypes]
+    dtypes = [(dtype, f"{dtype}: {name}") for dtype, name in dict(reversed(of.dtypes)).items()]
     return _row("parameters", "of one dtype, none tied", (of.tied, f"tied: {format_some(of.tied)}"), *dtypes)
 
 

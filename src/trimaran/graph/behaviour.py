@@ -218,7 +218,7 @@ class Behaviour:
         later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing
         later_apart: then replicas with a part each do not either, not only microbatches one after the other
         tied: parameters that are one under several names
-        dtypes: dtypes of parameters that are not that of the job, with the first parameter of each
+        dtypes: dtypes of parameters that are not that of the first trained one, each with the parameter
         changed_inputs: tensors of a batch that the forward or the loss writes to
         changed_for_loss: those of them that the forward writes to, and the loss is given
         loss_parameters: parameters that the loss has and the model has not

@@ -93,6 +93,8 @@ from trimaran.graph.held_state import (
     ENTROPY,
     HOOKS_GRADIENTS,
     HOOKS_MODULES,
+    OF_MODULES,
+    PLACE_OF,
     PRUNES,
     RESETS,
     SEEDS_GENERATORS,
@@ -122,7 +124,13 @@ from trimaran.graph.optimizers import (
     parameter_names,
     parts_of_update,
 )
-from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
+from trimaran.graph.randomness import (
+    PYTHON_AND_NUMPY,
+    find_moved,
+    host_states,
+    preserved_randomness,
+    seed_generators,
+)
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.user_model import (
     MOST_LOOKED_AT,
@@ -135,6 +143,7 @@ from trimaran.graph.user_model import (
     hooks_now,
     hooks_of_user,
     largest_look,
+    make_model,
     overrides_train,
     parts_in_evaluation,
     precision_context,
@@ -300,16 +309,65 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     )
 
 
+def look_at_later(job: Job, model: nn.Module, seen: Behaviour, *, whole: bool, microbatches: bool) -> str:
+    """Why the parts of a batch do not add up any more, as the job is now; empty: they do.
+
+    Args:
+        job: the job, as it is trained
+        model: as it is trained
+        seen: before the first step
+        whole: it has all parameters; otherwise another one gets what its modules hold besides
+        microbatches: parts come one after the other, not only on several ranks
+    """
+    with ExitStack() as stack:
+        for context in (preserved_randomness(model), quiet(), uncompiled(), torch.enable_grad(), _as_one_process()):
+            stack.enter_context(context)
+        for part in modules_of(job.loss):
+            stack.enter_context(untouched(part))
+        try:
+            examined = None if whole else _made_like(model, job)
+            if whole and not seen.scripted:
+                with suppress(Exception):
+                    examined = copy.deepcopy(model)
+                own = {id(one) for one in (*model.modules(), *model.parameters())}
+                held = HeldState({} if examined is None else _holders(job, examined), undoable=False).parts()
+                examined = None if any(id(one) in own for one in held) else examined
+            backward = examined is not None
+            if examined is None:
+                # Its parameters have hooks, which a backward would call.
+                examined = model
+                stack.enter_context(untouched(model))
+            samples = Samples(job, device_of(examined), most=SCANNED, keep=True)
+            again = _Examination(job, examined, samples, backward=backward, collate_draws=seen.collate_draws)
+            return again.adds_up(microbatches=microbatches)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 the user's, or what cannot be copied
+            return f"it cannot be seen whether that of a batch is still made of those of its parts: {describe(error)}"
+
+
+def _made_like(model: nn.Module, job: Job) -> nn.Module:
+    """The model as the job makes it, with the buffers of another one, and what else its modules hold."""
+    made = make_model(job)
+    for one, like in zip(made.modules(), model.modules(), strict=True):
+        one.training = like.training
+        # Not what runs a share of it.
+        own = (name for name in vars(like) if not hasattr(nn.Module, name) and not name.startswith("__"))
+        vars(one).update({name: vars(like)[name] for name in own if name not in OF_MODULES})
+    with torch.no_grad():
+        for buffer, now in zip(made.buffers(), model.buffers(), strict=True):
+            if buffer.shape == now.shape:
+                buffer.copy_(now)
+    return made
+
+
 def _from_model(model: nn.Module) -> Behaviour:
     named = {module: path for path, module in model.named_modules()}
     trained = dict(model.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
     tied = [name for name, one in trained.items() if first.setdefault(id(one), name) != name]
-    dtypes: dict[str, str] = {}
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
-    for name, one in trained.items():
-        if one.dtype != common:
-            dtypes.setdefault(dtype_name(one.dtype), name)
+    dtypes = tuple((dtype_name(one.dtype), name) for name, one in trained.items() if one.dtype != common)
     hooks = gradient_hooks(model)
     return Behaviour(
         gradient_hooks=tuple(name for name, _ in hooks),
@@ -327,7 +385,7 @@ def _from_model(model: nn.Module) -> Behaviour:
         renamed=_renamed(model),
         hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
         tied=tuple(tied),
-        dtypes=tuple(dtypes.items()),
+        dtypes=dtypes,
         compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
     )
 
@@ -507,8 +565,10 @@ class _Split:
 class _Examination:
     """Runs a job on batches and on their parts."""
 
-    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
-        self._job, self._model, self._samples = job, model, samples
+    def __init__(
+        self, job: Job, model: nn.Module, samples: Samples, *, backward: bool = True, collate_draws: bool = False
+    ) -> None:
+        self._job, self._model, self._samples, self._backward = job, model, samples, backward
         self._started_s = time.process_time()
         self.reads = False
         self.selects = False
@@ -529,7 +589,7 @@ class _Examination:
         self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
-        self._collate_draws = False
+        self._collate_draws = collate_draws
         self._carried: frozenset[str] = frozenset()
         self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
@@ -708,6 +768,28 @@ class _Examination:
             not_looked=f"it failed on {self.part_failed}" if reduction == "unknown" and self.part_failed
             else found.not_looked,
         )  # fmt: skip
+
+    def adds_up(self, *, microbatches: bool) -> str:
+        """Why the parts of a batch do not add up to it, as the loss was seen to be reduced before; empty: they do."""
+        most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
+        self._calls = _losses_called(self._job, self._work, self._batch(range(min(most, SAMPLES))), double=self._double)
+        self._put_back()
+        self._started_s = time.process_time()
+        splits = [one for one in self._splits(most) if len(one.parts) > 1 and math.isfinite(one.run.value)]
+        if not splits:
+            raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
+        weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
+        reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
+        _, apart, in_turn = self._differences(splits, reduction, None, None)
+        difference = in_turn if microbatches else apart
+        if difference <= self.tolerance:
+            return ""
+        place = self._mixed_at(splits[0])
+        return (
+            f"now the loss of a batch is not made of the losses of its parts{f' (first at {place})' if place else ''}: "
+            f"they differ by up to {difference:.1%}. Write that term for each sample, let the loss return (sum, "
+            "weight), or use one device without microbatches"
+        )
 
     def _draws_in_training(self, batch: Any) -> bool:
         """Whether a step draws from the global generators, dropout included."""
@@ -1470,6 +1552,9 @@ class _Examination:
 
     def _is_moved(self, split: _Split) -> bool:
         """Whether the same batch gives another loss although all that is known was put back, and the same is drawn."""
+        left = self._differs(split.held, self._held_state.values())
+        if any(one.startswith(PLACE_OF) for one in left):
+            return True
         samples = sum(split.sizes)
         # On a host the same operations give the same bits.
         tolerance = EXACT if device_of(self._work).type == "cpu" else self.tolerance
@@ -1586,7 +1671,7 @@ class _Examination:
             total, weight = value if isinstance(value, tuple) else (value, None)
             if bound is None:
                 self.results |= dict.fromkeys(self._held_state.results())
-            if isinstance(total, Tensor) and total.requires_grad:
+            if isinstance(total, Tensor) and total.requires_grad and self._backward:
                 if bound is None:
                     self._note_leaves(total)
                 coupled.backward = True

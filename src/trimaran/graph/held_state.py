@@ -11,14 +11,15 @@ finds such values, so that a look at the job can put them back, and see which of
     functions       of the user's: attributes, cells, defaults and globals that they refer to, the functions among
                     these, caches
 
-Compared are numbers, texts, tensors and arrays. Of a container of many entries only their number counts. Generators of
-Python and NumPy are put back, and not compared. torch's, and objects of libraries, are left alone: what a look cannot
-put back of these is seen by the same batch, which then gives another value.
+Compared are numbers, texts, tensors and arrays, and how far iterators are. Of a container of many entries only their
+number counts. Generators of Python and NumPy are put back, and not compared. torch's, and objects of libraries, are
+left alone: what a look cannot put back of these is seen by the same batch, which then gives another value.
 """
 
 import argparse
 import ast
 import builtins
+import copy
 import dis
 import enum
 import functools
@@ -43,9 +44,21 @@ _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 _MOST_ELEMENTS = 1 << 20
 """Elements of a tensor that is copied; of a larger one it is seen whether it was written to."""
 
-_OF_MODULES = frozenset(vars(nn.Module()))
+OF_MODULES = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic, enum.Enum)
 _OF_CLASSES = (*_PLAIN[:6], numpy.generic, list, dict, set, deque, Tensor, numpy.ndarray)
+
+_ITERATORS: tuple[type, ...] = (
+    types.GeneratorType,
+    itertools.count,
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+)
+"""Whose position is known."""
+
+PLACE_OF = "the place of "
+"""How the path of an iterator's position begins."""
 
 HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
 
@@ -544,10 +557,41 @@ def _values_of(
             undo.append(functools.partial(put_generator, value, generator_state(value)))
         yield path, value, None
         return
+    if isinstance(value, _ITERATORS):
+        yield f"{PLACE_OF}{path}", _position(value), None
+        if undo is not None and place is not None and not isinstance(value, types.GeneratorType):
+            undo.append(functools.partial(_put_iterator, value, _position(value), place, _rebuilt(value)))
+        return
     if isinstance(value, nn.Module):
         yield path, value, None
     for name, content, where in _contents(value, path, undo):
         yield from _values_of(content, name, depth + 1, met, undo, where)
+
+
+def _position(iterator: Any) -> Any:
+    """How far an iterator is."""
+    if isinstance(iterator, types.GeneratorType):
+        frame = iterator.gi_frame
+        if frame is None:
+            return "its end"
+        return frame.f_lasti, repr([one for one in frame.f_locals.items() if isinstance(one[1], _PLAIN)])
+    return repr(iterator) if isinstance(iterator, itertools.count) else iterator.__length_hint__()
+
+
+def _rebuilt(iterator: Any) -> Any:
+    """Another iterator that is as far."""
+    if not isinstance(iterator, itertools.count):
+        return copy.copy(iterator)
+    # Those of itertools cannot be copied in every version of Python.
+    start, *step = repr(iterator).removeprefix("count(").removesuffix(")").split(", ")
+    return itertools.count(*(ast.literal_eval(one) for one in (start, *step)))
+
+
+def _put_iterator(iterator: Any, position: Any, place: _Place, kept: Any) -> None:
+    """Put one that is as far as an iterator was in its place, where that has gone on."""
+    now = _get(*place)
+    if now is not iterator or _position(iterator) != position:
+        _put(*place, _rebuilt(kept))
 
 
 def _get(holder: Any, key: Any) -> Any:
@@ -573,7 +617,7 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
     dotted = f"{path}." if path else ""
     if isinstance(value, nn.Module):
         # Its children are roots, where they are of the model.
-        own = {name: one for name, one in vars(value).items() if name not in _OF_MODULES}
+        own = {name: one for name, one in vars(value).items() if name not in OF_MODULES}
         if undo is not None:
             undo.append(functools.partial(_set_attributes, value, own))
             # A forward may put another tensor in the place of a buffer, and a trace one without content.
@@ -792,7 +836,7 @@ def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:
 
 def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:
     attributes = vars(module)
-    for name in [name for name in attributes if name not in _OF_MODULES and name not in own]:
+    for name in [name for name in attributes if name not in OF_MODULES and name not in own]:
         del attributes[name]
     attributes.update(own)
 

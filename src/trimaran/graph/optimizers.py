@@ -17,6 +17,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -612,11 +613,13 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
-    small, later = stand_ins(trained, tried, elements=_ELEMENTS_OF_SMALL, steps=_STEPS_OF_SMALL)
-    try:
-        longer = None if reason else try_steps(job, small, later)
-    except Exception:  # noqa: BLE001 it is the user's, and runs on larger tensors
-        longer = None
+    longer = None
+    for elements in () if reason else (_ELEMENTS_OF_SMALL, _ELEMENTS):
+        small, later = stand_ins(trained, tried, elements=elements, steps=_STEPS_OF_SMALL)
+        # It is the user's, and may need larger tensors.
+        with suppress(Exception):
+            longer = try_steps(job, small, later)
+            break
     if longer is not None:
         reason = _difference(job, small, later, longer, [[number] for number in sorted({0, len(small) - 1})])
     if reason:

@@ -379,6 +379,11 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             f"{seen.varying[0]} has a gradient in some batches only, and a partitioned network runs all of its parts, "
             "where what has none has zeros, by which an optimizer updates: use one device or replicas"
         )
+    if strategy.zero > 1 and (mixed := _mixed_unit(seen, strategy)):
+        return (
+            f"{mixed[0]} and {mixed[1]} have different dtypes and would be gathered as one, which FSDP does not do: "
+            "use zero=0 or 1, or put parameters of one dtype into a module that is a unit"
+        )
     if seen.hollow and strategy.zero > 1:
         return f"{seen.hollow[0]} has no elements, and cannot be sharded: leave it out of the model, or use zero=0 or 1"
     if seen.renamed and parts:
@@ -393,6 +398,20 @@ def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
             "asked for: leave them out of the data set (torch.utils.data.Subset), or use replicas"
         )
     return ""
+
+
+def _mixed_unit(seen: Behaviour, strategy: Strategy) -> tuple[str, str] | None:
+    """Two trained parameters of one unit that have different dtypes; None: there are none."""
+    others = {name: dtype for dtype, name in seen.dtypes}
+    first: dict[str, str] = {}
+    for name in (*seen.optimizer.options, *seen.optimizer.missing) if others else ():
+        # Where the use of parameters varies, the model is one unit.
+        units = () if seen.varying else strategy.units
+        unit = max((one for one in units if name.startswith(f"{one}.")), key=len, default="")
+        other = first.setdefault(unit, name)
+        if others.get(other) != others.get(name):
+            return other, name
+    return None
 
 
 def _synced_obstacle(seen: Behaviour, strategy: Strategy) -> str:

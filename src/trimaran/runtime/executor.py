@@ -28,7 +28,7 @@ from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.batches import WholeBatches, is_sliceable
-from trimaran.graph.behaviour import typical_weight
+from trimaran.graph.behaviour import Behaviour, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.metrics import Outputs, WholeMetric
@@ -40,7 +40,7 @@ from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.world import World
 from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
-from trimaran.program.strategy import Feeding, Strategy
+from trimaran.program.strategy import Feeding, Strategy, splits_batches
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
 from trimaran.runtime.checkpoint.weights import (
@@ -78,6 +78,7 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.step.state import Asking, State, as_number
+from trimaran.runtime.step.structure import Structures
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
@@ -109,6 +110,7 @@ class Executor:
         replica: number of the one that this rank is part of
         steps: training steps done
         training: the whole state of the training, to be taken and put back
+        seen: of the job, before the first step; None: nobody has looked
         asked: a rank had a request (`launch.requests`) when it began the last step, or its last batch of an
             evaluation; the same on every rank after a step
 
@@ -219,6 +221,7 @@ class Executor:
         self._uses = [self._interpreter.check(of) for of in (numbered or self._instructions, self._evaluation)]
         self.steps = 0
         self.asked = False
+        self.seen: Behaviour | None = None
         # Ranks that share tensors add up losses apart from each other.
         self._asking = Asking(self._channels.control) if strategy.tp > 1 else None
         self._opened = ExitStack()
@@ -262,6 +265,11 @@ class Executor:
         """Whether the job's schedule is stepped by a metric at the end of an epoch; the same on every rank."""
         return self._traits.needs_metric
 
+    @property
+    def schedule_draws(self) -> bool:
+        """Whether the job's schedule draws random numbers, or reads a clock."""
+        return self._traits.schedule_reads == "chance"
+
     def refit(self, why: str) -> None:
         """Train the parameters of the model that require gradients now, and no others.
 
@@ -291,6 +299,18 @@ class Executor:
                 "start. Train on one device or by plain replicas (--allow dp), or keep it as it is in Job.model",
                 strategy=self._strategy.name,
             )
+
+    def know(self, behaviour: Behaviour | None) -> None:
+        """Say what was seen of the job: what checkpoints lack, and whether later losses are compared with the first.
+
+        Args:
+            behaviour: of the job; None: nobody has looked
+        """
+        self.seen, self.training.outside = behaviour, kept_outside(behaviour)
+        looked = behaviour is not None and behaviour.reduction not in ("batch", "gathers", "unknown")
+        if behaviour is not None and looked and not behaviour.accepted and not self._cycle:
+            parts = splits_batches(self._strategy)
+            self._interpreter.structures = Structures(varies=bool(behaviour.path)) if parts else None
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.

@@ -44,6 +44,7 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.stashing import Stash
 from trimaran.runtime.step.state import Passage, State, as_number, loss_term
+from trimaran.runtime.step.structure import Structures
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Last uses of batches and tensors on a rank, after which they are freed
@@ -173,6 +174,9 @@ class Interpreter:
         scaler: scales losses; None: they are propagated as they are
         recorder: writes down what happened
         overlaps: steps overlap, so that a backward needs earlier weights
+
+    Attributes:
+        structures: compares those of losses; None: nobody does
     """
 
     def __init__(
@@ -197,6 +201,7 @@ class Interpreter:
         self._scaler = scaler
         self._recorder = recorder
         self._overlaps = overlaps
+        self.structures: Structures | None = None
         self._stash = Stash(one for stage in stages.values() for one in stage.module.parameters())
         self._uses: Uses = find_uses((), {}, lambda instruction: ())
 
@@ -299,6 +304,9 @@ class Interpreter:
         if segment in self._uses.split and passage.is_awaited and isinstance(stage, Splittable) and stage.splits:
             passage.deferred = Deferred()
         stashing = self._stash.keeping() if self._overlaps else nullcontext()
+        structures = self.structures if stage.is_last else None
+        if structures is not None:
+            structures.begin()
         with autocast(self._job.precision, self._device), stashing:
             with nullcontext() if passage.deferred is None else passage.deferred.recording():
                 passage.made, output = stage.forward(
@@ -308,6 +316,8 @@ class Interpreter:
                 counted = state.counted(microbatch)
                 passage.root, term = loss_term(self._job, output, batch, samples=counted, of=state.samples)
                 state.terms.append(term)
+                if structures is not None:
+                    structures.end(passage.root, state.number)
         if self._scaler is not None and passage.root is not None:
             if state.terms[-1].weighted:
                 raise InputError(

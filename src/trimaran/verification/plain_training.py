@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
-from trimaran.graph.batches import call_model, compute_loss, copied_batch
+from trimaran.graph.batches import SUMMED, call_model, compute_loss, copied_batch
 from trimaran.graph.datasets import is_stream
 from trimaran.graph.optimizers import trained_parameters
 from trimaran.graph.randomness import RandomState, find_moved
@@ -173,6 +173,17 @@ class PlainTraining:
         if self.schedule is not None:
             self.schedule.step()
 
+    def take_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set the numbers by which the optimizer updates.
+
+        Args:
+            options: of the group of each parameter, by its name
+        """
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for group in self.optimizer.param_groups if self.optimizer is not None else ():
+            for parameter in group["params"]:
+                group.update({key: one for key, one in options[names[id(parameter)]].items() if key in group})
+
     def close(self) -> None:
         """End the loading of data."""
         for feed in (*self._feeds, self._whole):
@@ -210,7 +221,7 @@ class PlainTraining:
     ) -> Gradients:
         found = Gradients()
         start = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        total, weight = 0.0, 0.0
+        total, weight, parts = 0.0, 0.0, sum(map(len, batches))
         for replica, (microbatches, state) in enumerate(zip(batches, states, strict=True)):
             state.restore(self._device)
             with torch.no_grad():
@@ -223,6 +234,8 @@ class PlainTraining:
                 model.zero_grad(set_to_none=True)
                 with _called(model, found.order), autocast(precision, self._device):
                     one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
+                if self._job.loss_weight is SUMMED:
+                    one, its_weight = one / its_weight, 1.0 / parts
                 one.backward()
                 total, weight = total + float(one.detach()), weight + float(its_weight)
                 found.half = found.half or torch.finfo(one.dtype).bits == 16

@@ -83,6 +83,29 @@ def test_other_networks_are_cut(between: Any) -> None:
     assert capture(make_job(lambda: Network(between))).graph.split_points
 
 
+class Masked(nn.Module):
+    """A transformer of torch's that is not told that its mask is causal, and looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.Transformer(6, 2, 1, 1, 8, 0.0, batch_first=True), nn.Linear(18, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = torch.stack((x, x + 1.0, x - 1.0), 1)
+        made: Tensor = self.head(self.layers(words, words, tgt_mask=nn.Transformer.generate_square_subsequent_mask(3))
+                                 .flatten(1))  # fmt: skip
+        return made
+
+
+def test_a_mask_whose_values_nobody_tells_is_applied_as_it_is() -> None:
+    found = capture(make_job(Masked))
+    assert found.flow is not None, found.graph.notes
+    assert found.graph.split_points
+    x = torch.randn(5, 6)
+    (made,) = found.flow(x, torch.zeros(5, dtype=torch.long))
+    torch.testing.assert_close(made, found.model(x), rtol=1e-5, atol=1e-6)
+
+
 def test_attributes_that_a_graph_has_as_constants() -> None:
     model = Network(Leaf())
     constants = Constants(model, {"first", "second", "between"})

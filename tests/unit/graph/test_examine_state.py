@@ -1404,6 +1404,55 @@ def test_what_is_no_number_is_looked_at_as_callbacks_set_it(kept: str, later: Ca
     assert (seen.later != "") == (later is over_the_batch or kept == "list")
 
 
+@pytest.mark.parametrize("counted", [itertools.count(3, 2), iter([3, 5]), iter(range(3, 300))])
+def test_an_iterator_of_the_loss_is_where_it_was(counted: Any) -> None:
+    """The look called the loss some dozens of times, so that what it counts began later in the training."""
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) * (2.0 if next(counted, 999) > 1000 else 1.0)
+
+    seen = look(make_job(loss=loss))
+    assert not seen.moved
+    assert next(counted) == 3
+
+
+def test_a_generator_of_the_loss_cannot_be_put_back() -> None:
+    def phases() -> Any:
+        for number in itertools.count():
+            yield number > 1000
+
+    phase = phases()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) * (2.0 if next(phase) else 1.0)
+
+    assert look(make_job(loss=loss)).moved == "the forward or the loss"
+
+
+class Filtered(nn.Module):
+    """Complex weights among others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.filter = nn.ParameterList([torch.randn(4, dtype=torch.complex64)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(self.first(x)) * self.filter[0]
+        made: Tensor = self.last(torch.fft.irfft(spectrum, n=6))
+        return made
+
+
+@pytest.mark.parametrize("units", [(), ("first",), ("filter",)])
+def test_weights_of_different_dtypes_are_gathered_in_units_of_their_own(units: tuple[str, ...]) -> None:
+    """FSDP ended with an assertion."""
+    seen = look(make_job(model=Filtered))
+    assert objection(seen, Strategy(dp=2, zero=1)) is None
+    told = objection(seen, Strategy(dp=2, zero=2, units=units))
+    assert (told is None) == (units == ("filter",))
+    assert told is None or ("filter.0" in told and "dtypes" in told)
+
+
 class Headed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

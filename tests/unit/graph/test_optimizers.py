@@ -137,23 +137,25 @@ def test_a_step_that_is_left_out_by_a_norm_of_all_looks_across_parameters() -> N
 
 
 class Late(torch.optim.SGD):
-    """Clips by the norm of all, or of each parameter, once it has seen 25 of them."""
+    """Clips by the norm of all, or of each parameter, once it has seen 25 of them; it may need large ones."""
 
-    def __init__(self, parameters: Any, *, of_all: bool) -> None:
+    def __init__(self, parameters: Any, *, of_all: bool, needs: int) -> None:
         super().__init__(parameters, lr=0.1)
-        self.of_all, self.seen = of_all, 0
+        self.of_all, self.seen, self.needs = of_all, 0, needs
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.seen += 1
         parameters = self.param_groups[0]["params"]
+        assert all(one.numel() >= self.needs for one in parameters if one.ndim > 1)
         for some in ([parameters] if self.of_all else [[one] for one in parameters]) if self.seen > 25 else ():
             torch.nn.utils.clip_grad_norm_(some, 0.1)
         super().step(closure)
 
 
+@pytest.mark.parametrize("needs", [0, 100])
 @pytest.mark.parametrize("of_all", [True, False])
-def test_what_looks_at_norms_after_a_warm_up_is_found(of_all: bool) -> None:
-    traits = optimizer_traits(gpt(lambda parameters: Late(parameters, of_all=of_all)), MODEL)
+def test_what_looks_at_norms_after_a_warm_up_is_found(of_all: bool, needs: int) -> None:
+    traits = optimizer_traits(gpt(lambda parameters: Late(parameters, of_all=of_all, needs=needs)), MODEL)
     assert (traits.separable, traits.elementwise) == (not of_all, False)
 
 

@@ -44,7 +44,7 @@ from trimaran.runtime.parts.setup import is_partitioned
 Name = Literal["on_step", "on_epoch", "the loop"]
 
 _SAMPLED = 256
-_MIXED = ("DTensor", "must match the size", "shape")
+_MIXED = ("DTensor", "must match the size", "shape", "sharding strategy")
 """What torch says of shares that are computed with whole tensors."""
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"

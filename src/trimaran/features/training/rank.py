@@ -33,7 +33,7 @@ from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
 from trimaran.checkpoint_files.store import FOLDER
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
-from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.json_files import finite
@@ -473,7 +473,7 @@ def train_rank(
         on_nan=options.on_nan,
     )
     session.executor.training.graph = plan.premises.graph_digest
-    session.executor.training.outside = kept_outside(behaviour)
+    session.executor.know(behaviour)
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if options.saving is not None:

@@ -45,10 +45,10 @@ from trimaran.checkpoint_files.store import Store
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
 from trimaran.graph.batches import count_samples
-from trimaran.graph.behaviour import Behaviour, kept_outside, weighed
+from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import look_at_gathering
+from trimaran.graph.examine import look_at_gathering, look_at_later
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -519,6 +519,7 @@ class Session:
             # The loss is that of an earlier global batch, or of none.
             counted = self.executor.settled
         self._count(loss, counted)
+        stops = self.executor.asked and self._hear(number)
         self._scored, self._untrained = None, False
         self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
@@ -529,7 +530,7 @@ class Session:
         if self.job.on_step is not None:
             self._check_constants()
         self._feed.follow()
-        if self.executor.asked:
+        if stops:
             self._agree_to_stop()
         if self._ends_script:
             self._callbacks.watch()
@@ -588,6 +589,32 @@ class Session:
         if math.isfinite(loss):
             self._losses += loss * samples
             self._samples += samples
+
+    def _hear(self, step: int) -> bool:
+        """Look at the job again, where a rank was asked to: whether one was asked to stop; every rank calls it."""
+        told = self.executor.agreement.gather_integers([REQUESTS.stop, int(REQUESTS.look)], "a request")
+        if any(look for _, look in told):
+            with self.executor.agreement.alike("the job as it is now"):
+                if REQUESTS.look and self.executor.seen is not None:
+                    self._look_again(self.executor.seen, step)
+            REQUESTS.look = False
+        return any(stop for stop, _ in told)
+
+    def _look_again(self, seen: Behaviour, step: int) -> None:
+        """See that parts of a batch still add up, as the job is after a step whose loss was made in another way.
+
+        Raises:
+            InputError: they do not, or nobody can say
+        """
+        strategy, several = self.strategy, self.strategy.microbatches > 1
+        whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
+        if obstacle := look_at_later(self.job, self.model, seen, whole=whole, microbatches=several):
+            raise InputError(
+                f"the loss of step {step} is made of other operations than that of the first step, as a count, a "
+                f"callback or the data say, and {obstacle}",
+                code="session.loss-changed",
+                step=step,
+            )
 
     def _agree_to_stop(self) -> None:
         """Stop by a signal that some rank has heard of; every rank calls it after the same step."""
@@ -1169,7 +1196,7 @@ def init(
         verify=verify,
         on_nan="skip" if on_nan == "skip" else "stop",
     )
-    session.executor.training.outside = kept_outside(seen)
+    session.executor.know(seen)
     session._begin_loop()
     return session
 

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import _ModuleStackTracer
+from torch.nn.modules import transformer
 from torch.utils.checkpoint import CheckpointFunction
 
 from trimaran.base.job import Job
@@ -254,6 +255,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         _without_reentrant_checkpoints(),
         _lengths_that_follow(model),
         _paths_of_sliced_modules(),
+        _masks_unread(),
     ):
         enter_mode(model, training=training)
         try:
@@ -391,6 +393,20 @@ def _lengths_that_follow(model: nn.Module) -> Iterator[None]:
     finally:
         for names in known.values():
             del names["len"]
+
+
+@contextmanager
+def _masks_unread() -> Iterator[None]:
+    """Let torch's transformers apply a mask as it is, where nobody says whether it is a causal one.
+
+    They compare its values, by which an export cannot go, and leave a causal one to a kernel that masks the same.
+    """
+    known = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = known
 
 
 @contextmanager

@@ -1,0 +1,69 @@
+"""Whether the loss is made of the operations of which it was made in the first step.
+
+A look at the job before the training says whether the losses of the parts of a batch are the loss of the batch. A term
+that begins in a later step, by whatever counts steps or is set by a callback, is not there yet. But autograd then has
+other nodes behind the loss. So each forward of a part is compared with those of the first step, and a loss of another
+structure is a request (`launch.requests`) to look again before anything goes by the step.
+
+The structure is the number of nodes that the forward made, and the types of those nearest to the loss, in order. Where
+the look has seen that the forward goes different ways, or after many structures, it is the types alone.
+"""
+
+from typing import Any
+
+from torch import Tensor
+from torch._C._autograd import _get_sequence_nr
+
+from trimaran.launch.requests import REQUESTS
+
+_NEAREST = 256
+"""Nodes that are compared."""
+
+_MANY = 8
+"""Structures after which the order of nodes, and their number, count no more."""
+
+
+class Structures:
+    """Those of the losses of a training's steps.
+
+    Args:
+        varies: they are other ones for other samples or seeds
+    """
+
+    def __init__(self, *, varies: bool) -> None:
+        self._varies = varies
+        self._first: int | None = None
+        self._known = set[tuple[int, tuple[type, ...]]]()
+        self._types = set[type]()
+        self._began = 0
+
+    def begin(self) -> None:
+        """A forward begins."""
+        self._began = _get_sequence_nr()
+
+    def end(self, loss: Tensor, step: int) -> None:
+        """A forward has ended; asks for a look where the structure of its loss is a new one.
+
+        Args:
+            loss: of a part of the batch
+            step: its number
+        """
+        found: list[type] = []
+        made = _get_sequence_nr() - self._began
+        todo: list[Any] = [loss.grad_fn]
+        met: set[Any] = {None}
+        while todo and len(found) < _NEAREST:
+            node = todo.pop()
+            if node not in met:
+                met.add(node)
+                found.append(type(node))
+                todo += [one for one, _ in node.next_functions]
+        structure = made, tuple(found)
+        if structure in self._known:
+            return
+        known = self._types.issuperset(found) if self._varies or len(self._known) >= _MANY else False
+        self._known.add(structure)
+        self._types.update(found)
+        if self._first is None:
+            self._first = step
+        REQUESTS.look |= not known and step != self._first
