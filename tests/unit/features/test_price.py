@@ -69,7 +69,6 @@ def test_the_batch_follows_from_the_degrees_or_says_the_microbatches() -> None:
     assert written.candidate.strategy.schedule == "1f1b"
     assert pricing().price(Setting(strategy="dp8 m4", batch="64")).candidate.strategy.microbatch == 2
     assert "16 sequences" in pricing().price(Setting(strategy="dp16")).notes[0]
-    assert pricing(devices=16).price(Setting(strategy="tp8", batch="64")).candidate.strategy.dp == 2
     # 32 layers in 12 segments: as even as can be.
     assert pricing().price(Setting(strategy="pp4 vp3 dp4 m4")).candidate.strategy.chunks == 3
 
@@ -116,8 +115,9 @@ def test_a_strategy_may_leave_devices_idle_as_in_a_plan() -> None:
     assert any("8 of 16 devices; 8 are idle" in note for note in found.notes)
     with raises("strategy.wrong-devices", match="takes 16 devices, and 8 are asked for"):
         pricing(devices=8).price(Setting(strategy="tp8 dp2", batch="8"))
-    with raises("strategy.devices-do-not-divide"):
-        pricing(devices=12).price(Setting(strategy="tp8", batch="8"))
+    alone = pricing(devices=16).price(Setting(strategy="tp4", batch="8"))
+    assert alone.candidate.devices == 4
+    assert any("(dp4 takes 16)" in note for note in alone.notes)
 
 
 @pytest.mark.parametrize("job", ["vgg16", "digits"])

@@ -897,6 +897,8 @@ def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) ->
         found = segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
         # Chunks that are asked for may differ by a layer, as where a whole strategy is given.
         return found or (((),) if chunks == pins.chunks and group.pp * chunks <= problem.shape.layers else ())
+    if not pins.segment_layers:
+        return ((),) if group.pp * chunks <= problem.shape.layers else ()
     right = len(pins.segment_layers) == group.pp * chunks and sum(pins.segment_layers) == problem.shape.layers
     return (pins.segment_layers,) if right else ()
 
@@ -1318,6 +1320,8 @@ def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
         `ScheduleInterleaved1F1B`, whose rounds are equal.
     """
     program, rounds = problem.program, microbatches // stages
+    if problem.pins.microbatch_group:
+        return problem.pins.microbatch_group
     if not microbatches % stages or not rounds:
         return stages if rounds else 0
     if problem.shape.experts is not None and not _has_large_prime(problem.batch):

@@ -490,11 +490,15 @@ class _Hunt:
         less by no more than that tenth; where the optimizer's state may be on hosts, it is.
         """
         limit = 1.1 * self.problem.memory_limit
+        if self.problem.pins.strategy:
+            return frozenset()  # the strategy itself tells what it needs
         if self._last is not None and self._last[0] is group:
             self._spend(self._last[2])
             return self._last[1]
         light = varied(group, offload=any(offloads(self.problem)), segment_layers=lightest_layers(model.problem, group))
-        again = varied(light, recomputed=frozenset({"layers"}), recompute_layers=None)
+        again = light
+        if self.problem.pins.recompute is None and not self.problem.pins.rules_out("memory"):
+            again = varied(light, recomputed=frozenset({"layers"}), recompute_layers=None)
         if again not in self._hopeless:
             tried = {zero for zero, _ in zero_levels(model.problem, group)}
             peaks: dict[ZeroStage, float] = {}
@@ -521,7 +525,8 @@ class _Hunt:
         whole = {zero for zero in left if only_whole(model.problem, group, zero)}
         own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
         self._spend(MEASURED_S * len(whole))
-        self.least_bytes = min([self.least_bytes, *own.values()])
+        # Of a level that is left the strategies that are allowed tell.
+        self.least_bytes = min([self.least_bytes, *(peak for peak in own.values() if peak > limit)])
         return levels | {zero for zero in whole if own[zero] > limit}, MEASURED_S * len(whole)
 
     def _spend(self, seconds: float) -> None:
