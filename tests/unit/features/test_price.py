@@ -108,6 +108,14 @@ def test_degrees_that_cannot_be_say_which_can(strategy: str, told: str) -> None:
         pricing("llama2:7b").price(Setting(strategy=strategy))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [("dp8 pp2 vp5 m8", "32 layers are no equal chunks"), ("dp16 recompute:second_products", "torchtitan has")],
+)
+def test_what_no_plan_tries_is_said(strategy: str, told: str) -> None:
+    assert any(told in note for note in pricing().price(Setting(strategy=strategy)).notes)
+
+
 def test_a_strategy_may_leave_devices_idle_as_in_a_plan() -> None:
     """A plan for 16 devices may take 8 of them; `--devices` of both is the most that may take part."""
     found = pricing(devices=16).price(Setting(strategy="tp4 dp2", batch="8"))

@@ -108,6 +108,13 @@ def complete_strategy(
         )
     if "activations" in whole.recomputed and shape.experts is None:
         notes = (*notes, "plan does not try recompute:activations without experts: Megatron has no switch for it")
+    if "second_products" in whole.recomputed:
+        notes = (*notes, "plan does not try recompute:second_products: Megatron has no switch for it, torchtitan has")
+    if whole.chunks > 1 and not whole.segment_layers and shape.layers % (whole.pp * whole.chunks):
+        notes = (
+            *notes,
+            f"plan does not try vp{whole.chunks}: {shape.layers} layers are no equal chunks of pp{whole.pp}",
+        )
     return Given(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
 
 
