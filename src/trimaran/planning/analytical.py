@@ -55,7 +55,6 @@ from trimaran.pricing.analytical.shapes import (
     parameter_count,
     prediction_count,
 )
-from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Degrees, Strategy, said_by
 
 MOST_RANKS = 64
@@ -588,6 +587,9 @@ _KINDS = frozenset({"dp", "pp", "tp", "zero", "cp", "ep", "1f1b", "interleaved",
 def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     """Options that mean nothing to the analytical model, and why."""
     model = "a transformer on many devices is planned by the analytical model"
+    said = said_by(pins.strategy) if pins.strategy else {}
+    for word, why in unpriced(Strategy(**said), said):
+        yield f'--strategy "{pins.strategy}": {word}', why
     if pins.keep:
         yield pins.names[0], "a transformer on many devices is planned by its layers, not by modules"
     if pins.allows_stale:
@@ -605,16 +607,11 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
     if pins.codec is not None:
         yield f"--codec {pins.codec}", f"{model}, which recomputes layers and moves no activations to the host"
-    if pins.bucket_bytes not in (None, DEFAULT_BUCKET_BYTES):
-        yield f"--strategy {pins.strategy}", f"{model}, which has one size of buckets"
     others = [kind for kind in pins.allow if kind not in _KINDS]
     if others:
         yield f"--allow {','.join(pins.allow)}", f"{model}, which knows no {', '.join(others)}"
     if pins.powersgd_samples is not None:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{model}, which sends whole gradients"
-    said = said_by(pins.strategy) if pins.strategy else {}
-    for word, why in unpriced(Strategy(**said), said):
-        yield f'--strategy "{pins.strategy}": {word}', why
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:

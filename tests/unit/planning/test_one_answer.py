@@ -100,15 +100,16 @@ def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> No
 
 
 def test_what_means_nothing_there_is_refused() -> None:
-    with pytest.raises(InputError, match="--oversubscribe"):
-        asked(oversubscribe=True)
+    for option in ("oversubscribe", "accept_inexact"):
+        with pytest.raises(InputError, match=f"--{option.replace('_', '-')}"):
+            asked(**{option: True})
 
 
 def test_a_strategy_as_plans_print_it_is_planned_by_the_analytical_model() -> None:
     """Replicas have the usual size of buckets, which the model has too; another one is refused."""
     planned = make_plan(LARGE, asked(pins=pins_of_strategy("dp2 tp8 zero3 m32 recompute")))
     assert planned.chosen.name == "dp2 tp8 zero3 m32 recompute"
-    with raises("analytical.option-unsupported", match="one size of buckets"):
+    with raises("analytical.option-unsupported", match="size of buckets"):
         make_plan(LARGE, asked(pins=pins_of_strategy("dp16 b1MiB")))
 
 
@@ -132,6 +133,12 @@ def test_what_words_leave_out_is_the_same_for_plan_and_price(job: str, words: st
     planned = make_plan(job, dataclasses.replace(request, pins=pins_of_strategy(words))).chosen
     assert planned.strategy.name == priced.name
     assert (planned.step_time_s, planned.peak_bytes) == (priced.step_time_s, priced.peak_bytes)
+
+
+def test_a_word_that_the_analytical_model_does_not_have_is_refused_by_its_name() -> None:
+    request = parse_request(cluster="dgx-h100:2", batch=64, pins=pins_of_strategy("tp2 pp4 gpipe"))
+    with raises("analytical.option-unsupported", match="--strategy .*: gpipe:"):
+        make_plan("llama3:8b", request)
 
 
 def test_a_strategy_that_does_not_fit_is_refused_with_what_it_needs() -> None:
