@@ -38,7 +38,9 @@ def price(
     run: RunOptions,
     strategy: Annotated[
         str | None,
-        option('Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; without m and mb the batch says the microbatches.'),
+        option(
+            'Degrees, such as "tp8 cp2 pp9 vp7 dp4 zero1 mb1"; what it leaves out is 1, and m follows from the batch.'
+        ),
     ] = None,
     strategies: Annotated[
         Path | None,
@@ -48,10 +50,10 @@ def price(
     devices: Annotated[
         int | None,
         option(
-            "Most devices that may take part; of a strategy without dp, those that do.",
+            "Most devices that may take part; a strategy takes those of its degrees.",
             "--devices",
             "-n",
-            usual="those of the degrees",
+            usual="all of the machine",
             min=1,
         ),
     ] = None,
@@ -157,7 +159,7 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
         "lever": one.fit.lever,
         "need_bytes": {"least": one.fit.need.least, "usual": one.fit.need.usual, "most": one.fit.need.most},
         "notes": list(one.notes),
-        **like_document(one.problem, one.asked),
+        **like_document(one.problem, one.candidate.strategy),
         **({} if one.training is None else {"training": outlook_document(one.training)}),
     }
 
@@ -190,7 +192,7 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     out.print(table)
     out.print()
     out.print(_memory_table(one))
-    for line in load_lines(like_document(one.problem, one.asked)):
+    for line in load_lines(like_document(one.problem, one.candidate.strategy)):
         out.print(line, markup=False)
     for note in (*pricing.notes, *one.notes):
         out.print(f"[yellow]note:[/] {escape(note)}")

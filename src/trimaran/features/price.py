@@ -23,7 +23,6 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Outlook
 from trimaran.planning.target import Cell, check_price
 from trimaran.pricing.analytical.fit import Fit, judge_fit
-from trimaran.program.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,6 @@ class PricedStrategy:
         fit: whether every rank has the memory that it needs, and with what
         notes: on what was chosen for the user
         training: of the tokens that were asked for; None: none were
-        asked: the strategy without types that nobody said
     """
 
     setting: Setting
@@ -61,7 +59,6 @@ class PricedStrategy:
     fit: Fit
     notes: tuple[str, ...] = ()
     training: Outlook | None = None
-    asked: Strategy
 
     @property
     def memory_parts(self) -> dict[str, int]:
@@ -175,7 +172,6 @@ class Pricing:
             gradients=found.strategy.gradients or pins.gradients,
             optimizer_state=found.strategy.optimizer_state or pins.optimizer_state,
         )
-        timed = replace(strategy, gradients=pins.gradients, optimizer_state=pins.optimizer_state)
         fit = judge_fit(
             problem.shape,
             strategy,
@@ -183,8 +179,7 @@ class Pricing:
             device_bytes=problem.device_bytes,
             reserve=problem.reserve,
         )
-        # As in a plan: types that only the words say are what it fits with, and make no step faster.
-        candidate = model.price(timed, model.taken(strategy).admitted(strategy))
+        candidate = model.price(strategy, model.taken(strategy).admitted(strategy))
         tokens = request.target.tokens is not None
         return PricedStrategy(
             setting=setting,
@@ -193,7 +188,6 @@ class Pricing:
             fit=fit,
             notes=found.notes,
             training=training_of_tokens(backend, candidate, found.batch) if tokens else None,
-            asked=strategy,
         )
 
     def price_each(self, settings: Sequence[Setting]) -> list[PricedStrategy | RefusedStrategy]:

@@ -28,7 +28,7 @@ from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import Device
 from trimaran.planner.input_pipeline import loading_changes
-from trimaran.planning.analytical import decoder_of_job, is_planned_by_shape
+from trimaran.planning.analytical import BY_SHAPE, decoder_of_job, is_planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
 from trimaran.planning.precision import choose_precision
@@ -392,10 +392,7 @@ def predict_scaling(
         described = decoder_of_job(job, PlanRequest(cluster=cluster, options=options or {}))
         notes += () if described is None else described.assumed
         if software is None:
-            notes.append(
-                f"each step is that of {framework.framework}; plan takes this decoder's from its shape, with "
-                "Megatron's fused kernels, unless it is given --software pytorch"
-            )
+            notes.append(f"each step is that of {framework.framework}; {BY_SHAPE}")
     premises = len(notes)
     rows: list[ScalingRow] = []
     limits: list[FeedingLimit] = []

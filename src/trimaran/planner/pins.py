@@ -222,7 +222,8 @@ class Pins:
         ulysses: whether ranks that share a sequence exchange heads
         tensor_overlap: whether exchanges of `tp` overlap products
         offload: whether the optimizer's state is on the host
-        segment_layers: layers of each segment
+        segment_layers: layers of each segment; empty: as even as can be
+        microbatch_group: microbatches that a chunk computes before the next one
         rank_order: kinds of degrees by which ranks have the devices, the nearest first; None: the usual order
     """
 
@@ -260,6 +261,7 @@ class Pins:
     tensor_overlap: bool | None = None
     offload: bool | None = None
     segment_layers: tuple[int, ...] | None = None
+    microbatch_group: int | None = None
     rank_order: tuple[Axis, ...] | None = None
 
     @property
@@ -787,6 +789,7 @@ _OF_DEGREES: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("tensor_overlap", (None,)),
     ("offload", (None, False)),
     ("segment_layers", (None,)),
+    ("microbatch_group", (None,)),
 )
 """Pins of what no program has, each with the values that mean nothing."""
 
@@ -864,13 +867,15 @@ def pins_of_strategy(name: str) -> Pins:
             f'strategy "{name}": ulysses shares a sequence among cp2 ranks or more; leave it out, or say cp2',
             code="strategy.ulysses-alone",
         )
-    kinds = kinds_of(said)
     staged = said.pp > 1 and not said.parts
+    kinds = kinds_of(said)
+    if "schedule" not in words:
+        kinds -= frozenset(ORDERS)
     # Degrees that only the analytical model chooses.
     spread = tuple(name for name in ("cp", "ep") if getattr(said, name) > 1)
     held = kinds | {"memory"} if said.recomputed else kinds
     return Pins(
-        strategy=said.name,
+        strategy=" ".join(name.replace(",", " ").split()),
         held=tuple(sorted(kinds & _OF_NO_DEGREE)),
         allow=tuple(sorted(kinds & frozenset((*SPREADING, *ORDERS)))) + spread,
         forbid=tuple(kind for kind in ("compiled", "memory", "cache") if kind not in held),
@@ -893,6 +898,7 @@ def pins_of_strategy(name: str) -> Pins:
         tensor_overlap=said.tensor_overlap,
         offload=said.offload,
         segment_layers=words.get("segment_layers"),
+        microbatch_group=words.get("microbatch_group"),
         gradients=said.gradients,
         optimizer_state=said.optimizer_state,
         bucket_bytes=said.bucket_bytes if said.dp > 1 else None,

@@ -20,7 +20,7 @@ from trimaran.machine.find import find_machine
 from trimaran.networks.names import parse_network
 from trimaran.networks.sizes import FAMILIES, find_size
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
-from trimaran.planner.analytical.given import complete_strategy, unpriced
+from trimaran.planner.analytical.given import complete_strategy, on_all, unpriced
 from trimaran.planner.analytical.search import (
     NearbyBatch,
     assumed_software,
@@ -55,7 +55,6 @@ from trimaran.pricing.analytical.shapes import (
     parameter_count,
     prediction_count,
 )
-from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import Degrees, Strategy, said_by
 
 MOST_RANKS = 64
@@ -96,6 +95,12 @@ def is_planned_by_shape(reference: str, cluster: str, options: Mapping[str, str]
         return False
 
 
+BY_SHAPE = (
+    "plan takes this decoder's from its shape, with Megatron's fused kernels, unless it is given --software pytorch"
+)
+"""What is said of figures by other software where `is_planned_by_shape`."""
+
+
 def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:
     """Whether a decoder is small enough to be traced, and its devices few enough to be simulated one by one.
 
@@ -123,7 +128,6 @@ def reason_to_trace(reference: str, request: PlanRequest) -> str:
 def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str, str]]:
     """Options that the analytical model does not honour, and why."""
     yield from _unsupported(request.pins)
-    yield from _of_zero_bubble(request.pins)
     yield from _of_program(request)
     if request.loading.is_given:
         yield "--loader and its like", "the analytical model takes data as ready"
@@ -133,15 +137,6 @@ def _only_simulated(reference: str, request: PlanRequest) -> Iterator[tuple[str,
     chosen = choose_precision(reference, request.precision, device, get_args(Precision), by_shape=True)
     if chosen.name not in ANALYTICAL_PRECISIONS:
         yield f"--precision {chosen.name}", f"the analytical model has figures of {', '.join(ANALYTICAL_PRECISIONS)}"
-
-
-def _of_zero_bubble(pins: Pins) -> Iterator[tuple[str, str]]:
-    """Backwards in two halves, which a simulation plays; the analytical model has a formula of what stays idle."""
-    why = "where devices are few, each rank's order of forwards and backwards is simulated"
-    if pins.schedule == "zero-bubble":
-        yield "--schedule zero-bubble", why
-    elif "zero-bubble" in pins.allow:
-        yield f"--allow {','.join(pins.allow)}", why
 
 
 def _of_program(request: PlanRequest) -> Iterator[tuple[str, str]]:
@@ -312,12 +307,7 @@ class Analytical(CatalogBackend):
         """
         self._progress("searching", 0, 0)
         problem = self.problem(Cell(batch=self.batch, devices=self.devices), self.request.time_limit_s)
-        try:
-            found = search_degrees(problem, advise=True)
-        except InfeasibleError:
-            if problem.pins.strategy:
-                complete_strategy(problem.pins.strategy, self.shape, most_devices=self.devices, batch=self.batch)
-            raise
+        found = search_degrees(problem, advise=True)
         nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
         return self._planned(problem, found, nearby)
 
@@ -340,7 +330,13 @@ class Analytical(CatalogBackend):
         cell_of: dict[tuple[int, Strategy], Cell] = {}
 
         def plan_cell(cell: Cell) -> Iterator[Contender]:
-            problem = self.problem(cell, each_s)
+            try:
+                problem = self.problem(cell, each_s)
+            except InputError as error:
+                if not self.request.pins.strategy:
+                    raise
+                # Of a strategy that is named: at other batches, or on more devices, it may be built.
+                raise InfeasibleError(error.message, code=error.code) from error
             searches[cell] = problem, search_degrees(problem)
             for one in of_interest(*searches[cell]):
                 if cell_of.setdefault((cell.batch, one.strategy), cell) is cell:
@@ -373,7 +369,7 @@ class Analytical(CatalogBackend):
             devices=cell.devices,
             memory_bytes=request.memory_bytes,
             reserve=request.reserve,
-            pins=with_microbatch(request.pins, cell.batch),
+            pins=completed_pins(request.pins, self.shape, cell),
             time_limit_s=time_limit_s,
             documents=request.documents,
             gap=request.gap,
@@ -476,7 +472,9 @@ def idle_notes(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -
     what = f"{idle} of {format_count(problem.devices, 'device')}"
     if idle % node == 0 == problem.devices % node and problem.devices > node:
         what = f"{idle // node} of {problem.devices // node} nodes ({what})"
-    if found.on_all is None:
+    if problem.pins.strategy:
+        why = f"the strategy takes {chosen.devices}{on_all(chosen.strategy, problem.devices)}"
+    elif found.on_all is None:
         why = f"no strategy that fits takes all {problem.devices}"
     else:
         longer = found.on_all.step_time_s / chosen.step_time_s - 1.0
@@ -530,7 +528,6 @@ def check_pins(pins: Pins) -> None:
     Raises:
         InputError: with the reason
     """
-    _check_schedule(pins)
     _refuse(_unsupported(pins))
 
 
@@ -539,51 +536,48 @@ def _refuse(options: Iterator[tuple[str, str]]) -> None:
         raise InputError(f"{option}: {why}; leave it out", code="analytical.option-unsupported")
 
 
-def _check_schedule(pins: Pins) -> None:
-    """Refuse the schedule of a strategy's words that the analytical model does not have.
-
-    Raises:
-        InputError: it is GPipe, which they mean where they name none
-    """
-    if pins.strategy and pins.schedule == "gpipe":
-        raise InputError(
-            f"--strategy {pins.strategy}: at this size a pipeline has 1f1b, interleaved or zero-bubble, and words "
-            f'without a schedule mean gpipe: write "{pins.strategy.replace("gpipe", "1f1b")}"',
-            code="analytical.no-gpipe",
-        )
-
-
-def with_microbatch(pins: Pins, batch: int) -> Pins:
-    """Pins with the sequences of a microbatch that follow from replicas and microbatches; words as `price` reads them.
+def completed_pins(pins: Pins, shape: TransformerShape, cell: Cell) -> Pins:
+    """Pins with what follows from them: all that the words of a strategy leave out, or sequences of a microbatch.
 
     Args:
         pins: of the request
-        batch: sequences of one update
+        shape: of the network
+        cell: the batch, the devices
 
     Raises:
-        InputError: the batch has no equal shares for them
+        InputError: the batch has no equal shares for them, or the strategy cannot be built
 
     Example:
-        >>> with_microbatch(Pins(dp=8, microbatches=4), 64).microbatch
+        >>> from trimaran.planner.pins import pins_of_strategy
+        >>> shape, cell = decoder_of("llama3:8b", 8192), Cell(batch=64, devices=8)
+        >>> completed_pins(Pins(dp=8, microbatches=4), shape, cell).microbatch
         2
-        >>> with_microbatch(Pins(strategy="dp8", dp=8, microbatches=1), 64).microbatch
-        1
+        >>> completed_pins(pins_of_strategy("dp4 pp2"), shape, cell).schedule
+        '1f1b'
     """
-    if pins.strategy and pins.zero and pins.dp == pins.cp == 1:
-        pins = dataclasses.replace(pins, zero=0)
-    if pins.strategy and not {"microbatch", "microbatches"} & said_by(pins.strategy).keys():
-        return dataclasses.replace(pins, microbatch=1, microbatches=None)
+    if pins.strategy:
+        whole = complete_strategy(pins.strategy, shape, most_devices=cell.devices, batch=cell.batch).strategy
+        return dataclasses.replace(
+            pins,
+            zero=whole.zero,
+            etp=whole.expert_tp,
+            schedule=whole.schedule,
+            segment_layers=whole.segment_layers,
+            microbatch_group=whole.microbatch_group,
+            microbatch=whole.microbatch,
+            microbatches=None,
+        )
     if pins.microbatches is None or pins.dp is None:
         return pins
     shares = pins.dp * pins.microbatches
-    if batch % shares:
+    if cell.batch % shares:
         raise InputError(
-            f"a batch of {batch} has no equal shares for {pins.dp} replicas of {pins.microbatches} microbatches: take "
-            f"a multiple of {shares}, or other pins",
+            f"a batch of {cell.batch} has no equal shares for {pins.dp} replicas of {pins.microbatches} microbatches: "
+            f"take a multiple of {shares}, or other pins",
             code="analytical.microbatches-do-not-divide",
-            batch=batch,
+            batch=cell.batch,
         )
-    return dataclasses.replace(pins, microbatch=batch // shares)
+    return dataclasses.replace(pins, microbatch=cell.batch // shares)
 
 
 _KINDS = frozenset({"dp", "pp", "tp", "zero", "cp", "ep", "1f1b", "interleaved", "zero-bubble", "memory"})
@@ -593,6 +587,9 @@ _KINDS = frozenset({"dp", "pp", "tp", "zero", "cp", "ep", "1f1b", "interleaved",
 def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
     """Options that mean nothing to the analytical model, and why."""
     model = "a transformer on many devices is planned by the analytical model"
+    said = said_by(pins.strategy) if pins.strategy else {}
+    for word, why in unpriced(Strategy(**said), said):
+        yield f'--strategy "{pins.strategy}": {word}', why
     if pins.keep:
         yield pins.names[0], "a transformer on many devices is planned by its layers, not by modules"
     if pins.allows_stale:
@@ -610,16 +607,11 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
     if pins.codec is not None:
         yield f"--codec {pins.codec}", f"{model}, which recomputes layers and moves no activations to the host"
-    if pins.bucket_bytes not in (None, DEFAULT_BUCKET_BYTES):
-        yield f"--strategy {pins.strategy}", f"{model}, which has one size of buckets"
     others = [kind for kind in pins.allow if kind not in _KINDS]
     if others:
         yield f"--allow {','.join(pins.allow)}", f"{model}, which knows no {', '.join(others)}"
     if pins.powersgd_samples is not None:
         yield f"--powersgd-samples {pins.powersgd_samples:g}", f"{model}, which sends whole gradients"
-    said = said_by(pins.strategy) if pins.strategy else {}
-    for word, why in unpriced(Strategy(**said), said):
-        yield f'--strategy "{pins.strategy}": {word}', why
 
 
 def of_interest(problem: AnalyticalProblem, found: Search[AnalyticalCandidate]) -> Iterator[AnalyticalCandidate]:

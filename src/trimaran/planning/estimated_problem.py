@@ -74,6 +74,7 @@ def machine_problems(
         machine,
         workers=request.pins.workers,
         sample_bytes=lambda: sample_bytes(works(SAMPLED_BATCH)),
+        of_strategy=bool(request.pins.strategy),
     )
     table = estimated_table(
         graph,

@@ -145,7 +145,13 @@ def sample_bytes(work: Workload) -> int:
 
 
 def pipeline_of(
-    loading: Loading, source: JobSource, machine: Machine, *, workers: int | None, sample_bytes: Callable[[], int]
+    loading: Loading,
+    source: JobSource,
+    machine: Machine,
+    *,
+    workers: int | None,
+    sample_bytes: Callable[[], int],
+    of_strategy: bool = False,
 ) -> InputPipeline | None:
     """The input pipeline of each node of a machine; None where nothing is said of it: data are always ready.
 
@@ -155,6 +161,7 @@ def pipeline_of(
         machine: of the catalog
         workers: of each rank; None: the fewest that keep up
         sample_bytes: gives the size of a sample that is copied to a device [bytes]
+        of_strategy: whether the words of a strategy say the workers, as plans print them for any loader
 
     Raises:
         InputError: a text that means nothing, an option that the loader makes meaningless, or cores that are not known
@@ -188,7 +195,7 @@ def pipeline_of(
                 decode_s = 1.0 / rate.samples_per_s
             else:
                 rate_s = 1.0 / rate.samples_per_s
-                _check_rate_of_node(loading, workers)
+                _check_rate_of_node(loading, None if of_strategy else workers)
         samples = given_samples(
             shared_s=max(disk_s, rate_s),
             decode_s=decode_s,

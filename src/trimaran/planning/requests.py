@@ -692,6 +692,7 @@ def parse_request(
         "link": link,
         "calibration": others.calibration,
         "oversubscribe": others.oversubscribe or None,
+        "accept-inexact": others.accept_inexact or None,
     }
     said |= {"precision": precision, "software": software, "lengths": lengths, "packing": packing}
     said |= {"expert-imbalance": None if imbalance == 1.0 else imbalance, "sequence": sequence}
@@ -820,7 +821,7 @@ def check_not_analytical(request: PlanRequest) -> None:
         )
 
 
-_OF_THIS_MACHINE = ("link", "calibration", "oversubscribe")
+_OF_THIS_MACHINE = ("link", "calibration", "oversubscribe", "accept-inexact")
 _INSTEAD = {
     "precision": "here a job computes as `Job.precision` says",
     "software": "here its operations are measured",

@@ -69,7 +69,6 @@ def test_the_batch_follows_from_the_degrees_or_says_the_microbatches() -> None:
     assert written.candidate.strategy.schedule == "1f1b"
     assert pricing().price(Setting(strategy="dp8 m4", batch="64")).candidate.strategy.microbatch == 2
     assert "16 sequences" in pricing().price(Setting(strategy="dp16")).notes[0]
-    assert pricing(devices=16).price(Setting(strategy="tp8", batch="64")).candidate.strategy.dp == 2
     # 32 layers in 12 segments: as even as can be.
     assert pricing().price(Setting(strategy="pp4 vp3 dp4 m4")).candidate.strategy.chunks == 3
 
@@ -109,6 +108,14 @@ def test_degrees_that_cannot_be_say_which_can(strategy: str, told: str) -> None:
         pricing("llama2:7b").price(Setting(strategy=strategy))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [("dp8 pp2 vp5 m8", "32 layers are no equal chunks"), ("dp16 recompute:second_products", "torchtitan has")],
+)
+def test_what_no_plan_tries_is_said(strategy: str, told: str) -> None:
+    assert any(told in note for note in pricing().price(Setting(strategy=strategy)).notes)
+
+
 def test_a_strategy_may_leave_devices_idle_as_in_a_plan() -> None:
     """A plan for 16 devices may take 8 of them; `--devices` of both is the most that may take part."""
     found = pricing(devices=16).price(Setting(strategy="tp4 dp2", batch="8"))
@@ -116,8 +123,9 @@ def test_a_strategy_may_leave_devices_idle_as_in_a_plan() -> None:
     assert any("8 of 16 devices; 8 are idle" in note for note in found.notes)
     with raises("strategy.wrong-devices", match="takes 16 devices, and 8 are asked for"):
         pricing(devices=8).price(Setting(strategy="tp8 dp2", batch="8"))
-    with raises("strategy.devices-do-not-divide"):
-        pricing(devices=12).price(Setting(strategy="tp8", batch="8"))
+    alone = pricing(devices=16).price(Setting(strategy="tp4", batch="8"))
+    assert alone.candidate.devices == 4
+    assert any("(dp4 takes 16)" in note for note in alone.notes)
 
 
 @pytest.mark.parametrize("job", ["vgg16", "digits"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.raising import raises
 
 import trimaran
 from trimaran import InputError, Loading, Pins
@@ -49,6 +50,22 @@ def test_a_plan_takes_the_step_that_scaling_predicts(loading: Loading, workers: 
     assert chosen.limiter.startswith(row.limiter)
     assert row.step.fed is not None
     assert chosen.strategy.feeding.workers == row.step.fed.workers
+
+
+@pytest.mark.parametrize("loading", [RATE, CORES, DISK], ids=str)
+def test_a_name_that_a_plan_prints_is_read_with_the_same_options(loading: Loading) -> None:
+    """A rate of a node refuses `--workers`, which would change nothing; the word of a name says what was planned."""
+
+    def planned(**asked: str) -> Planned:
+        return trimaran.plan(JOB, cluster=CLUSTER, devices=2, batch=2 * BATCH, loading=loading, **asked)
+
+    search = planned().simulated.search
+    for row in search.candidates if search else ():
+        again = planned(strategy=row.strategy.name).chosen
+        assert again.step_time_s == pytest.approx(row.step_time_s, rel=1e-9)
+        assert again.strategy.feeding == row.strategy.feeding
+    with raises("loading.rate-of-node"):
+        _planned(RATE, 2)
 
 
 def test_in_line_loading_adds_as_much_to_both() -> None:

@@ -7,7 +7,9 @@ import sys
 import pytest
 from tests.raising import raises
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.units import format_bytes
+from trimaran.features.price import Pricing, Setting
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import Analytical, is_planned_by_shape, reason_to_trace, shape_of
@@ -98,16 +100,54 @@ def test_both_models_choose_alike_where_both_can(devices: int, batch: int) -> No
 
 
 def test_what_means_nothing_there_is_refused() -> None:
-    with pytest.raises(InputError, match="--oversubscribe"):
-        asked(oversubscribe=True)
+    for option in ("oversubscribe", "accept_inexact"):
+        with pytest.raises(InputError, match=f"--{option.replace('_', '-')}"):
+            asked(**{option: True})
 
 
 def test_a_strategy_as_plans_print_it_is_planned_by_the_analytical_model() -> None:
     """Replicas have the usual size of buckets, which the model has too; another one is refused."""
     planned = make_plan(LARGE, asked(pins=pins_of_strategy("dp2 tp8 zero3 m32 recompute")))
     assert planned.chosen.name == "dp2 tp8 zero3 m32 recompute"
-    with raises("analytical.option-unsupported", match="one size of buckets"):
+    with raises("analytical.option-unsupported", match="size of buckets"):
         make_plan(LARGE, asked(pins=pins_of_strategy("dp16 b1MiB")))
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("llama3:8b", "tp2 pp4"),
+        ("llama3:8b", "tp4"),
+        ("llama3:8b", "dp4 pp4 zero1 recompute:layers:2"),
+        ("llama3:8b", "dp4 pp4 zero-bubble zero1"),
+        ("llama3:8b", "pp4 tp4 vp2 m64 group8"),
+        ("llama3:8b", "dp16 zero2 bf16-gradients m4"),
+        ("gpt2", "dp2 pp4 zero-bubble zero1 m8"),
+        ("mixtral", "tp4 dp2 pp2 ep2 zero1"),
+    ],
+)
+def test_what_words_leave_out_is_the_same_for_plan_and_price(job: str, words: str) -> None:
+    """Replicas 1, a schedule of 1f1b, microbatches of one sequence, layers as even as can be."""
+    request = parse_request(cluster="dgx-h100:2", devices=16, batch=64)
+    priced = Pricing(JobSource(reference=job), request).price(Setting(strategy=words)).candidate
+    planned = make_plan(job, dataclasses.replace(request, pins=pins_of_strategy(words))).chosen
+    assert planned.strategy.name == priced.name
+    assert (planned.step_time_s, planned.peak_bytes) == (priced.step_time_s, priced.peak_bytes)
+
+
+def test_a_word_that_the_analytical_model_does_not_have_is_refused_by_its_name() -> None:
+    request = parse_request(cluster="dgx-h100:2", batch=64, pins=pins_of_strategy("tp2 pp4 gpipe"))
+    with raises("analytical.option-unsupported", match="--strategy .*: gpipe:"):
+        make_plan("llama3:8b", request)
+
+
+def test_a_strategy_that_does_not_fit_is_refused_with_what_it_needs() -> None:
+    """With all layers recomputed, which it does not, it would need 18 GiB."""
+    request = parse_request(cluster="dgx1-v100:2", batch=64)
+    words = "dp2 pp4 tp2 mb2"
+    need = Pricing(JobSource(reference="llama3.2:1b"), request).price(Setting(strategy=words)).candidate.need
+    with pytest.raises(InfeasibleError, match=f"needs {format_bytes(need.usual)}"):
+        make_plan("llama3.2:1b", dataclasses.replace(request, pins=pins_of_strategy(words)))
 
 
 @pytest.mark.parametrize(

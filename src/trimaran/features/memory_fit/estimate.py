@@ -41,6 +41,7 @@ from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.microbatching import Split
+from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
 from trimaran.pricing.machine_transfers import HostPath, sharing_device
@@ -680,9 +681,14 @@ def estimate_memory(
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
-        notes=tuple(filter(None, [assumed_sequence(source.reference)])),
+        notes=tuple(filter(None, [assumed_sequence(source.reference), _other_model(source.reference, device)])),
     )
     return MemoryStudy(estimate=estimate, step=found.shown_step(f"{made.name}, batch {samples}"))
+
+
+def _other_model(reference: str, device: str) -> str:
+    """What is said where a plan on the device has another model; empty: it has the same."""
+    return f"the step is that of PyTorch; {BY_SHAPE}" if is_planned_by_shape(reference, device, {}) else ""
 
 
 def _plan(

@@ -38,7 +38,7 @@ from trimaran.graph.trace.types import (
     StepTrace,
     TraceOp,
 )
-from trimaran.graph.types import Phase
+from trimaran.graph.types import OUTSIDE, Phase
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Operators: their families, shapes and bytes
@@ -623,7 +623,9 @@ def makers(trace: StepTrace) -> frozenset[int]:
 
 
 def weight_gradients(trace: StepTrace, work_of: Mapping[int, int]) -> tuple[WeightGradient, ...]:
-    """The gradients in the order in which they are complete.
+    """The gradients in the order in which they are complete: when the node of autograd that makes them has run.
+
+    The node of a linear layer makes the gradient of its input after that of its weight, and returns both.
 
     Args:
         trace: the step
@@ -633,16 +635,25 @@ def weight_gradients(trace: StepTrace, work_of: Mapping[int, int]) -> tuple[Weig
     last: dict[int, int] = {}
     shapes: dict[int, tuple[str, int]] = {}
     tables: dict[int, bool] = {}
+    made: set[int] = set()
+    node, origin, incoming = set[int](), OUTSIDE, set[int]()
     for op in trace.ops:
         if op.phase is not Phase.BACKWARD:
             continue
+        taken = {number for number, _ in op.reads} & made
+        if op.origin != origin or op.origin == OUTSIDE or not taken & incoming:
+            node, origin, incoming = set(), op.origin, taken
+        made.update(number for number, _ in op.writes)
+        node.update(number for number, _ in op.writes if number in owners)
+        for number in node if op.moment in work_of else ():
+            last[number] = work_of[op.moment]
         for number, _ in op.writes:
             if number in owners and op.moment in work_of:
-                last[number] = work_of[op.moment]
                 shapes.setdefault(number, (op.dtype, trace.storages[number].nbytes))
                 tables[number] = tables.get(number, True) and short_name(op) == "embedding_dense_backward"
     gradients = []
-    for number, work in last.items():
+    # Of one layer the last parameter comes first, as in buckets of a graph.
+    for number, work in sorted(last.items(), key=lambda one: (one[1], -owners[one[0]])):
         name = trace.names.get(owners[number], "")
         dtype, nbytes = shapes[number]
         gradients.append(
@@ -655,9 +666,7 @@ def weight_gradients(trace: StepTrace, work_of: Mapping[int, int]) -> tuple[Weig
                 sparse=tables[number],
             )
         )
-    # Of one layer the last parameter comes first, as in buckets of a graph.
-    gradients.reverse()
-    return tuple(sorted(gradients, key=lambda gradient: gradient.work))
+    return tuple(gradients)
 
 
 def workload_of(

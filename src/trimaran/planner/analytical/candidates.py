@@ -35,7 +35,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Literal, NamedTuple
 
 from trimaran.machine.types import Machine
@@ -809,8 +809,8 @@ def partly_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Iterato
     """The same with as little recomputed as fits, where it does not fit without.
 
     First what costs least: outputs of norms, then of the experts' activation functions, then latent attention's up
-    projections, then feed-forward networks without experts, which frameworks of eager modules have no switch for; next
-    to it as few layers of each stage as fit.
+    projections, then feed-forward networks without experts, which frameworks of eager modules have no switch for; of
+    these no more than are needed; next to it as few layers of each stage as fit.
 
     Source:
         NVIDIA/Megatron-LM, `--recompute-modules` (layernorm, moe_act, mla_up_proj, mlp); DeepSeek-AI, "DeepSeek-V3
@@ -824,10 +824,17 @@ def partly_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Iterato
     if with_buffers(memory, strategy, reserve=problem.reserve).peak <= problem.memory_limit:
         return
     fits = _peak(problem, strategy) <= problem.memory_limit
-    cheap = [] if fits else recomputed_before_layers(problem, strategy)[1:]
+    kinds = [strategy.recomputed] if fits else recomputed_before_layers(problem, strategy)
+    cheap = kinds[1:]
     if cheap and _peak(problem, varied(strategy, recomputed=cheap[-1])) <= problem.memory_limit:
-        tried = (varied(strategy, recomputed=kinds) for kinds in cheap)
-        yield next(one for one in tried if one.recomputed == cheap[-1] or _peak(problem, one) <= problem.memory_limit)
+        tried = (varied(strategy, recomputed=more) for more in cheap)
+        found = next(one for one in tried if one.recomputed == cheap[-1] or _peak(problem, one) <= problem.memory_limit)
+        # With the last of them some of the others may not be needed: the dearest is left out first.
+        for less, more in reversed(list(pairwise(kinds))):
+            fewer = varied(found, recomputed=found.recomputed - (more - less))
+            if more < found.recomputed and _peak(problem, fewer) <= problem.memory_limit:
+                found = fewer
+        yield found
     some = None if strategy.recomputed else _least_recomputed(problem, strategy)
     if some is not None:
         yield some
@@ -897,6 +904,8 @@ def _segment_layers(problem: AnalyticalProblem, group: Strategy, chunks: int) ->
         found = segment_layers(problem.shape, group.pp, chunks, uneven="uneven" not in pins.forbid)
         # Chunks that are asked for may differ by a layer, as where a whole strategy is given.
         return found or (((),) if chunks == pins.chunks and group.pp * chunks <= problem.shape.layers else ())
+    if not pins.segment_layers:
+        return ((),) if group.pp * chunks <= problem.shape.layers else ()
     right = len(pins.segment_layers) == group.pp * chunks and sum(pins.segment_layers) == problem.shape.layers
     return (pins.segment_layers,) if right else ()
 
@@ -1318,6 +1327,8 @@ def _group(problem: AnalyticalProblem, stages: int, microbatches: int) -> int:
         `ScheduleInterleaved1F1B`, whose rounds are equal.
     """
     program, rounds = problem.program, microbatches // stages
+    if problem.pins.microbatch_group:
+        return problem.pins.microbatch_group
     if not microbatches % stages or not rounds:
         return stages if rounds else 0
     if problem.shape.experts is not None and not _has_large_prime(problem.batch):

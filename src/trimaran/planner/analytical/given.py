@@ -2,7 +2,7 @@
 
 A person writes degrees as tables of published runs have them ("tp8 cp2 pp9 vp7 dp4 zero1 mb1"). What is left out:
 
-    dp                 1, as in every name; with --devices, these divided by tp · pp · cp
+    dp                 1, as in every name, whatever devices there are: what a plan prints is read as it is
     batch              dp · m · mb, or as asked for; then m or mb follows from it
     schedule           1f1b; interleaved where stages have several chunks
     etp                tp: ranks that share a layer share its experts
@@ -54,7 +54,7 @@ def complete_strategy(
         name: words of `read_strategy`
         shape: the network
         most_devices: that there are
-        devices: most that may take part, and those that do where the words say no replicas; None: those of the strategy
+        devices: most that may take part; None: all
         batch: sequences of a step that are asked for; None: as the strategy says
         usual_batch: where nobody says one
 
@@ -82,13 +82,12 @@ def complete_strategy(
         raise InputError(
             f'strategy "{name}": {word}: {why}; leave it out', code="strategy.not-priced", strategy=name, word=word
         )
-    replicas = _replicas(name, words, said, devices, most_devices)
+    _check_devices(name, words, devices, most_devices)
     spread = replace(
         words,
-        dp=replicas,
         schedule=said.get("schedule") or ("1f1b" if words.chunks == 1 else "interleaved"),
         sequence_parallel=said.get("sequence_parallel", words.tp > 1),
-        zero=words.zero if replicas * words.cp > 1 else 0,
+        zero=words.zero if words.dp * words.cp > 1 else 0,
         expert_tp=words.expert_tp if shape.experts is None else words.expert_ranks,
     )
     whole, notes = _with_batch(name, spread, said, batch, usual_batch)
@@ -103,9 +102,19 @@ def complete_strategy(
     there = most_devices if devices is None else devices
     if whole.devices < there:
         idle = there - whole.devices
-        notes = (*notes, f"{whole.name} takes {whole.devices} of {there} devices; {idle} are idle")
+        notes = (
+            *notes,
+            f"{whole.name} takes {whole.devices} of {there} devices; {idle} are idle{on_all(whole, there)}",
+        )
     if "activations" in whole.recomputed and shape.experts is None:
         notes = (*notes, "plan does not try recompute:activations without experts: Megatron has no switch for it")
+    if "second_products" in whole.recomputed:
+        notes = (*notes, "plan does not try recompute:second_products: Megatron has no switch for it, torchtitan has")
+    if whole.chunks > 1 and not whole.segment_layers and shape.layers % (whole.pp * whole.chunks):
+        notes = (
+            *notes,
+            f"plan does not try vp{whole.chunks}: {shape.layers} layers are no equal chunks of pp{whole.pp}",
+        )
     return Given(strategy=whole, batch=whole.dp * whole.microbatch * whole.microbatches, notes=notes)
 
 
@@ -141,37 +150,36 @@ _SIMULATED = {
 """Fields of a strategy that only a simulated program gives a meaning, with their words."""
 
 
-def _replicas(name: str, words: Strategy, said: dict[str, Any], devices: int | None, most_devices: int) -> int:
-    """Replicas, of as many devices as are asked for.
+def _check_devices(name: str, words: Strategy, devices: int | None, most_devices: int) -> None:
+    """Refuse degrees that take more devices than may take part.
 
     Raises:
-        InputError: degrees do not multiply to the devices, or there are fewer
+        InputError: they do
     """
-    model = words.tp * words.pp * words.cp
-    count = model * words.dp if devices is None else devices
-    spread = f"tp{words.tp} · pp{words.pp} · cp{words.cp}"
-    if "dp" not in said and (count % model or count < model):
-        raise InputError(
-            f'strategy "{name}": {spread} is {model}, which does not divide {format_count(count, "device")}: change a '
-            f"degree, or ask for --devices {max(1, count // model) * model}",
-            code="strategy.devices-do-not-divide",
-            strategy=name,
-            devices=count,
-            needed=model,
-        )
-    replicas = words.dp if "dp" in said or devices is None else count // model
-    needed = model * replicas
-    if needed > min(most_devices, count):
+    most = most_devices if devices is None else min(devices, most_devices)
+    if words.devices > most:
         there = f"{devices} are asked for" if devices is not None else f"there are {most_devices}"
         raise InputError(
-            f'strategy "{name}": {spread} · dp{replicas} takes {format_count(needed, "device")}, and {there}: change a '
-            "degree, or the devices (--devices, --cluster)",
+            f'strategy "{name}": tp{words.tp} · pp{words.pp} · cp{words.cp} · dp{words.dp} takes '
+            f"{format_count(words.devices, 'device')}, and {there}: change a degree, or the devices (--devices, "
+            "--cluster)",
             code="strategy.wrong-devices",
             strategy=name,
-            devices=count,
-            needed=needed,
+            devices=most,
+            needed=words.devices,
         )
-    return replicas
+
+
+def on_all(strategy: Strategy, devices: int) -> str:
+    """By how many replicas a strategy takes more of some devices, which it leaves idle; empty: it cannot.
+
+    Example:
+        >>> on_all(Strategy(tp=8, pp=2), 64)
+        ' (dp4 takes 64)'
+    """
+    replica = strategy.devices // strategy.dp
+    most = devices // replica
+    return f" (dp{most} takes {most * replica})" if most > strategy.dp else ""
 
 
 def _with_batch(

@@ -61,7 +61,7 @@ from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_priced, training_program, usual_year
-from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 from trimaran.pricing.analytical.step_time import Program, TransformerStep
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Degrees, Strategy, ZeroStage
@@ -490,11 +490,15 @@ class _Hunt:
         less by no more than that tenth; where the optimizer's state may be on hosts, it is.
         """
         limit = 1.1 * self.problem.memory_limit
+        if self.problem.pins.strategy:
+            return frozenset()  # the strategy itself tells what it needs
         if self._last is not None and self._last[0] is group:
             self._spend(self._last[2])
             return self._last[1]
         light = varied(group, offload=any(offloads(self.problem)), segment_layers=lightest_layers(model.problem, group))
-        again = varied(light, recomputed=frozenset({"layers"}), recompute_layers=None)
+        again = light
+        if self.problem.pins.recompute is None and not self.problem.pins.rules_out("memory"):
+            again = varied(light, recomputed=frozenset({"layers"}), recompute_layers=None)
         if again not in self._hopeless:
             tried = {zero for zero, _ in zero_levels(model.problem, group)}
             peaks: dict[ZeroStage, float] = {}
@@ -521,7 +525,8 @@ class _Hunt:
         whole = {zero for zero in left if only_whole(model.problem, group, zero)}
         own = {zero: model.admitted(varied(group, zero=zero))[1].peak for zero in whole}
         self._spend(MEASURED_S * len(whole))
-        self.least_bytes = min([self.least_bytes, *own.values()])
+        # Of a level that is left the strategies that are allowed tell.
+        self.least_bytes = min([self.least_bytes, *(peak for peak in own.values() if peak > limit)])
         return levels | {zero for zero in whole if own[zero] > limit}, MEASURED_S * len(whole)
 
     def _spend(self, seconds: float) -> None:
@@ -644,9 +649,11 @@ def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[Analy
     slower plan that surely fits with a little more memory would then be worse than one that does not.
     """
     hunt = _Hunt(problem=problem, work=work)
-    hunt.search_all_devices()
-    whole = list(hunt.fitting)
-    hunt.search_boxes(most=problem.devices - 1)
+    whole: list[AnalyticalCandidate] = []
+    if least_state(problem) <= problem.memory_limit:
+        hunt.search_all_devices()
+        whole = list(hunt.fitting)
+        hunt.search_boxes(most=problem.devices - 1)
     pins = problem.pins
     decided = bool(pins.strategy) or None not in (pins.dp, pins.pp, pins.tp)
     if not hunt.fitting and decided and not problem.lenient:
@@ -775,9 +782,40 @@ def _others(ordered: Sequence[AnalyticalCandidate], most: int) -> tuple[Analytic
     return tuple(first.values())[1 : most + 1]
 
 
+def least_state(problem: AnalyticalProblem) -> float:
+    """What a rank holds at least of parameters, gradients and the optimizer, each once on all devices [bytes].
+
+    Gradients may have 16 bits where nobody said their type; a sixth of the optimizer's state may be in the parameters,
+    half of it rounded away (`fit.admitted`), or all of it on hosts.
+
+    Args:
+        problem: to plan
+
+    Example:
+        Llama 3 405B with 2 + 2 + 10 bytes a parameter on 32 devices: 165 GiB.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> from trimaran.pricing.analytical.shapes import decoder_of
+        >>> problem = transformer_problem(decoder_of("llama3:405b", 8192), find_machine("dgx-h100:4"), batch=64)
+        >>> round(least_state(problem) / 2**30)
+        165
+    """
+    pins = problem.pins
+    keeping = problem.bookkeeping.of(Strategy(gradients=pins.gradients, optimizer_state=pins.optimizer_state))
+    gradient = keeping.gradient_bytes if pins.gradients else min(2, keeping.gradient_bytes)
+    optimizer = 0.0 if any(offloads(problem)) else keeping.optimizer_bytes * (0.5 if problem.lenient else 5.0 / 6.0)
+    return parameter_count(problem.shape) * (keeping.weight_bytes + gradient + optimizer) / problem.devices
+
+
 def _nothing_fits(hunt: _Hunt) -> str:
     problem, least = hunt.problem, hunt.least_bytes
     what = f"no strategy on {format_count(problem.devices, 'device')}"
+    state = least_state(problem)
+    if state > problem.memory_limit:
+        return (
+            f"{what} fits: parameters, gradients and the optimizer's state alone take {format_bytes(state)} on a rank, "
+            f"a device leaves {format_bytes(problem.memory_limit)}"
+        )
     if problem.memory_limit < least < float("inf"):
         return (
             f"{what} fits: the smallest needs {format_bytes(least)} on a rank, a device leaves "
@@ -817,6 +855,8 @@ def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:
 def _glance(problem: AnalyticalProblem) -> str:
     """The fastest strategy on all devices that a short search finds; empty: none."""
     short = replace(problem, ratio=1.0, lenient=False)
+    if least_state(short) > short.memory_limit:
+        return ""
     hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=GLANCE_S)
     hunt.search_all_devices()
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)

@@ -82,6 +82,15 @@ def test_the_last_parameter_of_a_layer_comes_first() -> None:
     assert (bias.name, weight.name, bias.work) == ("bias", "weight", weight.work)
 
 
+def test_a_linear_layer_is_complete_when_its_node_has_run() -> None:
+    """Without a bias it makes the gradient of its input last; hooks run, and messages start, behind that."""
+    layers = nn.Linear(4, 6, bias=False), nn.Linear(6, 3, bias=False), nn.Tanh()
+    work = worked(lambda: nn.Sequential(*layers).to("meta"), meta(10, 4))
+    products = [n for n, one in enumerate(work.works) if one.phase is Phase.BACKWARD and one.kind is WorkKind.PRODUCT]
+    assert [work.works[n].gradient for n in products] == [Gradient.WEIGHT, Gradient.INPUT, Gradient.WEIGHT]
+    assert [(one.name, one.work) for one in work.gradients] == [("1.weight", products[1]), ("0.weight", products[2])]
+
+
 def test_frozen_weights_have_no_gradient() -> None:
     def make() -> nn.Module:
         model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))

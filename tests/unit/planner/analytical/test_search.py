@@ -17,6 +17,7 @@ from trimaran.planner.analytical.candidates import (
     AnalyticalProblem,
     groups,
     members,
+    partly_recomputed,
 )
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.pins import Pins, parse_pins
@@ -25,7 +26,8 @@ from trimaran.planning.documents import plan_document
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import parse_request
 from trimaran.pricing.analytical.memory import rank_memory
-from trimaran.pricing.analytical.shapes import TransformerShape, gpt_shape
+from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
+from trimaran.program.strategy import Recomputed, Strategy
 
 SMALL = gpt_shape(layers=8, hidden=1024, heads=16, vocabulary=51200, sequence=1024)
 WIDE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=2048)
@@ -315,6 +317,30 @@ def test_feed_forward_networks_are_recomputed_where_that_is_faster_than_layers()
     assert chosen.strategy.recomputed == {"norms", "feed_forward"}
     layers = find(shape, "l40s:8", batch=64, pins=Pins(pp=8, tp=1, cp=1, dp=1, recompute="layers:4")).chosen
     assert chosen.step_time_s < 0.97 * layers.step_time_s
+
+
+def test_no_more_is_recomputed_than_is_needed() -> None:
+    """Outputs of activation functions of experts are larger than those of norms: with these alone it does not fit."""
+    experts = builders.experts(count=16, active=4, ffn=4096)
+    shape = builders.transformer_shape(layers=16, hidden=2048, heads=16, kv_heads=4, ffn=8192, experts=experts)
+    strategy = Strategy(dp=16, ep=16, expert_tp=1, zero=1, microbatch=4)
+    kinds: list[frozenset[Recomputed]] = [frozenset({"norms"}), frozenset({"activations"})]
+
+    def problem(memory: int | None) -> AnalyticalProblem:
+        return transformer_problem(shape, find_machine("dgx-h100:2"), batch=64, memory_bytes=memory)
+
+    model = AnalyticalModel(problem=problem(None))
+    norms, activations = (model.admitted(replace(strategy, recomputed=one))[1].peak for one in kinds)
+    assert activations < norms
+    tried = partly_recomputed(problem((norms + activations) // 2), strategy)
+    (found,) = (one for one in tried if "layers" not in one.recomputed)
+    assert found.recomputed == {"activations"}
+
+
+def test_what_no_device_could_hold_is_refused_before_a_search() -> None:
+    """2 + 2 + 10 bytes of 405 billion parameters on 32 devices."""
+    with raises("analytical.nothing-fits", InfeasibleError, match=r"alone take 165\.4 GiB"):
+        search_degrees(transformer_problem(decoder_of("llama3:405b", 8192), find_machine("dgx-h100:4"), batch=64))
 
 
 def test_an_order_of_ranks_is_refused_where_a_program_is_planned() -> None:

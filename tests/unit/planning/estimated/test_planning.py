@@ -168,13 +168,6 @@ def test_a_strategy_that_the_network_or_the_machine_does_not_have_says_what_is_m
         make_plan("lenet", request)
 
 
-def test_words_of_a_pipeline_without_a_schedule_are_refused_with_words_that_have_one() -> None:
-    """They mean GPipe, which nobody has written."""
-    with raises("analytical.no-gpipe", match=r'write "dp2 pp2 1f1b m4"'):
-        check_pins(pins_of_strategy("dp2 pp2 m4"))
-    check_pins(pins_of_strategy("dp2 pp2 1f1b m4"))
-
-
 def test_more_devices_than_the_machine_has_are_refused() -> None:
     with raises("machine.too-few-devices", available=8):
         make_plan("lenet", builders.cluster_request(cluster="dgx1-v100:1", devices=9))
