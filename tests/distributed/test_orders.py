@@ -273,7 +273,7 @@ SAID = {
     "stream ends early": r"2 steps: the stream .* rank 0 has had 24 samples where rank 1 has had 19",
     "stream later": r"2 steps: the stream .* of 24 samples the last ones differ",
     "stream raises": r"1 steps: rank 1: sample 10 of the stream could not be read: OSError: no such shard",
-    "stream once": r"3 steps: the stream gave no sample in epoch 1: its __iter__ must begin anew",
+    "stream once": r"4 steps: the stream gave no sample in epoch 1: its __iter__ must begin anew",
     "stream with sampler": r"0 steps: Job.sampler gives numbers of samples, and Job.dataset makes a stream",
     "drawn by none": r"0 steps: Job.dataset makes other samples on rank 1 than on rank 0: the first ones differ",
     "data by rank": r"0 steps: Job.dataset makes a data set of 29 samples on rank 0, and .* 28 samples on rank 1",

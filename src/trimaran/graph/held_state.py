@@ -584,7 +584,7 @@ def _rebuilt(iterator: Any) -> Any:
         return copy.copy(iterator)
     # Those of itertools cannot be copied in every version of Python.
     start, *step = repr(iterator).removeprefix("count(").removesuffix(")").split(", ")
-    return itertools.count(*(ast.literal_eval(one) for one in (start, *step)))
+    return itertools.count(*(int(one) if one.lstrip("-").isdigit() else float(one) for one in (start, *step)))
 
 
 def _put_iterator(iterator: Any, position: Any, place: _Place, kept: Any) -> None:

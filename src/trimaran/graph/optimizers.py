@@ -12,7 +12,6 @@ parameters are never stepped, and hooks on the trial's optimizers never fire. Wh
 another thing after thousands of steps than in its first eight.
 """
 
-import functools
 import inspect
 import itertools
 import math
@@ -479,13 +478,16 @@ def stand_ins(
     """
     generator = torch.Generator().manual_seed(0)
     by_name = dict(parameters.named_parameters())
+    scales: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
 
     def draw(like: torch.Tensor, step: int | None) -> torch.Tensor:
         side = max(2, int(elements ** (1 / max(1, like.ndim))))
         shape = [min(size, side) for size in like.shape]
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         if step is not None:
-            drawn = drawn * _scales(tuple(shape), step % len(_SCALES))
+            key = tuple(shape), step % len(_SCALES)
+            scales[key] = scales[key] if key in scales else _scales(*key)
+            drawn = drawn * scales[key]
         return marked(drawn.to(like.device), like)
 
     chosen = [(name, by_name[name]) for name in names]
@@ -493,7 +495,6 @@ def stand_ins(
     return starts, [[draw(like, step + place) for place, (_, like) in enumerate(chosen)] for step in range(steps)]
 
 
-@functools.lru_cache(maxsize=64)
 def _scales(shape: tuple[int, ...], step: int) -> torch.Tensor:
     """What the gradient of a tensor is multiplied by: another number in each half of the first dim and of the second.
 

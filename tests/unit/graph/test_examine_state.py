@@ -1752,7 +1752,8 @@ def test_what_a_forward_rounds_to_16_bits_is_not_taken_for_a_loss_over_the_batch
 
     data = lambda: TensorDataset(make_data().tensors[0].float(), make_data().tensors[1])  # noqa: E731
     job = make_job(model=functools.partial(Halved, kind), precision="fp32", dataset=data)
-    assert not refused(job)
+    # FSDP gathers no parameters of two dtypes as one.
+    assert set(refused(job)) <= {"ZeRO-2", "ZeRO-3"}
     assert set(refused(replace(job, loss=spread))) >= REPLICAS
 
 
