@@ -1,5 +1,6 @@
 """Programs with simulated compute and real messages, beside their simulation."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,12 +41,12 @@ def emulate(program: Program, folder: Path) -> Timeline:
 
 
 def least_disturbed_step(timeline: Timeline) -> float:
-    """The shortest of the steps but the first [s]."""
-    return min(
-        max(span.end_s for span in timeline if span.step == number)
-        - min(span.start_s for span in timeline if span.step == number)
-        for number in range(1, STEPS)
-    )
+    """The shortest time from the end of a step to the end of the next one [s].
+
+    Not from its first start: the last stages of a pipeline begin to wait for a step while the first end the one before.
+    """
+    ends = [max(span.end_s for span in timeline if span.step == number) for number in range(STEPS)]
+    return min(end - before for before, end in itertools.pairwise(ends))
 
 
 @pytest.mark.alone
