@@ -9,7 +9,7 @@ some on another, or parts of them, is not read off its name: it updates small te
 
 and what it makes of the options of each parameter is asked without any values, under the true shapes. The user's own
 parameters are never stepped, and hooks on the trial's optimizers never fire. What is left out: an optimizer that does
-another thing after thousands of steps than in its first eight.
+another thing after thousands of steps than in the first 32.
 """
 
 import inspect
