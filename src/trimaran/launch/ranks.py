@@ -38,6 +38,7 @@ from typing import IO, Any
 
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import folder_of_command, given, temporary_folder
+from trimaran.base.processes import Process
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import c_function, needs_linux
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
@@ -107,7 +108,7 @@ class Request:
 @dataclass(slots=True, kw_only=True)
 class _Rank:
     number: int
-    process: "subprocess.Popen[bytes]"
+    process: Process
     connection: Connection
     log: Path
     answered: bool = False
@@ -232,7 +233,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
     with ours, theirs, _opened(log) as output:
         try:
             process = seat.start(
-                lambda: subprocess.Popen(
+                lambda: Process(
                     # -P: the folder in which the parent happens to be is not searched unless the parent searches it.
                     [sys.executable, "-P", "-m", "trimaran.launch.worker", str(theirs.fileno()), folder],
                     # As the command began: the code of the job may have gone elsewhere, and does so there by itself.

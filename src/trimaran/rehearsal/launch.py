@@ -35,6 +35,7 @@ import msgspec
 
 from trimaran.base.errors import EnvironmentProblem, TrimaranError
 from trimaran.base.files import folder_of_command, put_in_place, read_end, temporary_folder
+from trimaran.base.processes import Process
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import allowed_cores, c_function, needs_linux
@@ -172,7 +173,7 @@ def _scratch() -> AbstractContextManager[Path]:
 class _Rank:
     """A rank whose process may still run."""
 
-    def __init__(self, request: RankRequest, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, request: RankRequest, process: Process) -> None:
         self.request = request
         self.process = process
         self.started_s = time.monotonic()
@@ -235,7 +236,7 @@ def _start(request: RankRequest, folder: Path, mark: str, scratch: Path, worker:
     put_in_place(path, msgspec.json.encode(request))
     try:
         with Path(request.output).open("ab") as output:
-            process = subprocess.Popen(
+            process = Process(
                 # -P: the folder in which the command was given is not searched before what is installed.
                 [sys.executable, "-P", "-m", worker, str(path)],
                 cwd=folder_of_command(),

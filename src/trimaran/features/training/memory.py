@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trimaran.base.errors import ExecutionError, InfeasibleError, TrimaranError
 from trimaran.base.files import folder_of_command, given
+from trimaran.base.processes import Process
 from trimaran.base.signals import leaving
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
@@ -137,7 +138,7 @@ def plan_again(source: JobSource, request: PlanRequest, *, limit_s: float) -> Fi
     """
     late = f"No other plan was found within {limit_s:.3g} s, and planning without that limit may find one"
     try:
-        process = subprocess.Popen(
+        process = Process(
             [sys.executable, "-P", "-m", __spec__.name],
             cwd=folder_of_command(),
             env=os.environ | {"PYTHONPATH": os.pathsep.join(str(given(Path(entry)).resolve()) for entry in sys.path)},
@@ -161,7 +162,7 @@ def plan_again(source: JobSource, request: PlanRequest, *, limit_s: float) -> Fi
     return found
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: Process) -> None:
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
 
