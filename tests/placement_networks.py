@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from trimaran.features.placement import profiled_problem
 from trimaran.graph.profiled import ProfiledGraph, ProfiledNode
-from trimaran.planner.placement.problem import PlacementProblem
+from trimaran.placement.problem import PlacementProblem
 
 _FLOPS_PER_S = 7.5e12
 _BYTES_PER_S = 600e9

@@ -12,13 +12,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import capture
-from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.program.types import Program
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.executor import Executor
+from trimaran.user_code.model import make_model
 
 LEAST_STEPS = 4
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import call_model, move_batch, split_batch
+from trimaran.user_code.batches import call_model, move_batch, split_batch
 
 
 class PlainLoop:

@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import split_batch
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.capture.segments import Segment, build_segment
-from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World, calm_event_loops
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Program
 from trimaran.runtime.executor import Executor
+from trimaran.user_code.batches import split_batch
+from trimaran.user_code.model import make_model
 
 WARM_UP_STEPS = 6
 LEAST_STEPS = 4

@@ -23,7 +23,7 @@ from tests import placement_networks as networks  # noqa: E402
 
 from trimaran.features.placement import profiled_problem  # noqa: E402
 from trimaran.graph.profiled import ProfiledGraph, read_profiled  # noqa: E402
-from trimaran.planner.placement.solve import place  # noqa: E402
+from trimaran.placement.solve import place  # noqa: E402
 
 NAME = "placement"
 INCEPTION = ROOT / "tests" / "published" / "graphs" / "inception_v3.json"

@@ -9,10 +9,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import split_batch
-from trimaran.graph.randomness import seed_generators
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
+from trimaran.user_code.batches import split_batch
+from trimaran.user_code.randomness import seed_generators
 
 
 def time_beside_ddp(world: World, source: JobSource, entries: Sequence[Entry], blocks: int) -> list[list[float]]:

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.base.job import Job
 from trimaran.graph.metrics import WholeMetric
-from trimaran.graph.randomness import seeded
+from trimaran.user_code.randomness import seeded
 
 
 def make_job(name: str) -> Job:

@@ -6,9 +6,9 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from trimaran.base.job import Job
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.runtime.data.orders import sample_order
+from trimaran.user_code.model import make_model
 from trimaran_studies.reproduce.input_pipeline_rank import Star
 from trimaran_studies.reproduce.torch_data_parallel import Remedies
 

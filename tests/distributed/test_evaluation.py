@@ -14,9 +14,9 @@ from tests.forks.client import launch
 from torch.utils.data import TensorDataset, default_collate
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
+from trimaran.user_code.model import make_model
 
 REPLICAS = builders.strategy(dp=2, microbatches=2, bucket_bytes=BUCKET)
 PIPELINE = builders.strategy(pp=2, schedule="gpipe", microbatches=4)

@@ -20,13 +20,13 @@ from torch.utils.data import default_collate
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
-from trimaran.graph.randomness import derive_seed, seeded
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.executor import Executor
+from trimaran.user_code.model import make_model
+from trimaran.user_code.randomness import derive_seed, seeded
 from trimaran.verification.compare import Verifier
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}

@@ -26,9 +26,7 @@ from tests.forks.client import launch
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.precision import Precision
 from trimaran.features.training.session import Session
-from trimaran.graph.batches import SUMMED, map_tensors
 from trimaran.graph.capture.capture import capture
-from trimaran.graph.randomness import host_states
 from trimaran.launch.world import World
 from trimaran.program.gradients import Compression
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -41,6 +39,8 @@ from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.step.updates import Updater
+from trimaran.user_code.batches import SUMMED, map_tensors
+from trimaran.user_code.randomness import host_states
 from trimaran.verification.compare import Verified, Verifier
 
 STEPS = 2

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import default_collate
 
 from trimaran.base.job import Job
-from trimaran.graph.datasets import is_stream
-from trimaran.graph.randomness import derive_seed, host_states, restore_host, seed_generators, seeded
 from trimaran.runtime.data.orders import sample_order
+from trimaran.user_code.datasets import is_stream
+from trimaran.user_code.randomness import derive_seed, host_states, restore_host, seed_generators, seeded
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """HEFT, written once more for the tests: mean transfers in the ranks, gaps on devices, wires one transfer at a time."""
 
-from trimaran.planner.placement.problem import PlacementProblem
+from trimaran.placement.problem import PlacementProblem
 
 
 def earliest_finish(problem: PlacementProblem) -> float:

@@ -16,10 +16,10 @@ from tests.unit.memory.test_search import EVEN, planned
 from tests.unit.planner.placement.test_place import alike, fork, node
 
 from trimaran.machine.find import find_machine
+from trimaran.placement.problem import PlacementProblem
+from trimaran.placement.solve import place
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
-from trimaran.planner.placement.problem import PlacementProblem
-from trimaran.planner.placement.solve import place
 from trimaran.planner.result import Search
 from trimaran.planning.plan import make_plan
 from trimaran.planning.results import Outlook

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.list_schedule import earliest_finish
 
-from trimaran.planner.placement import exact
-from trimaran.planner.placement.check import check
-from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.planner.placement.schedule import Layout
-from trimaran.planner.placement.solve import place
-from trimaran.planner.placement.stages import Core, filled_up, flat_of, put_back, stages, with_ends, without
+from trimaran.placement import exact
+from trimaran.placement.check import check
+from trimaran.placement.list_scheduling import list_schedule
+from trimaran.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
+from trimaran.placement.schedule import Layout
+from trimaran.placement.solve import place
+from trimaran.placement.stages import Core, filled_up, flat_of, put_back, stages, with_ends, without
 
 REL = 2e-6
 """Whole-number times of the solver are rounded to a millionth of the step."""

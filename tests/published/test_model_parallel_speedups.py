@@ -13,7 +13,7 @@ import pytest
 from tests import builders
 
 from trimaran.planner.pins import Pins
-from trimaran.planner.placement.network import place_for
+from trimaran.planner.placed_network import place_for
 from trimaran.planner.problem import assess_split
 from trimaran.planner.space import unplaced
 from trimaran.planning.documents import plan_document

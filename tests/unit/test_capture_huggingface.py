@@ -21,8 +21,8 @@ from tests.unit.graph.chain import (
 from torch import nn
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import call_model
 from trimaran.graph.capture.capture import Capture, capture
+from trimaran.user_code.batches import call_model
 
 transformers = pytest.importorskip("transformers")
 

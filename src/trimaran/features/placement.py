@@ -13,9 +13,9 @@ from pathlib import Path
 from trimaran.base.errors import InputError
 from trimaran.base.units import parse_bytes, parse_rate
 from trimaran.graph.profiled import ProfiledGraph, read_profiled
-from trimaran.planner.placement.problem import Placement, PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.planner.placement.solve import place
-from trimaran.planner.placement.stages import stages
+from trimaran.placement.problem import Placement, PlacementNode, PlacementProblem, Wire, flatten
+from trimaran.placement.solve import place
+from trimaran.placement.stages import stages
 
 _STATES = 3
 """Weights, gradients, and one state of the optimizer, such as momentum."""

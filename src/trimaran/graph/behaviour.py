@@ -60,7 +60,7 @@ class Weight:
         # A planner reads this module without torch.
         import torch
 
-        from trimaran.graph.batches import name_tensors
+        from trimaran.user_code.batches import name_tensors
 
         tensor = name_tensors(batch)[self.tensor]
         if self.shifted:
@@ -353,13 +353,13 @@ def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Jo
     if behaviour is None or job.loss_weight is not None or not splits:
         return job
     if behaviour.reduction == "mean" and behaviour.sliceable and job.collate is not None:
-        from trimaran.graph.batches import WholeBatches
+        from trimaran.user_code.batches import WholeBatches
 
         job = replace(job, collate=WholeBatches(job.collate))
     if behaviour.reduction == "weight":
         return replace(job, loss_weight=behaviour.weight)
     if behaviour.reduction == "sum":
-        from trimaran.graph.batches import SUMMED
+        from trimaran.user_code.batches import SUMMED
 
         return replace(job, loss_weight=SUMMED)
     return job

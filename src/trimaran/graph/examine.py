@@ -52,24 +52,9 @@ from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import (
-    SUMMED,
-    call_model,
-    cast_batch,
-    copied_batch,
-    is_sliceable,
-    loss_value,
-    name_tensors,
-    rebuild_batch,
-    sample_dims,
-    slice_batch,
-    slice_dims,
-    split_batch,
-)
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
-from trimaran.graph.datasets import describe
 from trimaran.graph.examine_modes import (
     MADE_AS,
     READ_AS,
@@ -86,7 +71,32 @@ from trimaran.graph.examine_modes import (
 )
 from trimaran.graph.gradient_hooks import gradient_hooks
 from trimaran.graph.gradients import kept_gradient, largest, largest_difference, summed, whole_gradient
-from trimaran.graph.held_state import (
+from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
+from trimaran.graph.metrics import copied_metric, kind_of_metric
+from trimaran.graph.optimizers import (
+    follows_ranks,
+    modules_of,
+    optimizer_traits,
+    parameter_names,
+    parts_of_update,
+)
+from trimaran.graph.trace.storages import dtype_name
+from trimaran.user_code.batches import (
+    SUMMED,
+    call_model,
+    cast_batch,
+    copied_batch,
+    is_sliceable,
+    loss_value,
+    name_tensors,
+    rebuild_batch,
+    sample_dims,
+    slice_batch,
+    slice_dims,
+    split_batch,
+)
+from trimaran.user_code.datasets import describe
+from trimaran.user_code.held_state import (
     ADDS_GROUPS,
     AVERAGES,
     CHANGES_LISTS,
@@ -115,24 +125,7 @@ from trimaran.graph.held_state import (
     only_appended,
     refers_to,
 )
-from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
-from trimaran.graph.metrics import copied_metric, kind_of_metric
-from trimaran.graph.optimizers import (
-    follows_ranks,
-    modules_of,
-    optimizer_traits,
-    parameter_names,
-    parts_of_update,
-)
-from trimaran.graph.randomness import (
-    PYTHON_AND_NUMPY,
-    find_moved,
-    host_states,
-    preserved_randomness,
-    seed_generators,
-)
-from trimaran.graph.trace.storages import dtype_name
-from trimaran.graph.user_model import (
+from trimaran.user_code.model import (
     MOST_LOOKED_AT,
     SAMPLES,
     Samples,
@@ -152,6 +145,13 @@ from trimaran.graph.user_model import (
     uncompiled,
     untouched,
     was_in_evaluation,
+)
+from trimaran.user_code.randomness import (
+    PYTHON_AND_NUMPY,
+    find_moved,
+    host_states,
+    preserved_randomness,
+    seed_generators,
 )
 
 LOOKED_AT = 6

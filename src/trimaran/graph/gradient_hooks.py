@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimaran.graph.held_state import HeldState
+from trimaran.user_code.held_state import HeldState
 
 _SCALES = (1e-4, 1.0, 1e4)
 _CLOSE = 1e-3

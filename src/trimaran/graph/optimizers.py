@@ -29,9 +29,9 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
 from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
-from trimaran.graph.held_state import HOOKS_STEP, HeldState, refers_to
-from trimaran.graph.randomness import find_moved, host_states, preserved_randomness
-from trimaran.graph.user_model import quiet
+from trimaran.user_code.held_state import HOOKS_STEP, HeldState, refers_to
+from trimaran.user_code.model import quiet
+from trimaran.user_code.randomness import find_moved, host_states, preserved_randomness
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a loss function of the user's holds: modules and parameters, by the names under which it does

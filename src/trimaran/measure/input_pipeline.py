@@ -33,7 +33,6 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import move_batch
 from trimaran.measure.findings import Points, Sampled
 from trimaran.program.strategy import IN_LINE, Feeding
 from trimaran.runtime.data.cache import (
@@ -49,6 +48,7 @@ from trimaran.runtime.data.cache import (
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.reading import Answer, Reading, Request
+from trimaran.user_code.batches import move_batch
 
 BOX_S = 1.0
 """Time that the samples of the larger microbatches take together, about [s]."""

@@ -21,12 +21,12 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import Capture
 from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import autocast
 from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.streams import Stamp, Streams
+from trimaran.user_code.batches import name_tensors
 
 LOSS = "loss"
 _SHORTEST_S = 1e-7

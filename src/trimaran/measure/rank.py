@@ -19,9 +19,7 @@ from trimaran.base.job import Job
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.capture.flow import move_constants
-from trimaran.graph.datasets import first_samples, is_stream
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.graph.randomness import derive_seed, seed_generators
 from trimaran.launch.world import World
 from trimaran.measure.calibration.between import measure_between
 from trimaran.measure.calibration.devices import open_clock
@@ -37,6 +35,8 @@ from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.step.updates import Updater
+from trimaran.user_code.datasets import first_samples, is_stream
+from trimaran.user_code.randomness import derive_seed, seed_generators
 
 _LOG = logging.getLogger(__name__)
 # Where loading takes less of a step, no worker is worth starting, not even to see what it takes.

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from trimaran.graph.datasets import describe
 from trimaran.launch.world import World
 from trimaran.measure.findings import Rounds, Timed
 from trimaran.measure.wanted import WholeRun
 from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.data.pipeline import Feed
+from trimaran.user_code.datasets import describe
 
 BOX_S = 6.0
 """Time for all rounds together [s]; two rounds are run in any case, one where that would take far longer."""

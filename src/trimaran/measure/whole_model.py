@@ -31,12 +31,10 @@ from torch import nn
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import copied_batch, split_batch
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import build_segment
 from trimaran.graph.optimizers import named_in
 from trimaran.graph.types import parameter_use
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.measure.findings import ListKey, Timed
 from trimaran.pricing.tables import Form
@@ -52,6 +50,8 @@ from trimaran.runtime.precision import autocast, place_batch, place_model
 from trimaran.runtime.step.state import loss_term
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.streams import Stamp, Streams
+from trimaran.user_code.batches import copied_batch, split_batch
+from trimaran.user_code.model import make_model
 
 SLOW_S = 0.02
 """A batch that takes longer than this is not read again and again [s]."""

@@ -22,13 +22,13 @@ from typing import Self, get_args
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.system import needs_linux
-from trimaran.graph.user_model import HOOKED
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.program.memory import check_codec_runs, parse_codec
 from trimaran.program.strategy import Strategy
 from trimaran.report.virtual_memory import MemoryReport
+from trimaran.user_code.model import HOOKED
 
 SMALLEST = "256KiB"
 """Smaller storages are kept, unless a user says otherwise."""

@@ -11,7 +11,7 @@ from trimaran.planner.communication_bounds import TrafficBounds
 from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
-from trimaran.planner.placement.network import Placed, place_for
+from trimaran.planner.placed_network import Placed, place_for
 from trimaran.planner.space import EVERY_NUMBER, is_unplaced, samples_factor, stale_factor
 from trimaran.pricing.compute import own_form
 from trimaran.pricing.exchange.replica_memory import COMMUNICATOR_BYTES

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.bounds import Bound, QuickBounds
 from trimaran.planner.candidates import Candidate, LacksMemory
-from trimaran.planner.placement.network import Placed
+from trimaran.planner.placed_network import Placed
 from trimaran.planner.problem import (
     Problem,
     arrange,

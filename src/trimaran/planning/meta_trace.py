@@ -28,10 +28,8 @@ from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import told
-from trimaran.graph.batches import call_model, compute_loss, map_tensors
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
-from trimaran.graph.user_model import AUTOCAST, begin_training, cast_model, sample_batch
 from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.machine.types import Device
 from trimaran.memory_hooks.microbatching import Split, splitting
@@ -43,6 +41,8 @@ from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL, CodecChoice
 from trimaran.program.strategy import Degrees
 from trimaran.simulator.memory import LiveBytes, live_bytes
+from trimaran.user_code.batches import call_model, compute_loss, map_tensors
+from trimaran.user_code.model import AUTOCAST, begin_training, cast_model, sample_batch
 
 
 def meta_batch(job: Job, samples: int, *, like: Any = None) -> Any:

@@ -143,8 +143,6 @@ def epoch_data(job: Job) -> EpochData:
     Raises:
         InputError: the data or the sampler will not do
     """
-    from trimaran.graph.datasets import is_stream
-    from trimaran.graph.randomness import preserved_randomness
     from trimaran.runtime.data.datasets import (
         check_length,
         check_streamed,
@@ -153,6 +151,8 @@ def epoch_data(job: Job) -> EpochData:
         make_evaluation_dataset,
     )
     from trimaran.runtime.data.orders import draw_order
+    from trimaran.user_code.datasets import is_stream
+    from trimaran.user_code.randomness import preserved_randomness
 
     with preserved_randomness():
         dataset = make_dataset(job)
@@ -211,7 +211,7 @@ def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph
 
 def _gather(world: "World", source: JobSource, behaviour: Behaviour) -> Behaviour:
     from trimaran.graph.examine import look_at_gathering
-    from trimaran.graph.user_model import make_model
+    from trimaran.user_code.model import make_model
 
     job = source.make()
     return look_at_gathering(job, make_model(job).to(world.device), behaviour, world.rank, world.size)

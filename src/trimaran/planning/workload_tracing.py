@@ -14,7 +14,6 @@ from torch import nn, optim
 
 from trimaran.base.errors import ExecutionError, InputError, did_you_mean
 from trimaran.base.job import Job
-from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import capture, looked_at
 from trimaran.graph.capture.describe import describe_flow
 from trimaran.graph.capture.export import NotExportableError
@@ -25,10 +24,11 @@ from trimaran.graph.optimizers import Trained
 from trimaran.graph.trace.live_bytes import StepMemory, step_memory
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Graph
-from trimaran.graph.user_model import make_model, sample_batch
 from trimaran.jobs.resolve import resolve
 from trimaran.planning.meta_trace import JobTracer
 from trimaran.planning.workloads import AffineStep, Request
+from trimaran.user_code.batches import name_tensors
+from trimaran.user_code.model import make_model, sample_batch
 
 _LOG = logging.getLogger(__name__)
 

@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from trimaran.planning.workload_tracing import WorkloadTracer
 
 
-_SOURCES = ("networks/*.py", "graph/**/*.py", "jobs/*.py", "planning/workload*.py", "planning/meta_trace.py")
+_SOURCES = (
+    "networks/*.py",
+    "graph/**/*.py",
+    "user_code/*.py",
+    "jobs/*.py",
+    "planning/workload*.py",
+    "planning/meta_trace.py",
+)
 """Files whose code decides the content of a workload."""
 
 

@@ -23,13 +23,13 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 
-from trimaran.graph.held_state import held_tensors
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.saved import SavedFiles
 from trimaran.rehearsal.tensors import FAKE, RehearsalMode, is_pinned, pin, without_data
 from trimaran.rehearsal.values import Values, is_small, set_twin, twin_of
+from trimaran.user_code.held_state import held_tensors
 
 
 class Patches:

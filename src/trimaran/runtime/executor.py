@@ -27,15 +27,11 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
-from trimaran.graph.batches import WholeBatches, is_sliceable
 from trimaran.graph.behaviour import Behaviour, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
-from trimaran.graph.datasets import is_stream, stream_length
 from trimaran.graph.metrics import Outputs, WholeMetric
 from trimaran.graph.optimizers import optimizer_traits
-from trimaran.graph.randomness import RandomState, derive_seed, seed_generators
 from trimaran.graph.types import ParameterUse, parameter_use
-from trimaran.graph.user_model import begin_training, make_model
 from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.world import World
 from trimaran.program.layout import is_chained, strategy_layout
@@ -82,6 +78,10 @@ from trimaran.runtime.step.structure import Structures
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
+from trimaran.user_code.batches import WholeBatches, is_sliceable
+from trimaran.user_code.datasets import is_stream, stream_length
+from trimaran.user_code.model import begin_training, make_model
+from trimaran.user_code.randomness import RandomState, derive_seed, seed_generators
 
 
 class Executor:

@@ -29,7 +29,6 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
-from trimaran.graph.batches import split_batch
 from trimaran.graph.metrics import WholeMetric
 from trimaran.graph.trace.record import loading
 from trimaran.graph.types import TensorSpec
@@ -45,6 +44,7 @@ from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.stashing import Stash
 from trimaran.runtime.step.state import Passage, State, as_number, loss_term
 from trimaran.runtime.step.structure import Structures
+from trimaran.user_code.batches import split_batch
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Last uses of batches and tensors on a rank, after which they are freed

@@ -16,8 +16,8 @@ from torch import nn
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
-from trimaran.graph.batches import cast_batch, move_batch
-from trimaran.graph.user_model import AUTOCAST
+from trimaran.user_code.batches import cast_batch, move_batch
+from trimaran.user_code.model import AUTOCAST
 
 
 def place_model(model: nn.Module, *, precision: Precision, device: str) -> nn.Module:

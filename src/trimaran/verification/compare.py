@@ -36,12 +36,12 @@ import torch
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
-from trimaran.graph.randomness import RandomState
 from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.whole_state import Differing, WholeState
+from trimaran.user_code.randomness import RandomState
 from trimaran.verification.plain_training import Gradients, PlainTraining
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.

@@ -20,15 +20,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
-from trimaran.graph.batches import SUMMED, call_model, compute_loss, copied_batch
-from trimaran.graph.datasets import is_stream
 from trimaran.graph.optimizers import trained_parameters
-from trimaran.graph.randomness import RandomState, find_moved
-from trimaran.graph.user_model import make_model
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
 from trimaran.runtime.whole_state import WholeState
+from trimaran.user_code.batches import SUMMED, call_model, compute_loss, copied_batch
+from trimaran.user_code.datasets import is_stream
+from trimaran.user_code.model import make_model
+from trimaran.user_code.randomness import RandomState, find_moved
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,7 +24,6 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.measure.findings import Findings
 from trimaran.measure.rank import measure_on_rank
@@ -35,6 +34,7 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.runtime.executor import Executor
+from trimaran.user_code.model import make_model
 from trimaran_studies.reproduce.dgx1_real import BATCH, studied_job
 from trimaran_studies.reproduce.step_split import Block, TimedStep
 

@@ -40,13 +40,13 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.optimizers import make_optimizer, trained_parameters
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Program
 from trimaran.runtime.data.datasets import dataset_length
 from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.executor import Executor
+from trimaran.user_code.model import make_model
 from trimaran_studies.reproduce.dgx1_rank import agree_on_steps
 from trimaran_studies.reproduce.torch_data_parallel import CHUNK_BYTES, Remedies
 

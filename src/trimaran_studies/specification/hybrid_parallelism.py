@@ -325,7 +325,7 @@ HYBRID_PARALLELISM = Study(
             must="place the operations of a graph on devices",
             command="trimaran place tests/published/graphs/inception_v3.json --devices 2 --time-limit 60",
             find=_placed,
-            tests=("tests/property/test_placement_laws.py", "tests/unit/planner/placement/test_placement_optimum.py"),
+            tests=("tests/property/test_placement_laws.py", "tests/unit/placement/test_placement_optimum.py"),
         ),
         Requirement(
             id="C6",
@@ -333,7 +333,7 @@ HYBRID_PARALLELISM = Study(
             command="trimaran emulate text-gpt --devices 4 --link 1Gb/s",
             find=_same_makespan,
             tests=(
-                "tests/unit/planner/placement/test_check_placement.py",
+                "tests/unit/placement/test_check_placement.py",
                 "tests/distributed/test_emulation.py",
             ),
         ),

@@ -3,7 +3,7 @@
 from trimaran.cli.views.placement import placement_lines
 from trimaran.features.placement import Placed, profiled_problem
 from trimaran.graph.profiled import ProfiledGraph, ProfiledNode
-from trimaran.planner.placement.solve import place
+from trimaran.placement.solve import place
 
 
 def placed(devices: int) -> Placed:

@@ -15,9 +15,9 @@ import trimaran
 from trimaran.features.training.session import Session
 from trimaran.graph.behaviour import weighed
 from trimaran.graph.capture.capture import capture_and_look
-from trimaran.graph.user_model import make_model
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower
+from trimaran.user_code.model import make_model
 
 JOB = trimaran.Job(
     model=lambda: nn.Linear(4, 3),

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import call_model, compute_loss, count_samples, name_tensors
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.capture.segments import Segment, build_segment
+from trimaran.user_code.batches import call_model, compute_loss, count_samples, name_tensors
 
 NETWORKS = ("cnn", "unet", "lstm", "gpt")
 

@@ -15,8 +15,8 @@ from tests.unit.graph.networks import Layers, NestedOutput, OwnLoss, ReadsDict, 
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.batches import call_model, compute_loss, name_tensors
 from trimaran.graph.capture.capture import capture
+from trimaran.user_code.batches import call_model, compute_loss, name_tensors
 
 
 @pytest.mark.parametrize("samples", [2, 7])

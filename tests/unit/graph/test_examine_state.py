@@ -29,12 +29,12 @@ from trimaran.base.job import Job
 from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
 from trimaran.graph.capture.capture import capture_and_look
 from trimaran.graph.examine import _Examination, chooses, examine
-from trimaran.graph.held_state import HeldState, changed, generator_state
-from trimaran.graph.user_model import make_model
 from trimaran.planning.preparation import inexactness
 from trimaran.program.exactness import KINDS, objection
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.precision import check_synchronized
+from trimaran.user_code.held_state import HeldState, changed, generator_state
+from trimaran.user_code.model import make_model
 
 EVERY = frozenset(KINDS)
 REPLICAS = frozenset({"data parallel", "ZeRO-1", "ZeRO-2", "ZeRO-3", "p2p"})

@@ -37,9 +37,9 @@ from tests.unit.graph.networks import (
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.batches import call_model, name_tensors
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.capture.segments import build_part, build_segment
+from trimaran.user_code.batches import call_model, name_tensors
 
 
 def spread(found: Capture, parts: int) -> tuple[str, ...]:

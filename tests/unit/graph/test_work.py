@@ -8,9 +8,9 @@ from tests.unit.graph.chain import NETWORKS, captured, make_batch
 from tests.unit.graph.networks import make_job
 from torch import nn
 
-from trimaran.graph.batches import call_model, compute_loss
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Affine, Op
+from trimaran.user_code.batches import call_model, compute_loss
 
 
 def find(name: str, operation: str) -> Op:

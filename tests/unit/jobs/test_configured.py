@@ -11,9 +11,9 @@ from tests.raising import raises
 from torch.utils.data import default_collate
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.graph.batches import call_model, compute_loss
 from trimaran.jobs.resolve import resolve
 from trimaran.pricing.analytical.decoders import shape_of_configuration
+from trimaran.user_code.batches import call_model, compute_loss
 
 pytest.importorskip("transformers")
 

@@ -6,10 +6,10 @@ import pytest
 from tests.raising import raises
 
 from trimaran.features.check import check_job
-from trimaran.graph.user_model import make_model
 from trimaran.jobs.resolve import JobSource, check_room, resolve
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
+from trimaran.user_code.model import make_model
 
 GOOD = """
 import torch

@@ -15,7 +15,7 @@ from trimaran.graph.behaviour import Behaviour
 from trimaran.planner.bounds import Bound
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.placement.network import Placed
+from trimaran.planner.placed_network import Placed
 from trimaran.planner.problem import Problem, lack_of_memory, least
 from trimaran.planner.result import Search
 from trimaran.planner.search import search

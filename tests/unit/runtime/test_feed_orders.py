@@ -17,10 +17,10 @@ from tests.unit.runtime.test_feed import feed, job, targets
 from torch.utils.data import BatchSampler, ChainDataset, IterableDataset, SequentialSampler
 
 from trimaran.base.errors import InputError
-from trimaran.graph.randomness import host_states
 from trimaran.planning.preparation import epoch_data
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.streaming import StreamReader
+from trimaran.user_code.randomness import host_states
 
 pytestmark = pytest.mark.filterwarnings("ignore:what the stream that Job.dataset makes holds is other")
 

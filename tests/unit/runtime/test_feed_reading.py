@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from trimaran.graph.randomness import ALL_GENERATORS, find_moved, host_states, restore_host, seed_host
 from trimaran.runtime.data.reading import Drawing, Reading, Request, now, since
+from trimaran.user_code.randomness import ALL_GENERATORS, find_moved, host_states, restore_host, seed_host
 
 GENERATORS = {
     "torch": lambda: torch.rand(()),

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from trimaran.base.units import format_bytes, format_count, format_rate, format_seconds
 from trimaran.features.placement import Placed, Stretch, stretches
-from trimaran.planner.placement.problem import Transfer
+from trimaran.placement.problem import Transfer
 from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, frame_table
 

@@ -293,7 +293,7 @@ def recipe_of_plan(
 
 
 def _form(graph: Graph) -> Form:
-    """What a batch of the job is, by the names of its tensors; see `graph/batches.py`."""
+    """What a batch of the job is, by the names of its tensors; see `user_code/batches.py`."""
     names = {spec.name for spec in graph.inputs if spec.name not in graph.targets}
     if names == {"input"}:
         return "input"

@@ -32,14 +32,14 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
-from trimaran.graph.batches import name_tensors
-from trimaran.graph.held_state import HeldState, Settable, Values, changed, names_in_callbacks, set_on_session
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.communication.channels import Meeting
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
+from trimaran.user_code.batches import name_tensors
+from trimaran.user_code.held_state import HeldState, Settable, Values, changed, names_in_callbacks, set_on_session
 
 Name = Literal["on_step", "on_epoch", "the loop"]
 

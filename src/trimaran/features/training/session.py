@@ -44,7 +44,6 @@ from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.checkpoint_files.store import Store
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
-from trimaran.graph.batches import count_samples
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -72,6 +71,7 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
+from trimaran.user_code.batches import count_samples
 from trimaran.verification.compare import Verified, Verifier
 
 _MOST_FETCHED = 4

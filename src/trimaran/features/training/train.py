@@ -52,9 +52,7 @@ from trimaran.features.training.restarts import (
     plan_again,
 )
 from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
-from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import Graph, parameter_use
-from trimaran.graph.user_model import quiet
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
 from trimaran.measure.others import Others, busy_note
@@ -73,6 +71,8 @@ from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.report.timelines import write_timeline
 from trimaran.report.trace import write_trace
 from trimaran.runtime.checkpoint import STATE
+from trimaran.user_code.model import quiet
+from trimaran.user_code.randomness import preserved_randomness
 
 if TYPE_CHECKING:
     from torch.nn import Module

@@ -24,7 +24,14 @@ from torch.func import functional_call
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import (
+from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
+from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
+from trimaran.graph.capture.flow import make_flow
+from trimaran.graph.examine import examine
+from trimaran.graph.gradients import kept_gradient, largest, largest_difference
+from trimaran.graph.optimizers import modules_of
+from trimaran.graph.types import Graph
+from trimaran.user_code.batches import (
     call_model,
     compute_loss,
     copied_batch,
@@ -35,16 +42,8 @@ from trimaran.graph.batches import (
     slice_batch,
     split_batch,
 )
-from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
-from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
-from trimaran.graph.capture.flow import make_flow
-from trimaran.graph.examine import examine
-from trimaran.graph.gradients import kept_gradient, largest, largest_difference
-from trimaran.graph.held_state import HeldState
-from trimaran.graph.optimizers import modules_of
-from trimaran.graph.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
-from trimaran.graph.types import Graph
-from trimaran.graph.user_model import (
+from trimaran.user_code.held_state import HeldState
+from trimaran.user_code.model import (
     HOOKED,
     MOST_LOOKED_AT,
     SAMPLES,
@@ -64,6 +63,7 @@ from trimaran.graph.user_model import (
     untouched,
     without_user_hooks,
 )
+from trimaran.user_code.randomness import PYTHON_AND_NUMPY, find_moved, host_states, seed_generators
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Whether the flow computes what the user's model computes, by running both on data

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from trimaran.graph.held_state import HeldState, Values, changed
-from trimaran.graph.user_model import hooks_of_user
+from trimaran.user_code.held_state import HeldState, Values, changed
+from trimaran.user_code.model import hooks_of_user
 
 
 class Constants:

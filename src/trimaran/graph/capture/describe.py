@@ -31,7 +31,6 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
-from trimaran.graph.batches import call_model, compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
 from trimaran.graph.capture.export import NotExportableError, first_line, take_apart
 from trimaran.graph.capture.flow import Flow, hollow, written_by
 from trimaran.graph.capture.operations import (
@@ -50,12 +49,13 @@ from trimaran.graph.capture.operations import (
 )
 from trimaran.graph.capture.sizes import Batches, describe_shape, fit
 from trimaran.graph.flops import Tally, state_of, tally_operation
-from trimaran.graph.held_state import HeldState
 from trimaran.graph.sharding.calls import mark_shapes
 from trimaran.graph.sharding.regions import find_regions
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.types import OUTSIDE, ROOT, Affine, Graph, Op, TensorSpec
-from trimaran.graph.user_model import (
+from trimaran.user_code.batches import call_model, compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
+from trimaran.user_code.held_state import HeldState
+from trimaran.user_code.model import (
     begin_training,
     device_of,
     has_user_hooks,

@@ -25,8 +25,8 @@ from torch.nn.modules import transformer
 from torch.utils.checkpoint import CheckpointFunction
 
 from trimaran.base.job import Job
-from trimaran.graph.batches import call_model, name_tensors, rebuild_batch
-from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
+from trimaran.user_code.batches import call_model, name_tensors, rebuild_batch
+from trimaran.user_code.model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 
 # A decoding cache holds keys and values of every layer. Training never reads it, and it would cross every split point.
 CACHES = frozenset({"past_key_values"})

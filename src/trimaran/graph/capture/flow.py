@@ -36,7 +36,7 @@ from trimaran.graph.capture.export import PREFIX, Exported, NotExportableError, 
 from trimaran.graph.capture.modes import OtherOperationsError, compare_modes, switch_by_mode
 from trimaran.graph.capture.sizes import Sizes, check_numbers, compute_sizes_from_batch, is_number
 from trimaran.graph.types import ROOT
-from trimaran.graph.user_model import has_user_hooks
+from trimaran.user_code.model import has_user_hooks
 
 # Modules of torch whose children are parts of one computation rather than steps in a row.
 ATOMIC = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.AdaptiveLogSoftmaxWithLoss)

@@ -40,7 +40,7 @@ from trimaran.graph.capture.export import workspace_bytes
 from trimaran.graph.capture.sizes import Batches, describe_number, describe_shape, fit
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.types import Affine, Parameter
-from trimaran.graph.user_model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
+from trimaran.user_code.model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 
 
 class Loss(Protocol):

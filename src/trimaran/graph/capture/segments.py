@@ -22,7 +22,7 @@ from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.export import OutputStructure
 from trimaran.graph.capture.flow import RESERVED, assemble, move_constants
 from trimaran.graph.types import Op, TensorSpec
-from trimaran.graph.user_model import device_of
+from trimaran.user_code.model import device_of
 
 
 def extract(

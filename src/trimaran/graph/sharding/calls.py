@@ -19,7 +19,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from trimaran.graph.capture.operations import Walk, tensors_in
-from trimaran.graph.user_model import has_user_hooks
+from trimaran.user_code.model import has_user_hooks
 
 
 class NotSharedError(Exception):

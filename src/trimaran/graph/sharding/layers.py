@@ -7,7 +7,7 @@ from torch import fx, nn
 from torch.nn.utils import parametrize
 
 from trimaran.graph.sharding.calls import NotSharedError, arguments_of, interior, is_tensor, overload_of, shape_of
-from trimaran.graph.user_model import has_user_hooks
+from trimaran.user_code.model import has_user_hooks
 
 _PRODUCTS = frozenset({"linear", "addmm", "mm", "matmul"})
 _VIEWS = frozenset({"view", "reshape", "_unsafe_view", "contiguous"})

@@ -26,7 +26,7 @@ from trimaran.graph.sharding.layers import linear_of
 from trimaran.graph.sharding.random_numbers import Draw, check_drawn_alike, draw_of, draws_inside, may_draw
 from trimaran.graph.sharding.rules import RULES
 from trimaran.graph.types import Entry, Region, Stream
-from trimaran.graph.user_model import has_user_hooks
+from trimaran.user_code.model import has_user_hooks
 
 _DIM = 1  # of [samples, places, features]
 _BY_PLACE = ELEMENTWISE | {"layer_norm", "rms_norm", "linear"}

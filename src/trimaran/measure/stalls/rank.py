@@ -37,7 +37,6 @@ import torch.distributed as dist
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
-from trimaran.graph.datasets import reading_fault
 from trimaran.launch.world import World
 from trimaran.measure.calibration.links import measure_encoding
 from trimaran.measure.findings import Sampled
@@ -56,6 +55,7 @@ from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.data.prefetch import Loading
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.record import STEPS_KEPT
+from trimaran.user_code.datasets import reading_fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,6 @@ from trimaran.checkpoint_files.pieces import (
     share_out,
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
-from trimaran.graph.held_state import ADDS_GROUPS, HeldState, refers_to
 from trimaran.graph.optimizers import (
     Trained,
     make_optimizer,
@@ -69,8 +68,6 @@ from trimaran.graph.optimizers import (
     without_hooks,
     written_options,
 )
-from trimaran.graph.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
-from trimaran.graph.user_model import quiet
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
 from trimaran.runtime.communication.channels import raise_first
@@ -79,6 +76,9 @@ from trimaran.runtime.parts.part import Making, Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
+from trimaran.user_code.held_state import ADDS_GROUPS, HeldState, refers_to
+from trimaran.user_code.model import quiet
+from trimaran.user_code.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 
 VERSION = 1
 _KINDS: tuple[Kind, ...] = ("parameter", "buffer", "optimizer")

@@ -69,12 +69,12 @@ from typing import Any
 import torch
 
 from trimaran.base.timeline import WAIT
-from trimaran.graph.randomness import derive_seed
 from trimaran.program.gradients import SMALLEST_BYTES, Compression
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.streams import Stamp, fetch
+from trimaran.user_code.randomness import derive_seed
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Rounds of sums

@@ -20,12 +20,12 @@ import torch
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import count_samples, is_sliceable, join_batches, slice_batch
 from trimaran.program.strategy import IN_LINE
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.prefetch import Arrivals, InLine, Loading, Place, Taken
 from trimaran.runtime.data.reading import Key, Reading, Request
 from trimaran.runtime.streams import Lane
+from trimaran.user_code.batches import count_samples, is_sliceable, join_batches, slice_batch
 
 
 def split_evenly(count: int, parts: int) -> tuple[int, ...]:

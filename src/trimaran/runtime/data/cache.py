@@ -46,10 +46,10 @@ import numpy
 import torch
 
 from trimaran.base.units import format_bytes
-from trimaran.graph.randomness import find_moved, host_states, seeded
 from trimaran.launch.world import running_system
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.runtime.communication.shared_memory import aligned
+from trimaran.user_code.randomness import find_moved, host_states, seeded
 
 Kind = Literal["tensor", "array", "scalar", "int", "float", "bool"]
 

@@ -9,9 +9,9 @@ from typing import Any
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.user_errors import users
-from trimaran.graph.datasets import check_map_style, is_stream, stream_length
-from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.program.strategy import Feeding
+from trimaran.user_code.datasets import check_map_style, is_stream, stream_length
+from trimaran.user_code.randomness import derive_seed, seeded
 
 
 def make_dataset(job: Job) -> Any:

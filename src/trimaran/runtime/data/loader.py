@@ -14,13 +14,13 @@ from itertools import islice
 import torch
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
-from trimaran.graph.batches import map_tensors
-from trimaran.graph.datasets import Fault, describe, name_samples
 from trimaran.launch.failures import describe_exit
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import NoBlock
 from trimaran.runtime.data.workers import Worker, WorkerEnded, end_workers, import_advice
+from trimaran.user_code.batches import map_tensors
+from trimaran.user_code.datasets import Fault, describe, name_samples
 
 TIMEOUT_S = 300.0
 """How long the batch of a worker may take before the worker is said to hang [s]."""

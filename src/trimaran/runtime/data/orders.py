@@ -21,9 +21,9 @@ from torch.utils.data import DistributedSampler
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.datasets import describe
-from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.runtime.communication.channels import ALONE, Agreement
+from trimaran.user_code.datasets import describe
+from trimaran.user_code.randomness import derive_seed, seeded
 
 _MOST_TIMES, _MOST_ANYWAY = 100, 1_000_000
 """Longest order, as a multiple of its data set and as a number of indices; the larger one counts. A longer order is

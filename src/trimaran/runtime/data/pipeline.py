@@ -20,9 +20,6 @@ import torch
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.graph.datasets import is_stream
-from trimaran.graph.held_state import HeldState, Values, changed
-from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.launch.world import World
 from trimaran.program.strategy import IN_LINE, Feeding, Strategy
 from trimaran.runtime.communication.channels import ALONE, Agreement
@@ -43,6 +40,9 @@ from trimaran.runtime.data.reading import Reading, Request
 from trimaran.runtime.data.streaming import StreamReader, digest_of
 from trimaran.runtime.precision import place_batch
 from trimaran.runtime.streams import Lane
+from trimaran.user_code.datasets import is_stream
+from trimaran.user_code.held_state import HeldState, Values, changed
+from trimaran.user_code.randomness import derive_seed, seeded
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where a run is in its data

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from trimaran.graph.batches import name_tensors
 from trimaran.runtime.data.loader import Loader
 from trimaran.runtime.data.reading import Answer, Key, now, since
 from trimaran.runtime.streams import Lane, Stamp
+from trimaran.user_code.batches import name_tensors
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What it took to get a microbatch

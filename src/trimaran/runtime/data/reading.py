@@ -35,9 +35,9 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from trimaran.graph.datasets import Fault, Faulty, batching_fault, reading_fault
-from trimaran.graph.randomness import derive_seed, find_moved, host_states, restore_host, seed_host
 from trimaran.runtime.data.cache import SampleCache
+from trimaran.user_code.datasets import Fault, Faulty, batching_fault, reading_fault
+from trimaran.user_code.randomness import derive_seed, find_moved, host_states, restore_host, seed_host
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made")

@@ -25,11 +25,11 @@ import numpy
 import torch
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.graph.datasets import describe, streaming_fault
-from trimaran.graph.held_state import HeldState, changed, generator_state
-from trimaran.graph.randomness import derive_seed, seeded
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.reading import now, since
+from trimaran.user_code.datasets import describe, streaming_fault
+from trimaran.user_code.held_state import HeldState, changed, generator_state
+from trimaran.user_code.randomness import derive_seed, seeded
 
 _WHOLE_BYTES, _LOOKED_AT = 1 << 14, 1 << 11
 """Largest array of which all bytes count for its digest, and number of elements, evenly spread, that count of a larger

@@ -48,10 +48,10 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
-from trimaran.graph.datasets import arriving_fault, describe, sending_fault
-from trimaran.graph.randomness import derive_seed, seed_host
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, socket_of
+from trimaran.user_code.datasets import arriving_fault, describe, sending_fault
+from trimaran.user_code.randomness import derive_seed, seed_host
 
 _SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
 """Errors of a system that lacks something, not of the value."""

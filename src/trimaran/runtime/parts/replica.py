@@ -56,10 +56,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.units import format_some
-from trimaran.graph.batches import split_batch
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import ReduceBucket, Used
+from trimaran.user_code.batches import split_batch
 
 
 class BucketReducer:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from trimaran.graph.batches import name_tensors
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import Segment, build_part
 from trimaran.graph.types import Graph, Op
@@ -25,6 +24,7 @@ from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.parts.part import Making, Part, ReduceBucket
 from trimaran.runtime.parts.replica import BucketReducer
 from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.user_code.batches import name_tensors
 
 
 class SegmentStage:

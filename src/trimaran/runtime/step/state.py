@@ -31,7 +31,6 @@ from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
-from trimaran.graph.batches import SUMMED, split_batch
 from trimaran.graph.behaviour import typical_weight
 from trimaran.launch.requests import REQUESTS
 from trimaran.launch.world import World
@@ -39,6 +38,7 @@ from trimaran.program.types import Instruction
 from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.on_nan import MOST_SKIPPED, OnNan
 from trimaran.runtime.streams import fetch
+from trimaran.user_code.batches import SUMMED, split_batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

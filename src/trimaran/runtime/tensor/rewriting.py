@@ -17,7 +17,6 @@ from trimaran.graph.sharding.layers import Convolution, Linear, attention_of, co
 from trimaran.graph.sharding.random_numbers import Draw
 from trimaran.graph.sharding.sequence_parallel import Streaming, start_streaming
 from trimaran.graph.types import GATHERED, Region
-from trimaran.graph.user_model import device_of
 from trimaran.runtime.tensor.collectives import Edges, SampleEdges, SequenceEdges, WholeEdges
 from trimaran.runtime.tensor.layers import (
     Attention,
@@ -32,6 +31,7 @@ from trimaran.runtime.tensor.layers import (
     TakeShare,
 )
 from trimaran.runtime.tensor.random_numbers import Drawing, WholeDraws, check_attention_draws
+from trimaran.user_code.model import device_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A copy of a flow's graph, to be rewritten

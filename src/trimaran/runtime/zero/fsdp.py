@@ -28,7 +28,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.graph.held_state import held_tensors
 from trimaran.graph.optimizers import marked
 from trimaran.graph.types import share_bounds
 from trimaran.program.strategy import Execution
@@ -38,6 +37,7 @@ from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.updates import local_part
 from trimaran.runtime.whole_state import state_of
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
+from trimaran.user_code.held_state import held_tensors
 
 
 class Wrapping:

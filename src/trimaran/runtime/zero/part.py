@@ -29,9 +29,7 @@ from trimaran.graph.optimizers import (
     try_steps,
     unchanged,
 )
-from trimaran.graph.randomness import preserved_randomness
 from trimaran.graph.types import Graph
-from trimaran.graph.user_model import quiet
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.zero import after_update
@@ -40,6 +38,8 @@ from trimaran.runtime.parts.part import Making, Part
 from trimaran.runtime.parts.segments import parameters_by_name
 from trimaran.runtime.step.updates import Updater, local_part
 from trimaran.runtime.zero.fsdp import ShardedReplica
+from trimaran.user_code.model import quiet
+from trimaran.user_code.randomness import preserved_randomness
 
 
 class ShardUpdater(Updater):

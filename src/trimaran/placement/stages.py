@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from trimaran.planner.placement.bounds import least_s
-from trimaran.planner.placement.list_scheduling import Filling
-from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout, lay
-from trimaran.planner.placement.search import LARGE, SMALL, Limits, annealed, better, lists, searched
+from trimaran.placement.bounds import least_s
+from trimaran.placement.list_scheduling import Filling
+from trimaran.placement.problem import Flat
+from trimaran.placement.schedule import Layout, lay
+from trimaran.placement.search import LARGE, SMALL, Limits, annealed, better, lists, searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -493,7 +493,7 @@ def _solved(work: _Work, limits: Limits, share: float, gap: float, *, cold: bool
     layout = annealed(part, work.layout, limits, cold=cold)
     if part.n * part.devices**2 > LARGE or layout.makespan_s <= work.bound_s * (1 + 1e-9):
         return layout, work.bound_s
-    from trimaran.planner.placement import exact  # brings a solver that takes a second to import
+    from trimaran.placement import exact  # brings a solver that takes a second to import
 
     proof = exact.solve(
         part,

@@ -10,8 +10,8 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from operator import itemgetter
 
-from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout, by_start, lay
+from trimaran.placement.problem import Flat
+from trimaran.placement.schedule import Layout, by_start, lay
 
 
 def urgencies(flat: Flat, crossing: float) -> list[float]:

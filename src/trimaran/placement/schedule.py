@@ -11,7 +11,7 @@ Items are numbers: task `t` is `t` (forwards `v`, backwards `n + v`); the transf
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trimaran.planner.placement.problem import Flat
+from trimaran.placement.problem import Flat
 
 
 @dataclass(slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from statistics import median
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, Op
 from trimaran.machine.types import Allocation
+from trimaran.placement.problem import Placement, PlacementNode, PlacementProblem, Wire
 from trimaran.planner.candidates import PricedJob
-from trimaran.planner.placement.problem import Placement, PlacementNode, PlacementProblem, Wire
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.transfers import handling_seconds, transfer_cost
@@ -302,7 +302,7 @@ def place_for(
         InfeasibleError: it does not fit, or one row alone is as fast
     """
     # The solver is loaded where it is needed only.
-    from trimaran.planner.placement.solve import place
+    from trimaran.placement.solve import place
 
     graph, table = job.graph, job.table
     microbatch = job.batch // (strategy.dp * strategy.microbatches)

@@ -48,8 +48,8 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.base.user_errors import users
-from trimaran.graph.batches import cast_batch, copied_sample, move_batch, name_tensors
-from trimaran.graph.datasets import (
+from trimaran.user_code.batches import cast_batch, copied_sample, move_batch, name_tensors
+from trimaran.user_code.datasets import (
     batching_fault,
     check_map_style,
     first_samples,
@@ -57,8 +57,8 @@ from trimaran.graph.datasets import (
     reading_fault,
     stream_length,
 )
-from trimaran.graph.held_state import HeldState, changed
-from trimaran.graph.randomness import (
+from trimaran.user_code.held_state import HeldState, changed
+from trimaran.user_code.randomness import (
     derive_seed,
     find_moved,
     host_states,

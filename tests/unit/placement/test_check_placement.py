@@ -15,8 +15,8 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import SolverError
-from trimaran.planner.placement.check import check
-from trimaran.planner.placement.problem import PlacementNode, PlacementProblem, Run, Transfer, Wire
+from trimaran.placement.check import check
+from trimaran.placement.problem import PlacementNode, PlacementProblem, Run, Transfer, Wire
 
 PROBLEM = PlacementProblem(
     nodes=(

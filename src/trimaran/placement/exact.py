@@ -30,9 +30,9 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from trimaran.planner.placement.bounds import least_s
-from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout, by_start, lay, length_of, memory_of_all, releases, transfers_of
+from trimaran.placement.bounds import least_s
+from trimaran.placement.problem import Flat
+from trimaran.placement.schedule import Layout, by_start, lay, length_of, memory_of_all, releases, transfers_of
 
 TICKS = 1 << 22
 """Ticks of the longest schedule that is considered: rounding is below a millionth of it."""

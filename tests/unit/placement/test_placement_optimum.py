@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from trimaran.planner.placement.problem import PlacementNode, PlacementProblem, Wire
-from trimaran.planner.placement.solve import place
+from trimaran.placement.problem import PlacementNode, PlacementProblem, Wire
+from trimaran.placement.solve import place
 
 PROBLEMS = {
     "a fork and its join": (

@@ -8,13 +8,13 @@ import sys
 import pytest
 from tests import placement_networks as networks
 
-from trimaran.planner.placement.annealing import Order, anneal, numbers_of, order_of, written_out
-from trimaran.planner.placement.check import check
-from trimaran.planner.placement.coarsening import Coarse, chains, neighbours
-from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat, PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.planner.placement.search import levels
-from trimaran.planner.placement.solve import place
+from trimaran.placement.annealing import Order, anneal, numbers_of, order_of, written_out
+from trimaran.placement.check import check
+from trimaran.placement.coarsening import Coarse, chains, neighbours
+from trimaran.placement.list_scheduling import list_schedule
+from trimaran.placement.problem import Flat, PlacementNode, PlacementProblem, Wire, flatten
+from trimaran.placement.search import levels
+from trimaran.placement.solve import place
 
 SMALL_CELLS = networks.nas_cells(3, channels=44)
 
@@ -36,7 +36,7 @@ def legal(flat: Flat, order: Order) -> bool:
 @pytest.mark.parametrize("devices", [2, 4])
 def test_what_moves_decode_in_part_is_what_decoding_everything_gives(devices: int, *, shared: bool) -> None:
     """After thousands of moves, kept and taken back, each end of a task is the one of a state that was never moved."""
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
     problem = networks.on_two(SMALL_CELLS, devices=devices)
     if shared:
@@ -171,7 +171,7 @@ def test_what_a_limit_allowed_can_be_asked_for_again() -> None:
 
 
 def test_no_time_to_compile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimaran.planner.placement.solve.compiled", lambda: False)
+    monkeypatch.setattr("trimaran.placement.solve.compiled", lambda: False)
     problem = networks.on_two(networks.nas_cells(8))
     answer = place(problem, time_limit_s=4.0)
     assert any("not compiled yet" in note for note in answer.notes)

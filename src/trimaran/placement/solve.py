@@ -8,13 +8,13 @@ from dataclasses import replace
 from trimaran.base.errors import InfeasibleError, InputError, SolverError
 from trimaran.base.system import allowed_cores
 from trimaran.base.units import format_bytes, format_count
-from trimaran.planner.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, prepare, speed
-from trimaran.planner.placement.bounds import least_s, reasons
-from trimaran.planner.placement.check import check
-from trimaran.planner.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
-from trimaran.planner.placement.schedule import Layout, by_start, fits
-from trimaran.planner.placement.search import Limits, better, lists, squeezed
-from trimaran.planner.placement.stages import by_stages, stages
+from trimaran.placement.annealing import COMPILING_S, STEPS_PER_S, compiled, order_of, prepare, speed
+from trimaran.placement.bounds import least_s, reasons
+from trimaran.placement.check import check
+from trimaran.placement.problem import Flat, Placement, PlacementProblem, Run, Transfer, flatten
+from trimaran.placement.schedule import Layout, by_start, fits
+from trimaran.placement.search import Limits, better, lists, squeezed
+from trimaran.placement.stages import by_stages, stages
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Whether a placement problem is one
@@ -283,7 +283,7 @@ def _solved(flat: Flat, first: Layout, limits: Limits, gap: float) -> tuple[Layo
     if flat.devices == 1 or first.makespan_s <= bound_s * (1 + 1e-12):
         return first, bound_s, "list"
     if flat.n * flat.devices**2 <= _EXACT:
-        from trimaran.planner.placement import exact  # brings a solver that takes a second to import
+        from trimaran.placement import exact  # brings a solver that takes a second to import
 
         proof = exact.solve(
             flat, first, wall_s=limits.left_s, work=_EXACT_PER_S / _WORK_PER_S * limits.work, seed=limits.seed, gap=gap
@@ -310,7 +310,7 @@ def _within_memory(
         start = min(fitting or [start], key=lambda one: one.makespan_s)
     method = "annealing within memory"
     if flat.n * flat.devices**2 <= _MODEL:
-        from trimaran.planner.placement import exact
+        from trimaran.placement import exact
 
         proof = exact.solve(flat, start, wall_s=limits.left_s, work=limits.work, seed=limits.seed, gap=gap, memory=True)
         bound_s = max(bound_s, proof.bound_s) if not proof.infeasible else bound_s

@@ -5,7 +5,7 @@ import random
 import numpy
 import torch
 
-from trimaran.graph.randomness import derive_seed, seed_generators, seeded
+from trimaran.user_code.randomness import derive_seed, seed_generators, seeded
 
 
 def test_ranks_get_different_seeds() -> None:

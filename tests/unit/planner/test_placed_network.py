@@ -8,9 +8,9 @@ import pytest
 from tests import builders
 
 from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
-from trimaran.planner.placement.network import parts_of, placement_problem
-from trimaran.planner.placement.problem import PlacementProblem, Wire
-from trimaran.planner.placement.solve import place
+from trimaran.placement.problem import PlacementProblem, Wire
+from trimaran.placement.solve import place
+from trimaran.planner.placed_network import parts_of, placement_problem
 from trimaran.program.rules.fit import check_parts
 
 READS = {

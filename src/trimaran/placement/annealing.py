@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimaran.planner.placement.list_scheduling import urgencies
-from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout, by_start, lay
+from trimaran.placement.list_scheduling import urgencies
+from trimaran.placement.problem import Flat
+from trimaran.placement.schedule import Layout, by_start, lay
 
 if TYPE_CHECKING:
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
 STEPS_PER_S = 2.5e7
 """Tasks that the decoder of a usual core goes through in a second."""
@@ -52,12 +52,12 @@ def order_of(flat: Flat, layout: Layout) -> Order:
 
 def prepare() -> None:
     """Import what searches, if it is not yet."""
-    from trimaran.planner.placement import kernel  # noqa: F401
+    from trimaran.placement import kernel  # noqa: F401
 
 
 def compiled() -> bool:
     """Whether the search has been compiled on this machine before."""
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
     return kernel.compiled()
 
@@ -70,7 +70,7 @@ def numbers_of(flat: Flat, *, price: float = 0.0, fine: float = 0.0) -> "kernel.
         price: for a byte that is not there [s/byte]
         fine: for any that are not there [s]
     """
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
     n, devices = flat.n, flat.devices
     needs_at, needs = _rows([*flat.reads, *([n + reader for reader in readers] for readers in flat.read_by)])
@@ -135,7 +135,7 @@ def anneal(
         price: for a byte that is not there [s/byte]
         fine: for any that are not there [s]
     """
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
     numbers = numbers_of(flat, price=price, fine=fine)
     state = kernel.begin(numbers, start.on, start.tasks, len(flat.links), seed)
@@ -159,7 +159,7 @@ def anneal(
 
 def written_out(flat: Flat, order: Order) -> Layout:
     """The schedule of an order; transfers in the gaps that the decoder finds for them."""
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
     numbers = numbers_of(flat)
     state = kernel.begin(numbers, order.on, order.tasks, len(flat.links), 0)
@@ -191,7 +191,7 @@ def speed(flat: Flat, order: Order, *, for_s: float = 0.15) -> float:
         order: where to begin
         for_s: how long to look [s]
     """
-    from trimaran.planner.placement import kernel
+    from trimaran.placement import kernel
 
     numbers = numbers_of(flat)
     state = kernel.begin(numbers, order.on, order.tasks, len(flat.links), 0)

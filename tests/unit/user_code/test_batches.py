@@ -9,7 +9,7 @@ from tests.unit.graph.networks import OwnLoss, make_job
 from torch import nn
 from torch.nn import functional
 
-from trimaran.graph.batches import (
+from trimaran.user_code.batches import (
     call_model,
     cast_batch,
     compute_loss,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.planner.placement.exact import TICKS, Model
-from trimaran.planner.placement.problem import PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.planner.placement.solve import place
+from trimaran.placement.exact import TICKS, Model
+from trimaran.placement.problem import PlacementNode, PlacementProblem, Wire, flatten
+from trimaran.placement.solve import place
 
 
 def fork(bytes_per_s: float, devices: int = 2) -> PlacementProblem:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.base.errors import SolverError
-from trimaran.planner.placement.problem import PlacementNode, PlacementProblem, Run, Transfer
+from trimaran.placement.problem import PlacementNode, PlacementProblem, Run, Transfer
 
 _SLACK = 1e-9
 """Share of the step by which times may differ: the rounding of floats, summed up."""

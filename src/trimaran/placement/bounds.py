@@ -12,8 +12,8 @@
 
 from collections.abc import Sequence
 
-from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout
+from trimaran.placement.problem import Flat
+from trimaran.placement.schedule import Layout
 
 
 def least_s(flat: Flat) -> float:

@@ -9,12 +9,12 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner.placement import exact, solve
-from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
-from trimaran.planner.placement.schedule import Layout
-from trimaran.planner.placement.solve import place
-from trimaran.planner.placement.stages import Core, filled_up, put_back, side_nodes, stages, waists, without
+from trimaran.placement import exact, solve
+from trimaran.placement.list_scheduling import list_schedule
+from trimaran.placement.problem import Flat, Placement, PlacementNode, PlacementProblem, Wire, flatten
+from trimaran.placement.schedule import Layout
+from trimaran.placement.solve import place
+from trimaran.placement.stages import Core, filled_up, put_back, side_nodes, stages, waists, without
 
 
 def node(name: str, forward_s: float, backward_s: float, nbytes: float = 0.0, **more: float) -> PlacementNode:
@@ -235,7 +235,7 @@ def test_a_network_of_one_stage_is_listed_once_when_the_time_is_over(monkeypatch
         crossings.append(crossing)
         return list_schedule(flat, crossing)
 
-    monkeypatch.setattr("trimaran.planner.placement.search.list_schedule", noted)
+    monkeypatch.setattr("trimaran.placement.search.list_schedule", noted)
     nodes = [node(f"n{number}", 1, 2, 1) for number in range(40)]
     edges = {(number // 3, number) for number in range(1, 40)}
     found = place(alike(nodes, sorted(edges)), time_limit_s=5.0, began=time.monotonic() - 10.0)

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from trimaran.planner.placement.problem import Flat
+from trimaran.placement.problem import Flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

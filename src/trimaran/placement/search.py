@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.system import allowed_cores
-from trimaran.planner.placement.annealing import Order, anneal, order_of, written_out
-from trimaran.planner.placement.bounds import least_s
-from trimaran.planner.placement.coarsening import Coarse, chains, neighbours
-from trimaran.planner.placement.list_scheduling import list_schedule
-from trimaran.planner.placement.problem import Flat
-from trimaran.planner.placement.schedule import Layout, lay, memory_of_all
+from trimaran.placement.annealing import Order, anneal, order_of, written_out
+from trimaran.placement.bounds import least_s
+from trimaran.placement.coarsening import Coarse, chains, neighbours
+from trimaran.placement.list_scheduling import list_schedule
+from trimaran.placement.problem import Flat
+from trimaran.placement.schedule import Layout, lay, memory_of_all
 
 SHARES = (1.0, 0.5, 0.25, 0.0)
 """Shares of edges that lists take to cross; HEFT's first."""
@@ -216,7 +216,7 @@ _PROGRAM = 0.2
 
 def _programmed(coarsest: Flat, order: Order, makespan_s: float, limits: Limits) -> tuple[Order, float]:
     """What a constraint program makes of an order of the coarsest problem, with the end of its step [s]."""
-    from trimaran.planner.placement import exact  # brings a solver that takes a second to import
+    from trimaran.placement import exact  # brings a solver that takes a second to import
 
     if coarsest.n * coarsest.devices**2 > _PROGRAM_SIZE:
         return order, makespan_s
