@@ -1,10 +1,10 @@
 """The `trimaran` command, also as `python -m trimaran`."""
 
 import atexit
-import contextlib
 import gc
 import os
 import sys
+import threading
 from typing import NoReturn
 
 from trimaran.base.signals import Catcher, exit_code, say_ended, was_heard
@@ -22,13 +22,30 @@ def main() -> None:
     try:
         command()
     except SystemExit as ended:
-        if was_heard() and isinstance(ended.code, int):
-            # To take torch's modules apart is seconds of a busy machine, for which a terminal would wait.
-            atexit._run_exitfuncs()
-            with contextlib.suppress(OSError):
-                sys.stdout.flush()
-            os._exit(ended.code)
+        code = 0 if ended.code is None else ended.code
+        watched = sys.gettrace() or sys.getprofile()
+        if isinstance(code, int) and (was_heard() or not watched):
+            _leave(code)
         raise
+
+
+def _leave(code: int) -> None:
+    """End this process as the interpreter does, but for taking its modules apart, which is a second of torch's.
+
+    Returns where what was printed cannot be written: that is told as usual.
+    """
+    # The private names are those that the interpreter itself calls, in this order.
+    if not was_heard():
+        threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except OSError:
+        if not was_heard():
+            return
+    os._exit(code)
 
 
 def _end(number: int) -> NoReturn:

@@ -238,3 +238,71 @@ def test_a_command_answers_while_it_is_imported_and_at_its_exit(number: signal.S
     """)
     told = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
     assert (done.returncode, done.stderr) == (128 + number, f"trimaran: {told}\n")
+
+
+@pytest.mark.parametrize(("most_s", "printed"), [(5.0, "imported\n"), (0.1, "")], ids=["short", "long"])
+def test_a_short_import_ends_before_one_is_raised(tmp_path: Path, most_s: float, printed: str) -> None:
+    """Compiled parts of numpy's swallow what is raised in them, torch's abort the process."""
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/__init__.py").write_text("from package import part\n")
+    (tmp_path / "package/part.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(0.6)\nprint('imported')\n"
+    )
+    ended = run(
+        f"""
+        from trimaran.base import signals
+        signals.MOST_IMPORT_S = {most_s}
+        try:
+            with Catcher(raise_interrupted):
+                import package
+                time.sleep(10)
+                print("went on")
+        except Interrupted as raised:
+            print("ended by", raised)
+        """,
+        cwd=tmp_path,
+    )
+    assert (ended.stdout, ended.stderr) == (f"{printed}ended by SIGTERM\n", "")
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "told"),
+    [("ended", 3, ""), ("/dev/full", 120, "No space left on device")],
+    ids=["file", "full disk"],
+)
+def test_a_command_ends_with_all_that_it_began(tmp_path: Path, target: str, code: int, told: str) -> None:
+    """Modules are not taken apart at its end, and nothing else of an end is left out."""
+    printed = tmp_path / target
+    script = """
+import atexit, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from trimaran import __main__, cli
+def later(text):
+    time.sleep(0.1)
+    print(text)
+class Kept:
+    def __del__(self):
+        print("taken apart")
+kept = Kept()
+def command():
+    threading.Thread(target=later, args=("a thread",)).start()
+    ThreadPoolExecutor().submit(later, "a pool")
+    atexit.register(print, "at exit")
+    raise SystemExit(3)
+cli.main = command
+__main__.main()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with printed.open("w") as output:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env=environment,
+            check=False,
+        )
+    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    if code == 3:
+        assert sorted(printed.read_text().splitlines()) == ["a pool", "a thread", "at exit"]

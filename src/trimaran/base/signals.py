@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, NoReturn
 
 STOP_SIGNALS = tuple(
@@ -28,6 +29,9 @@ STOP_SIGNALS = tuple(
 
 SAME_CAUSE_S = 0.5
 """What comes within this time of the first is not a second one [s]."""
+
+MOST_IMPORT_S = 5.0
+"""The first one is not raised within an import that takes no longer than this [s]."""
 
 _MOMENT_S = 0.05
 
@@ -67,12 +71,22 @@ def exit_code(number: int) -> int:
     return 128 + number
 
 
-def raise_interrupted(number: int) -> NoReturn:
+def raise_interrupted(number: int) -> None:
     """For `Catcher`: what to do with the first signal where nothing is to be saved.
 
+    While a module is imported, the signal is sent again a moment later, for `MOST_IMPORT_S` at most: compiled parts of
+    modules swallow what is raised in them, or abort the process.
+
     Raises:
-        Interrupted: always
+        Interrupted: always but then
     """
+    if _heard and time.monotonic() - _heard[0] < MOST_IMPORT_S:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                _send_later(number)
+                return
+            frame = frame.f_back
     raise Interrupted(number)
 
 
@@ -177,6 +191,7 @@ class Catcher:
             self._thread.join(1.0)
         if not _open:
             _heard.clear()
+            _sent_again.clear()
 
     def _restore(self) -> None:
         _open.remove(self)
@@ -225,6 +240,9 @@ class Catcher:
         if not _heard:
             _heard.append(time.monotonic())
             self._first(number)
+        elif _sent_again:
+            _sent_again.clear()
+            self._first(number)
         elif time.monotonic() - _heard[0] >= SAME_CAUSE_S:
             leave(number)
 
@@ -260,6 +278,8 @@ def was_heard() -> bool:
 _open: list[Catcher] = []
 _heard: list[float] = []
 """When the first signal came, of this process."""
+_sent_again: list[int] = []
+"""The first signal, where it is sent once more and was not heard yet."""
 
 
 def _forked() -> None:
@@ -268,6 +288,7 @@ def _forked() -> None:
         with contextlib.suppress(ValueError, OSError):
             catcher._restore()
     _heard.clear()
+    _sent_again.clear()
     _leaving.clear()
 
 
@@ -287,18 +308,23 @@ def _notice_swallowed() -> None:
     def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
         raised = unraisable.exc_value
         if isinstance(raised, Interrupted) and _open:
-            _heard.clear()
             # Sent here, it would be raised in this function, and swallowed too.
-            later = threading.Timer(_MOMENT_S, _send, (raised.number,))
-            later.daemon = True
-            later.start()
+            _send_later(raised.number)
         else:
             told(unraisable)
 
     sys.unraisablehook = _raise_again
 
 
+def _send_later(number: int) -> None:
+    """Send the first signal once more, as if it had not come."""
+    later = threading.Timer(_MOMENT_S, _send, (number,))
+    later.daemon = True
+    later.start()
+
+
 def _send(number: int) -> None:
+    _sent_again.append(number)
     main = threading.main_thread().ident
     if hasattr(signal, "pthread_kill") and main is not None:
         signal.pthread_kill(main, number)
