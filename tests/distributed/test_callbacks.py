@@ -34,6 +34,7 @@ from trimaran.graph.examine import examine
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.plan import Plan, program_lines
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program
@@ -43,6 +44,7 @@ HOMES = builders.strategy(dp=2, sync="p2p")
 ZERO1 = builders.strategy(dp=2, zero=1, bucket_bytes=512)
 ZERO3 = builders.strategy(dp=2, zero=3, units=("first", "third"))
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
+TENSORS = builders.strategy(tp=2, microbatches=2)
 
 
 @functools.cache
@@ -65,7 +67,8 @@ def _captured() -> None:
 def open_session(world: World, job: Job, strategy: Strategy) -> Session:
     made = copy.deepcopy(captured())
     boundaries = even_boundaries(made.graph.split_points, strategy.pp)
-    strategy = dataclasses.replace(strategy, boundaries=boundaries)
+    shards = find_shards(made.graph, strategy.tp, layers=True) if strategy.tp > 1 else ()
+    strategy = dataclasses.replace(strategy, boundaries=boundaries, shards=shards)
     program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)
     return Session(job, strategy, program, made, world, owns_world=False)
 
@@ -484,7 +487,7 @@ TERMS = (lambda output: output.square().mean(), lambda output: output.var(0).mea
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("strategies", [[REPLICAS, ZERO3, PIPELINE]], ids=["2 ranks"])
+@pytest.mark.parametrize("strategies", [[REPLICAS, ZERO3, PIPELINE, TENSORS]], ids=["2 ranks"])
 def test_a_term_that_begins_later_is_looked_at_when_it_begins(strategies: list[Strategy], tmp_path: Path) -> None:
     """Steps went on with it, by gradients of other terms than that of the whole batch.
 
