@@ -1573,6 +1573,46 @@ def test_a_buffer_in_whose_place_the_loss_puts_another_is_put_back() -> None:
     assert torch.equal(loss.center, torch.zeros(3, dtype=torch.float64))
 
 
+class Criterion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output * self.scale, target)
+
+
+def test_gradients_of_what_the_loss_holds_are_put_back() -> None:
+    """The first update of a parameter of the loss, which an optimizer may hold, was by those of the look as well."""
+    scale, held = torch.ones((), dtype=torch.float64, requires_grad=True), {"criterion": Criterion()}
+    held["criterion"].scale.grad = torch.full((), 3.0, dtype=torch.float64)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return held["criterion"](output, target) * scale  # type: ignore[no-any-return]
+
+    capture_and_look(make_job(loss=loss))
+    assert scale.grad is None
+    assert held["criterion"].scale.grad == 3.0
+
+
+def test_a_model_whose_backward_fails_is_refused_with_what_it_raised() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = layers()
+            self.register_buffer("kept", torch.ones(64, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.net(x)
+            output = output * self.kept[: len(x)]
+            self.kept[: len(x)] = output.detach()
+            return output
+
+    seen = capture_and_look(make_job(model=Writing)).graph.behaviour
+    assert seen is not None
+    assert "modified by an inplace operation" in seen.not_looked
+
+
 def test_a_term_that_the_loss_brings_in_after_some_calls_is_looked_at() -> None:
     calls = [0]
 

@@ -129,8 +129,11 @@ def find_difference(
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0], []
         if len(expected) != len(found) or not all(map(_equal, expected, found)):
             return f"its results differ from the model's in {'train' if training else 'eval'} mode", []
-    expected_gradients, rewritten = _gradients(job, model, called)
-    found_gradients, _ = _gradients(job, model, flowed)
+    try:
+        expected_gradients, rewritten = _gradients(job, model, called)
+        found_gradients, _ = _gradients(job, model, flowed)
+    except Exception as error:  # noqa: BLE001 - if it is the model's, it is told where that runs as a whole
+        return f"a backward fails: {first_line(error)}", []
     most = max(map(largest, expected_gradients.values()), default=0.0)
     for name, gradient in expected_gradients.items():
         if not math.isfinite(most):
