@@ -54,6 +54,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.batches import (
     SUMMED,
+    are_sliceable,
     call_model,
     cast_batch,
     copied_batch,
@@ -482,7 +483,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     return replace(
         found,
         # A first dim that is another one, such as time, may be as long by chance.
-        sliceable=is_sliceable(batch, SAMPLES) and is_sliceable(samples.batch(range(SAMPLES - 1)), SAMPLES - 1),
+        sliceable=are_sliceable(batch, samples.batch(range(SAMPLES - 1)), SAMPLES),
         others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
         sizes=differing_sizes(samples),
         stream=samples.stream,

@@ -1573,6 +1573,40 @@ def test_a_buffer_in_whose_place_the_loss_puts_another_is_put_back() -> None:
     assert torch.equal(loss.center, torch.zeros(3, dtype=torch.float64))
 
 
+def test_instance_norm_with_running_statistics_is_no_more_than_batch_norm() -> None:
+    def model() -> nn.Module:
+        norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+        return nn.Sequential(nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), layers())
+
+    assert refused(make_job(model=model)) == {}
+
+
+def test_a_list_of_numbers_of_samples_is_split_with_them() -> None:
+    """A slice of such a batch had all numbers, and the loss failed on it."""
+
+    def collate(samples: Any) -> Any:
+        inputs, targets = default_collate(samples)
+        return {"x": inputs, "y": targets, "factors": [1.0 + int(one) for one in targets], "size": [2, 3]}
+
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        each = functional.cross_entropy(output, batch["y"], reduction="none")
+        return (each * torch.tensor(batch["factors"])).mean()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = layers()
+
+        def forward(self, batch: Any) -> Tensor:
+            return self.net(batch["x"])  # type: ignore[no-any-return]
+
+    seen = capture_and_look(make_job(model=Model, loss=loss, collate=collate)).graph.behaviour
+    assert seen is not None
+    assert not seen.sliceable
+    assert not seen.not_looked
+    assert objection(seen, Strategy(dp=2)) is None
+
+
 class Criterion(nn.Module):
     def __init__(self) -> None:
         super().__init__()

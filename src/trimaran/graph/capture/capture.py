@@ -25,11 +25,11 @@ from torch.func import functional_call
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.batches import (
+    are_sliceable,
     call_model,
     compute_loss,
     copied_batch,
     count_samples,
-    is_sliceable,
     move_batch,
     name_tensors,
     slice_batch,
@@ -278,7 +278,7 @@ def _capture_at(job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, d
     with torch.enable_grad():
         try:
             # A first dim that is another one, such as time, may be as long by chance.
-            if not (is_sliceable(batch, size) and is_sliceable(fewer, size - 1)):
+            if not are_sliceable(batch, fewer, size):
                 raise NotExportableError(
                     f"in a batch of {size} samples the first dims of the tensors are not all {size}, or it holds other "
                     "things than tensors"
