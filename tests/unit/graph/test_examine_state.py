@@ -1607,6 +1607,33 @@ def test_a_list_of_numbers_of_samples_is_split_with_them() -> None:
     assert objection(seen, Strategy(dp=2)) is None
 
 
+@pytest.mark.parametrize("keeps", ["tensor", "module", "seeded", "each time"])
+def test_what_the_first_step_draws_for_later_ones_is_refused_on_several_ranks(keeps: str) -> None:
+    """Each rank drew its own, and went on with it."""
+    held: dict[str, Any] = {}
+
+    def project() -> Any:
+        if keeps == "module":
+            return nn.Linear(3, 3).double().requires_grad_(False)
+        generator = torch.Generator().manual_seed(1) if keeps == "seeded" else None
+        drawn = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+        return lambda output: output @ drawn
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if keeps == "each time":
+            held["noise"] = torch.randn_like(output)
+            return functional.cross_entropy(output + held["noise"], target)
+        if "by" not in held:
+            held["by"] = project()
+        return functional.cross_entropy(output + held["by"](output), target)
+
+    seen = look(make_job(loss=loss))
+    assert held == {}
+    assert bool(seen.drawn_once) == (keeps in ("tensor", "module"))
+    assert (objection(seen, Strategy(dp=2)) is None) == (keeps in ("seeded", "each time"))
+    assert objection(seen, Strategy()) is None
+
+
 class Criterion(nn.Module):
     def __init__(self) -> None:
         super().__init__()
