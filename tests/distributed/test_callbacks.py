@@ -23,6 +23,7 @@ from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 from tests.raising import raises
 from torch.nn.utils import prune
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Subset, TensorDataset
 
 from trimaran.base.errors import TrimaranError
@@ -34,6 +35,7 @@ from trimaran.graph.examine import examine
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.plan import Plan, program_lines
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program
@@ -43,6 +45,7 @@ HOMES = builders.strategy(dp=2, sync="p2p")
 ZERO1 = builders.strategy(dp=2, zero=1, bucket_bytes=512)
 ZERO3 = builders.strategy(dp=2, zero=3, units=("first", "third"))
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
+TENSORS = builders.strategy(tp=2, microbatches=2)
 
 
 @functools.cache
@@ -65,7 +68,8 @@ def _captured() -> None:
 def open_session(world: World, job: Job, strategy: Strategy) -> Session:
     made = copy.deepcopy(captured())
     boundaries = even_boundaries(made.graph.split_points, strategy.pp)
-    strategy = dataclasses.replace(strategy, boundaries=boundaries)
+    shards = find_shards(made.graph, strategy.tp, layers=True) if strategy.tp > 1 else ()
+    strategy = dataclasses.replace(strategy, boundaries=boundaries, shards=shards)
     program = lower(made.graph, strategy, batch=full_batch(job.global_batch_size, strategy), clip=True)
     return Session(job, strategy, program, made, world, owns_world=False)
 
@@ -465,12 +469,21 @@ class Late:
         return loss + self.term(output) if len(self.calls) > self.begins else loss
 
 
-def add_late_terms(world: World, strategies: list[Strategy]) -> list[tuple[str, dict[str, torch.Tensor], int]]:
+class Hidden(Late):
+    """The same in a reentrant checkpoint, which is one node of autograd."""
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().__call__, output, target, use_reentrant=True)  # type: ignore[no-any-return]
+
+
+def add_late_terms(
+    world: World, strategies: list[Strategy], kind: type[Late], calls: int
+) -> list[tuple[str, dict[str, torch.Tensor], int]]:
     """For each strategy and term: how it was refused, the weights, and the steps that were done."""
     found = []
     for strategy in strategies:
         for term in TERMS:
-            job = make_job(loss=Late(term, 5 * strategy.microbatches))
+            job = make_job(loss=kind(term, 5 * strategy.microbatches * calls))
             session = open_session(world, job, strategy)
             session.executor.know(examine(job, copy.deepcopy(captured().model)))
             session._begin_loop()
@@ -484,7 +497,7 @@ TERMS = (lambda output: output.square().mean(), lambda output: output.var(0).mea
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("strategies", [[REPLICAS, ZERO3, PIPELINE]], ids=["2 ranks"])
+@pytest.mark.parametrize("strategies", [[REPLICAS, ZERO3, PIPELINE, TENSORS]], ids=["2 ranks"])
 def test_a_term_that_begins_later_is_looked_at_when_it_begins(strategies: list[Strategy], tmp_path: Path) -> None:
     """Steps went on with it, by gradients of other terms than that of the whole batch.
 
@@ -492,13 +505,21 @@ def test_a_term_that_begins_later_is_looked_at_when_it_begins(strategies: list[S
     refused for that before it starts; here it is not asked.
     """
     plain = train_plainly(make_job(loss=Late(TERMS[0], 5))).state_dict()
-    for found in launch(add_late_terms, (strategies,), ranks=2, log_dir=tmp_path, device="cpu"):
+    for found in launch(add_late_terms, (strategies, Late, 1), ranks=2, log_dir=tmp_path, device="cpu"):
         for told, _, steps in found[1::2]:
             assert (told, steps) == ("session.loss-changed", 6)
         for told, weights, _ in found[::2]:
             assert told == ""
             for name, one in weights.items():
                 torch.testing.assert_close(one, plain[name], rtol=0, atol=1e-10)
+
+
+@pytest.mark.timeout(120)
+def test_a_term_that_begins_later_in_a_reentrant_checkpoint_is_looked_at(tmp_path: Path) -> None:
+    """It was not seen at all. Ranks hear of it in the step after, as losses are added up before the backward."""
+    for found in launch(add_late_terms, ([REPLICAS, PIPELINE], Hidden, 2), ranks=2, log_dir=tmp_path, device="cpu"):
+        assert [told for told, _, _ in found] == ["", "session.loss-changed"] * 2
+        assert max(steps for _, _, steps in found[1::2]) <= 7
 
 
 class Dropping(torch.nn.Module):

@@ -22,6 +22,7 @@ from tests.distributed.jobs import make_job
 from tests.distributed.test_zero import GPT
 from tests.distributed.training import Run, captured, full_batch
 from tests.forks.client import launch
+from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.precision import Precision
@@ -42,6 +43,7 @@ from trimaran.runtime.step.updates import Updater
 from trimaran.user_code.batches import SUMMED, map_tensors
 from trimaran.user_code.randomness import host_states
 from trimaran.verification.compare import Verified, Verifier
+from trimaran.verification.plain_training import PlainTraining
 
 STEPS = 2
 SMALL = 8192
@@ -317,3 +319,14 @@ def test_a_loss_that_is_a_sum_over_samples_is_one_over_microbatches() -> None:
     assert session.verified is not None
     assert "draws random numbers" in session.verified.notes[0]
     session.close()
+
+
+def test_parameters_of_the_loss_are_refused() -> None:
+    """Both trainings updated them, and the first step was said to differ."""
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    job = called.make_job(
+        loss=lambda output, target: torch.nn.functional.cross_entropy(output * scale, target),
+        optimizer=lambda parameters: torch.optim.SGD([*parameters, scale], lr=0.1),
+    )
+    with raises("verify.foreign-parameters"):
+        PlainTraining(job, replicas=1, microbatches=1, device="cpu")

@@ -174,6 +174,7 @@ class Behaviour:
         restarts: they draw other numbers for other samples, and from the same state in each call
         holds_generator: they draw from a generator that they hold, of torch, Python or NumPy
         host_draws: they draw from a generator of Python or NumPy
+        drawn_once: what they draw in their first call and keep, in Python
         path: what the forward does differs: with "seed", with "data", with neither
         decided_at: the line of the user's code that reads a value by which it does, as "job.py:12"; empty: not known
         mixed_at: where the losses of parts do not add up, the first line of the user's code that gives a batch what is
@@ -260,6 +261,7 @@ class Behaviour:
     restarts: bool = False
     holds_generator: bool = False
     host_draws: bool = False
+    drawn_once: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
     decided_at: str = ""
     mixed_at: str = ""

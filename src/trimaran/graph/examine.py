@@ -83,6 +83,7 @@ from trimaran.graph.optimizers import (
 from trimaran.graph.trace.storages import dtype_name
 from trimaran.user_code.batches import (
     SUMMED,
+    are_sliceable,
     call_model,
     cast_batch,
     copied_batch,
@@ -482,7 +483,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     return replace(
         found,
         # A first dim that is another one, such as time, may be as long by chance.
-        sliceable=is_sliceable(batch, SAMPLES) and is_sliceable(samples.batch(range(SAMPLES - 1)), SAMPLES - 1),
+        sliceable=are_sliceable(batch, samples.batch(range(SAMPLES - 1)), SAMPLES),
         others=tuple(dict.fromkeys(type(value).__name__ for value in others)),
         sizes=differing_sizes(samples),
         stream=samples.stream,
@@ -591,6 +592,7 @@ class _Examination:
         self._held = parameter_names(job.loss)
         self._collate_draws = collate_draws
         self._carried: frozenset[str] = frozenset()
+        self._drawn_once: tuple[str, ...] = ()
         self.results: dict[str, None] = {}
         self._scanned: list[dict[tuple[str, str], float]] = []
         self._left_out: list[int] = []
@@ -707,6 +709,7 @@ class _Examination:
         found = replace(
             found,
             carried=tuple(carried),
+            drawn_once=self._drawn_once,
             carried_by_model=tuple(path for path in carried if path not in of_loss),
             # What a module keeps is read by a loss that holds the module.
             feeds_back=feeds_back,
@@ -1586,14 +1589,23 @@ class _Examination:
         if not kept:
             return
         drawn = Draws()
+        known = self._parts()
         first = self._pass(copied_batch(split.whole), drawn)
+        made = self._made(known)
         # Of as many samples: a state of other ones may be left alone.
         alike = [one for one in splits[1:] if sum(one.sizes) == sum(split.sizes)]
-        self._pass(copied_batch((alike or splits)[-1].whole), Draws(), seed=1)
+        second = self._pass(copied_batch((alike or splits)[-1].whole), Draws(), seed=1)
         # What follows a buffer, such as a weight that is divided by its norm, is not carried in Python.
         self._put_buffers_back()
         then = self._pass(copied_batch(split.whole), drawn, (0, sum(split.sizes), sum(split.sizes)))
         self._put_back()
+        # What stays, and is another one where the first call has another seed.
+        fresh = self._pass(copied_batch(split.whole), Draws(), seed=1)
+        seeded = set(self._differs(first.held, fresh.held)) - set(self._differs(first.held, second.held))
+        made_anew = self._made(known)
+        self._put_back()
+        modules = () if made == made_anew else ("a module",)
+        self._drawn_once = (*sorted(seeded.intersection(kept)), *modules)
         other = set(self._differs(first.held, then.held))
         again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
         if self._difference(again, [then], "mean", None) > self.tolerance:
@@ -1608,6 +1620,16 @@ class _Examination:
         if other and self._is_never_read(split, {*kept, *other}, first, drawn):
             return
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _parts(self) -> list[nn.Module | nn.Parameter]:
+        return HeldState(_holders(self._job, self._work), undoable=False).parts()
+
+    def _made(self, known: Sequence[nn.Module | nn.Parameter]) -> list[list[float]]:
+        """A few elements of each parameter that was not held, alone or by a module."""
+        before = {id(one) for one in known}
+        new = [one for one in self._parts() if id(one) not in before]
+        parameters = [one for part in new for one in (part.parameters() if isinstance(part, nn.Module) else (part,))]
+        return [one.detach().flatten()[:16].tolist() for one in parameters]
 
     def _is_never_read(self, split: _Split, paths: set[str], first: _Pass, drawn: Draws) -> bool:
         """Whether what is kept is computed from what was kept, and nothing else goes by it, as that of a meter."""

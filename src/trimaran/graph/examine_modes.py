@@ -508,6 +508,9 @@ class WithoutBatchEffects(TorchFunctionMode):
                 return nn.functional.rrelu(*args[:3], **{**kwargs, "training": False})
         if name == "batch_norm":
             return _normalised(args, kwargs)
+        if func is nn.functional.instance_norm and kwargs.get("use_input_stats"):
+            # Each sample is normalized by itself; running statistics are those of microbatches, as of batch norm.
+            kwargs.update(running_mean=None, running_var=None)
         if name == "scaled_dot_product_attention":
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])

@@ -177,8 +177,8 @@ class VirtualMemory:
             )
         if error is not None and _refuses_hooks(trace):
             error.add_note(
-                "virtual_memory has hooks of saved tensors on the whole loop, and this call refuses any: run "
-                "torch.func transforms, and what disables these hooks, before or after `with virtual_memory`"
+                "virtual_memory puts its hooks of saved tensors away for this call, which refuses any, but the loop "
+                "has others: run torch.func transforms, and what disables these hooks, outside of them"
             )
         try:
             if self._machine is not None:
@@ -189,9 +189,9 @@ class VirtualMemory:
 
 def _refuses_hooks(trace: TracebackType | None) -> bool:
     """Whether an error comes from torch's switch that turns hooks of saved tensors off."""
-    while trace is not None and trace.tb_next is not None:
+    while trace is not None and trace.tb_frame.f_code.co_name != "disable_saved_tensors_hooks":
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_name == "disable_saved_tensors_hooks"
+    return trace is not None
 
 
 def planned_memory(

@@ -433,7 +433,7 @@ class Virtualizer:
 
     def open(self) -> None:
         """Begin: the first step is recorded."""
-        self._hooks.push()
+        self._hooks.open()
         self._updates.open()
         self._record()
 

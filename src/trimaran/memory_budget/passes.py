@@ -204,7 +204,8 @@ def _ticks(trace: StepTrace) -> list[tuple[str, int]]:
 
 UNSEEN = (
     "steps without any forward that virtual_memory saw: the loop's own hooks of saved tensors come before those of "
-    "virtual_memory. Put them around `with virtual_memory`, or around single modules"
+    "virtual_memory (put them around `with virtual_memory`, or around single modules), or torch.func computes all "
+    "gradients (use loss.backward())"
 )
 """Told where a step ends in which nothing was packed."""
 

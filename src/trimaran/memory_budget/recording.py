@@ -10,6 +10,9 @@ did.
 Pushing and popping at other places than the ends of a `with` block needs torch's own functions for it; they are those
 that `torch.autograd.graph.saved_tensors_hooks` calls.
 
+Transforms of `torch.func` that compute gradients allow no pair while they run: ours is parked for that long, and what
+they save is kept.
+
 Modes are a stack, and a loop may enter and leave its own at any time: ours lie below them.
 
     what was there before the context │ ours │ those that the loop has entered since
@@ -29,6 +32,7 @@ On a GPU the allocator's own peak is set back at each step: `torch.cuda.max_memo
 
 import contextlib
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +56,9 @@ Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
 
 
+_DISABLE, _ENABLE = _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable
+
+
 class HookPair:
     """The pair of one thread. It does its work only between `push` and `park`.
 
@@ -63,6 +70,8 @@ class HookPair:
 
     def __init__(self, capturing: Callable[[], bool] | None = None) -> None:
         self._capturing = is_capturing if capturing is None else capturing
+        self._thread = threading.get_ident()
+        self._is_disabled = False
         self._pack: Pack = _refuse
         self._unpack: Unpack = _refuse
         self._below: Any = None
@@ -79,6 +88,8 @@ class HookPair:
         """Put the pair on the stack; False where another's pair is there that was not there the first time."""
         if self.pushed:
             return True
+        if self._is_disabled:
+            return False
         top = _autograd._top_saved_tensors_default_hooks(False)
         if self._below is None:
             self._below = (top,)
@@ -98,8 +109,30 @@ class HookPair:
         self.pushed = False
         return True
 
+    def open(self) -> None:
+        """Push, and park from now on while torch's switch disables hooks of saved tensors."""
+        self.push()
+        _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable = self._disable, self._enable
+
+    def _disable(self, message: str, fail_if_non_empty: bool = True) -> None:
+        parked = fail_if_non_empty and self.pushed and threading.get_ident() == self._thread and self.park()
+        try:
+            _DISABLE(message, fail_if_non_empty)
+        except RuntimeError:
+            if parked:
+                self.push()
+            raise
+        self._is_disabled |= parked
+
+    def _enable(self) -> None:
+        _ENABLE()
+        if self._is_disabled and threading.get_ident() == self._thread:
+            self._is_disabled = False
+            self.push()
+
     def remove(self) -> None:
         """Take the pair from the stack, wherever in it: what lies above stays in its order."""
+        _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable = _DISABLE, _ENABLE
         above = []
         while self.pushed and not self.park():
             above.append(_autograd._top_saved_tensors_default_hooks(False))

@@ -258,6 +258,11 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             "WORLD_SIZE), and gives something else among several: a global batch and its gradient are the same on any "
             "number of ranks, so write it as for one process"
         )
+    if seen.drawn_once and strategy.devices > 1:
+        yield (
+            f"the first step draws {seen.drawn_once[0]}, which later ones use again, and each rank would draw its own: "
+            "draw it in Job.model, as a buffer (register_buffer), or from a generator with a seed, or use one device"
+        )
     if seen.thawed and not _follows_thawing(strategy):
         yield (
             f"{seen.thawed[0]} changes requires_grad of parameters, and here gradients and updates have their places "

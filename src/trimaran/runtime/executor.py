@@ -111,7 +111,7 @@ class Executor:
         steps: training steps done
         training: the whole state of the training, to be taken and put back
         seen: of the job, before the first step; None: nobody has looked
-        asked: a rank had a request (`launch.requests`) when it began the last step, or its last batch of an
+        asked: a rank had a request (`launch.requests`) in the last step, or in its last batch of an
             evaluation; the same on every rank after a step
 
     Raises:
@@ -381,12 +381,16 @@ class Executor:
         )
         ACTIVITY.steps = self.steps
         before, ACTIVITY.phase = ACTIVITY.phase, STEP
+        # Where the forward may ask for a look, all ranks hear of it in the same step.
+        late = self._interpreter.structures is not None
         # What another replica's sample draws here is not drawn in one process.
         drawn = None if state.counts else RandomState.of(self._world.device)
         try:
-            if self._asking is not None:
+            if self._asking is not None and not late:
                 self._asking.begin()
             self._interpreter.run(self._instructions, self._uses[0], state)
+            if self._asking is not None and late:
+                self._asking.begin()
             loss = self._reductions.losses.loss(state)
             self.asked = self._reductions.losses.asked
             if self._asking is not None:

@@ -335,10 +335,14 @@ class Interpreter:
         self._exchanges.wait(instruction)
         start = self._recorder.stamp()
         segment, microbatch = segment_of(instruction), microbatch_of(instruction)
-        passage = state.passages.pop((segment, microbatch))
-        self._stages[segment].backward(
-            *backward_roots(passage, microbatch, state), completing=microbatch == state.completing[segment]
-        )
+        passage, stage = state.passages.pop((segment, microbatch)), self._stages[segment]
+        roots = backward_roots(passage, microbatch, state)
+        structures = self.structures if stage.is_last else None
+        if structures is not None:
+            structures.begin()
+        stage.backward(*roots, completing=microbatch == state.completing[segment])
+        if structures is not None:
+            structures.end_backward(state.number)
         return_gradients(passage, microbatch, state)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 

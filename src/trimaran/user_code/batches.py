@@ -178,6 +178,33 @@ def is_sliceable(batch: Any, samples: int) -> bool:
     return plain and sizes == {samples}
 
 
+def are_sliceable(batch: Any, fewer: Any, samples: int) -> bool:
+    """Whether batches can be sliced, as two of them show: `is_sliceable`, and without lists of a value a sample.
+
+    Args:
+        batch: a batch
+        fewer: one of the same samples without the last
+        samples: of which the batch was made
+
+    Example:
+        >>> batch, fewer = ({"x": torch.zeros(size), "length": [1] * size, "pair": [8, 8]} for size in (3, 2))
+        >>> are_sliceable(batch, fewer, 3), are_sliceable({**batch, "length": 1}, {**fewer, "length": 1}, 3)
+        (False, True)
+    """
+    found = ((batch, samples), (fewer, samples - 1))
+    return all(is_sliceable(*one) for one in found) and not all(_has_list(*one) for one in found)
+
+
+def _has_list(value: Any, length: int) -> bool:
+    """Whether there is a list of a length without tensors in a part of a batch."""
+    if isinstance(value, Mapping):
+        return any(_has_list(part, length) for part in value.values())
+    if not isinstance(value, tuple | list):
+        return False
+    is_plain = not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
+    return (is_plain and len(value) == length) or any(_has_list(part, length) for part in value)
+
+
 def count_samples(batch: Any) -> int:
     """Number of samples of a batch: the first dim of its tensors.
 
@@ -348,10 +375,16 @@ def copied_batch(batch: Any) -> Any:
 
 def copied_sample(sample: _Sample) -> _Sample:
     """A deep copy. Of a tensor that is part of a larger one, as a row of all the data is, that part is copied alone."""
-    tensors = [one for one in pytree.tree_leaves(sample) if type(one) is Tensor and not one.requires_grad]
-    dense = [one for one in tensors if one.layout is torch.strided and not one.is_nested]
-    parts = (one for one in dense if one.untyped_storage().nbytes() > one.nbytes)
-    return copy.deepcopy(sample, {id(one): one.clone() for one in parts})
+    tensors = [one for one in pytree.tree_leaves(sample) if isinstance(one, Tensor) and not one.requires_grad]
+    plain = [one for one in tensors if type(one) is Tensor]
+    dense = [one for one in plain if one.layout is torch.strided and not one.is_nested]
+    copies = {id(one): one.clone() for one in dense if one.untyped_storage().nbytes() > one.nbytes}
+    for one in tensors:
+        # torch's own copies subclasses only where they say how.
+        if type(one) is not Tensor and type(one).__deepcopy__ is Tensor.__deepcopy__:
+            copies[id(one)] = one.clone()
+            vars(copies[id(one)]).update(copy.deepcopy(vars(one)))
+    return copy.deepcopy(sample, copies)
 
 
 def move_batch(batch: Any, device: torch.device | str) -> Any:

@@ -544,6 +544,10 @@ def _values_of(
     if depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
         return
     met.add(id(value))
+    if undo is not None:
+        for one in vars(value).get("_parameters", {}).values() if isinstance(value, nn.Module) else (value,):
+            if isinstance(one, Tensor) and one.is_leaf and one.requires_grad:
+                undo.append(functools.partial(_put_gradient, one, None if one.grad is None else one.grad.clone()))
     if isinstance(value, nn.Parameter):
         yield path, value, None
         return
@@ -832,6 +836,11 @@ def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:
             undo.append(functools.partial(value.data.copy_, value.detach().clone()))
     elif value.dtype.kind != "O" and value.flags.writeable:
         undo.append(functools.partial(numpy.copyto, value, value.copy()))
+
+
+def _put_gradient(leaf: Tensor, gradient: Tensor | None) -> None:
+    # A copy, as a backward adds to what is there.
+    leaf.grad = None if gradient is None else gradient.clone()
 
 
 def _set_attributes(module: nn.Module, own: dict[str, Any]) -> None:

@@ -82,6 +82,14 @@ class PlainTraining:
         self._whole = self._feed(1, 1, 0)
         trained = trained_parameters(self.model)
         self.optimizer = job.optimizer(trained) if trained else None
+        own = {id(one) for one in self.model.parameters()}
+        if any(id(one) not in own for group in getattr(self.optimizer, "param_groups", ()) for one in group["params"]):
+            raise InputError(
+                "the optimizer updates what is no parameter of the model, such as those of the loss, and the one "
+                "process that the run is compared with would update it as well: put it into the model, or train "
+                "without --verify",
+                code="verify.foreign-parameters",
+            )
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
 
     @property

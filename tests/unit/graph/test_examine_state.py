@@ -1573,6 +1573,107 @@ def test_a_buffer_in_whose_place_the_loss_puts_another_is_put_back() -> None:
     assert torch.equal(loss.center, torch.zeros(3, dtype=torch.float64))
 
 
+def test_instance_norm_with_running_statistics_is_no_more_than_batch_norm() -> None:
+    def model() -> nn.Module:
+        norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+        return nn.Sequential(nn.Unflatten(1, (2, 3)), norm, nn.Flatten(), layers())
+
+    assert refused(make_job(model=model)) == {}
+
+
+def test_a_list_of_numbers_of_samples_is_split_with_them() -> None:
+    """A slice of such a batch had all numbers, and the loss failed on it."""
+
+    def collate(samples: Any) -> Any:
+        inputs, targets = default_collate(samples)
+        return {"x": inputs, "y": targets, "factors": [1.0 + int(one) for one in targets], "size": [2, 3]}
+
+    def loss(output: Tensor, batch: Any) -> Tensor:
+        each = functional.cross_entropy(output, batch["y"], reduction="none")
+        return (each * torch.tensor(batch["factors"])).mean()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = layers()
+
+        def forward(self, batch: Any) -> Tensor:
+            return self.net(batch["x"])  # type: ignore[no-any-return]
+
+    seen = capture_and_look(make_job(model=Model, loss=loss, collate=collate)).graph.behaviour
+    assert seen is not None
+    assert not seen.sliceable
+    assert not seen.not_looked
+    assert objection(seen, Strategy(dp=2)) is None
+
+
+@pytest.mark.parametrize("keeps", ["tensor", "module", "seeded", "each time"])
+def test_what_the_first_step_draws_for_later_ones_is_refused_on_several_ranks(keeps: str) -> None:
+    """Each rank drew its own, and went on with it."""
+    held: dict[str, Any] = {}
+
+    def project() -> Any:
+        if keeps == "module":
+            return nn.Linear(3, 3).double().requires_grad_(False)
+        generator = torch.Generator().manual_seed(1) if keeps == "seeded" else None
+        drawn = torch.randn(3, 3, dtype=torch.float64, generator=generator)
+        return lambda output: output @ drawn
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if keeps == "each time":
+            held["noise"] = torch.randn_like(output)
+            return functional.cross_entropy(output + held["noise"], target)
+        if "by" not in held:
+            held["by"] = project()
+        return functional.cross_entropy(output + held["by"](output), target)
+
+    seen = look(make_job(loss=loss))
+    assert held == {}
+    assert bool(seen.drawn_once) == (keeps in ("tensor", "module"))
+    assert (objection(seen, Strategy(dp=2)) is None) == (keeps in ("seeded", "each time"))
+    assert objection(seen, Strategy()) is None
+
+
+class Criterion(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output * self.scale, target)
+
+
+def test_gradients_of_what_the_loss_holds_are_put_back() -> None:
+    """The first update of a parameter of the loss, which an optimizer may hold, was by those of the look as well."""
+    scale, held = torch.ones((), dtype=torch.float64, requires_grad=True), {"criterion": Criterion()}
+    held["criterion"].scale.grad = torch.full((), 3.0, dtype=torch.float64)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return held["criterion"](output, target) * scale  # type: ignore[no-any-return]
+
+    capture_and_look(make_job(loss=loss))
+    assert scale.grad is None
+    assert held["criterion"].scale.grad == 3.0
+
+
+def test_a_model_whose_backward_fails_is_refused_with_what_it_raised() -> None:
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = layers()
+            self.register_buffer("kept", torch.ones(64, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.net(x)
+            output = output * self.kept[: len(x)]
+            self.kept[: len(x)] = output.detach()
+            return output
+
+    seen = capture_and_look(make_job(model=Writing)).graph.behaviour
+    assert seen is not None
+    assert "modified by an inplace operation" in seen.not_looked
+
+
 def test_a_term_that_the_loss_brings_in_after_some_calls_is_looked_at() -> None:
     calls = [0]
 

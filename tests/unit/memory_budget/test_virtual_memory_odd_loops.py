@@ -248,15 +248,36 @@ def test_the_next_turn_follows_the_order_so_far() -> None:
         seen.append(turn)
 
 
-@pytest.mark.parametrize("refuses", ["transform", "switch"])
-def test_calls_that_refuse_hooks_say_why(refuses: str) -> None:
-    def call() -> None:
-        if refuses == "transform":
-            torch.func.grad(torch.sum)(torch.ones(2))
-        else:
-            with torch.autograd.graph.disable_saved_tensors_hooks("none here"):
-                pass
+@pytest.mark.parametrize("transform", ["grad", "vjp", "hessian", "later"])
+def test_transforms_that_allow_no_hooks_train_alike(transform: str) -> None:
+    def step(number: int, model: nn.Module, batch: Tensor) -> list[Tensor]:
+        hidden = model(batch)
+        if transform == "grad":
+            each = torch.func.vmap(torch.func.grad(lambda one: model(one).square().sum()))(hidden)
+            return square(hidden + each)
+        if transform == "vjp":
+            outputs, pull = torch.func.vjp(lambda weight: (hidden @ weight).tanh(), model[0].weight)
+            return square(outputs + pull(hidden)[0].mean().tanh())
+        if transform == "hessian":
+            return square(hidden + torch.func.hessian(lambda one: model(one).sum())(batch[0, :4].repeat(16))[0])
+        losses = square(hidden)
+        if number > 4:
+            weights = {name: one.detach() for name, one in model.named_parameters()}
+            given = torch.func.grad(lambda all_: torch.func.functional_call(model, all_, (batch,)).mean())(weights)
+            for name, one in model.named_parameters():
+                assert one.grad is not None
+                one.grad += given[name]
+        return losses
 
-    with pytest.raises(RuntimeError) as caught, trimaran.virtual_memory("60%"):
-        call()
-    assert any("virtual_memory has hooks" in note for note in caught.value.__notes__)
+    assert_trains_alike(step, budget="80%", steps=8)
+    torch.func.grad(torch.sum)(torch.ones(2))
+
+
+def test_calls_that_refuse_hooks_of_others_say_why() -> None:
+    with (
+        pytest.raises(RuntimeError) as caught,
+        torch.autograd.graph.save_on_cpu(),
+        trimaran.virtual_memory("60%"),
+    ):
+        torch.func.grad(torch.sum)(torch.ones(2))
+    assert any("hooks of saved tensors" in note for note in caught.value.__notes__)

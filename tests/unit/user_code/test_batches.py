@@ -159,6 +159,20 @@ def test_loss_without_gradient_is_refused_in_training() -> None:
         assert compute_loss(job, torch.zeros(2), batch)[1] == 2.0
 
 
+class Marked(torch.Tensor):
+    """A subclass that does not say how it is copied."""
+
+
+def test_a_sample_of_a_subclass_is_copied_with_its_attributes() -> None:
+    sample = torch.ones(2).as_subclass(Marked)
+    sample.boxes = [1]  # type: ignore[attr-defined]
+    copied = copied_sample([sample])[0]
+    copied.boxes.append(2)  # type: ignore[attr-defined]
+    assert type(copied) is Marked
+    assert copied.data_ptr() != sample.data_ptr()
+    assert sample.boxes == [1]  # type: ignore[attr-defined]
+
+
 def test_a_copied_sample_has_its_own_elements_and_not_all_of_the_data() -> None:
     """A row is a part of the memory of all rows, which `copy.deepcopy` copies with it."""
     rows = torch.utils.data.TensorDataset(torch.arange(4000.0).view(1000, 4), torch.arange(1000))

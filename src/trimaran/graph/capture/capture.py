@@ -32,11 +32,11 @@ from trimaran.graph.gradients import kept_gradient, largest, largest_difference
 from trimaran.graph.optimizers import modules_of
 from trimaran.graph.types import Graph
 from trimaran.user_code.batches import (
+    are_sliceable,
     call_model,
     compute_loss,
     copied_batch,
     count_samples,
-    is_sliceable,
     move_batch,
     name_tensors,
     slice_batch,
@@ -129,8 +129,11 @@ def find_difference(
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0], []
         if len(expected) != len(found) or not all(map(_equal, expected, found)):
             return f"its results differ from the model's in {'train' if training else 'eval'} mode", []
-    expected_gradients, rewritten = _gradients(job, model, called)
-    found_gradients, _ = _gradients(job, model, flowed)
+    try:
+        expected_gradients, rewritten = _gradients(job, model, called)
+        found_gradients, _ = _gradients(job, model, flowed)
+    except Exception as error:  # noqa: BLE001 - if it is the model's, it is told where that runs as a whole
+        return f"a backward fails: {first_line(error)}", []
     most = max(map(largest, expected_gradients.values()), default=0.0)
     for name, gradient in expected_gradients.items():
         if not math.isfinite(most):
@@ -275,7 +278,7 @@ def _capture_at(job: Job, model: nn.Module, batch: Any, fewer: Any, size: int, d
     with torch.enable_grad():
         try:
             # A first dim that is another one, such as time, may be as long by chance.
-            if not (is_sliceable(batch, size) and is_sliceable(fewer, size - 1)):
+            if not are_sliceable(batch, fewer, size):
                 raise NotExportableError(
                     f"in a batch of {size} samples the first dims of the tensors are not all {size}, or it holds other "
                     "things than tensors"

@@ -320,7 +320,7 @@ class Asking:
         self._work: Any = None
 
     def begin(self) -> None:
-        """Start to ask; every rank does, before its step."""
+        """Start to ask; every rank does, before its step or after it."""
         self._sum.fill_(float(REQUESTS.pending))
         self._work = dist.all_reduce(self._sum, group=self._group, async_op=True)
 

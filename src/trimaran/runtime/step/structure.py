@@ -7,6 +7,9 @@ structure is a request (`launch.requests`) to look again before anything goes by
 
 The structure is the number of nodes that the forward made, and the types of those nearest to the loss, in order. Where
 the look has seen that the forward goes different ways, or after many structures, it is the types alone.
+
+A reentrant checkpoint is one node, and runs its forward again in the backward: nodes that a backward makes are counted
+as well. Losses may be added up by then, so that ranks may hear of it in the next step only.
 """
 
 from typing import Any
@@ -35,10 +38,11 @@ class Structures:
         self._first: int | None = None
         self._known = set[tuple[int, tuple[type, ...]]]()
         self._types = set[type]()
+        self._again = {0}
         self._began = 0
 
     def begin(self) -> None:
-        """A forward begins."""
+        """A forward or a backward begins."""
         self._began = _get_sequence_nr()
 
     def end(self, loss: Tensor, step: int) -> None:
@@ -67,3 +71,13 @@ class Structures:
         if self._first is None:
             self._first = step
         REQUESTS.look |= not known and step != self._first
+
+    def end_backward(self, step: int) -> None:
+        """A backward has ended; asks for a look where it has made another number of nodes.
+
+        Args:
+            step: its number
+        """
+        made = _get_sequence_nr() - self._began
+        REQUESTS.look |= not (made in self._again or self._varies or len(self._again) > _MANY or step == self._first)
+        self._again.add(made)
