@@ -3,7 +3,7 @@
 import pytest
 from tests import builders
 
-from trimaran.features.crossover.candidates import free_options, local_batches, tried_counts
+from trimaran.features.crossover.candidates import Demand, as_planned, free_options, local_batches, tried_counts
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
@@ -81,6 +81,27 @@ def test_every_option_uses_whole_workers(replicas: Replicas, workers: Workers) -
     assert all(one.step_s() > 0 for one in found)
     # One worker has nobody to exchange with.
     assert all(one.exchanges[1.0].added_s(1.0) == 0.0 for one in found if one.devices == 2)
+
+
+def test_the_best_hybrid_has_the_step_of_the_plan_with_as_many_replicas() -> None:
+    """Over slow links the fastest worker alone is not that of the fastest hybrid: the latter sends less at once."""
+    cluster = f"{NODE}:4@ethernet-10g"
+    workers = Workers("resnet18", builders.cluster_request(cluster=cluster), 16)
+    found = free_options(
+        (32,),
+        2,
+        base=16,
+        replicas=Replicas(DataParallelJob(reference="resnet18", machine=find_machine(cluster))),
+        workers=workers,
+        links=(1.0,),
+        known=(1024, 1024),
+    )
+    assert [(one.devices, one.local_batch) for one in found] == [(32, 64)]
+    (best,) = as_planned((32,), found, Demand(None), workers)
+    pins = builders.pins(dp=16, pp=2, forbid=("zero", "sharded", "p2p", "hierarchical", "memory"))
+    planned = make_plan("resnet18", builders.cluster_request(cluster=cluster, devices=32, batch=1024, pins=pins))
+    assert best.step_s() == planned.chosen.step_time_s
+    assert best.step_s() < found[0].step_s()
 
 
 def test_free_local_batch(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:
