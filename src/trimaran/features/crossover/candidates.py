@@ -262,8 +262,11 @@ def free_options(
     found: list[Option] = []
     for batch in local_batches(base):
         worker = None if width == 1 else workers.at(width, batch)
-        if (worker is None or worker.strategy == ALONE) and not replicas.fits(batch):
+        is_alone = worker is None or worker.strategy == ALONE
+        if is_alone and not replicas.fits(batch):
             continue
+        # Of a worker in which one device works alone, the others exchange nothing.
+        across = width if is_alone else 1
         found += [
             Option(
                 devices=devices,
@@ -272,7 +275,9 @@ def free_options(
                 alone_s=replicas.alone_s(batch),
                 worker=worker,
                 exchanges={
-                    each: replicas.exchange(batch, devices if devices > width else 1, each, width=width)
+                    each: replicas.exchange(
+                        batch, devices // across if devices > width else 1, each, width=width // across
+                    )
                     for each in links
                 },
                 small=_halvings(batch, base),

@@ -128,7 +128,11 @@ class Workers:
             pins = dataclasses.replace(pins, allow=(*pins.allow, *_PLACED.allow))
         asked = dataclasses.replace(self._asked(devices, workers * batch, pins), gap=0.0)
         found = make_plan(self.reference, asked).simulated.search
-        hybrids = [one for one in (found.candidates if found else ()) if one.strategy.devices > workers]
+        hybrids = [
+            one
+            for one in (found.candidates if found else ())
+            if one.strategy.dp == workers and one.strategy.devices > workers
+        ]
         return choose(hybrids).step_time_s if hybrids else None
 
     def speedups(self, width: int) -> Mapping[str, float]:
