@@ -369,6 +369,14 @@ def test_a_limit_of_the_largest_batch_is_refused_where_none_is_looked_for() -> N
     assert json.loads(CliRunner().invoke(app, asked).stdout)["error"]["code"] == "memory.slowdown-alone"
 
 
+def test_a_program_keeps_a_reserve_as_the_command_line_does() -> None:
+    asked = ("llama3:8b", "--cluster", "dgx-h100:2", "--batch", "64", "--reserve", "20%")
+    chosen = trimaran.plan("llama3:8b", cluster="dgx-h100:2", batch=64, reserve="20%").chosen
+    printed = document("plan", *asked)["chosen"]
+    assert (chosen.name, chosen.step_time_s) == (printed["strategy"], printed["step_time_s"])
+    assert chosen.name != document("plan", *asked[:-2])["chosen"]["strategy"]
+
+
 def test_loading_is_refused_by_an_explanation_of_a_decoder_as_by_its_plan() -> None:
     asked = ("llama3:8b", "--cluster", "dgx-h100:2", "--batch", "64", "--loader", "200 images/s", "--json")
     for command in ("plan", "explain"):
