@@ -56,6 +56,7 @@ def plan(
     batch: int | None = None,
     tokens: str | float | None = None,
     memory: str | int | None = None,
+    reserve: str | None = None,
     objective: Objective | None = None,
     precision: str | None = None,
     software: str | None = None,
@@ -82,6 +83,8 @@ def plan(
         batch: samples of one update over all devices; None: the job's
         tokens: to train a decoder on, such as "15T"; the answer then has days, cost and goodput with failures
         memory: that each device may use, such as "12GiB", or [bytes]; None: what it has
+        reserve: of that, what stays free for what is not counted, such as "3GiB" or "5%", where the analytical model
+            plans; None: buffers and fragments are assumed
         objective: what is made best; None: the throughput
         precision: of compute on a catalog machine: "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
             networks by name "bf16" for decoders and "fp32" for others; the answer says which
@@ -117,6 +120,7 @@ def plan(
         devices=max(counts, default=None),
         batch=batch,
         memory=memory,
+        reserve=reserve,
         oversubscribe=oversubscribe,
         link=link,
         objective=objective,
@@ -143,7 +147,7 @@ def explain(planned: Planned, *, why_not: Sequence[str] = (), what_if: Sequence[
     Args:
         planned: of `plan`; the same search is repeated
         why_not: kinds of strategies to compare with, such as "pp"
-        what_if: changes to try, such as "bandwidth=2x"; none: what is worth asking of any plan there
+        what_if: changes to try, such as "link=x2"; none: what is worth asking of any plan there
 
     Raises:
         InputError: a kind or a change that does not exist

@@ -112,6 +112,7 @@ def test_a_network_that_fits_with_some_layers_recomputed_recomputes_no_more() ->
     [
         (Pins(cp=2), "pin.not-in-programs"),
         (Pins(recompute="layers"), "pin.not-in-programs"),
+        (Pins(recompute="none"), "pin.not-in-programs"),
         (Pins(schedule="dualpipe"), "pin.not-in-programs"),
         (Pins(special=("optimizer-offload",)), "pin.not-in-programs"),
         (Pins(microbatch=4), "pin.micro-batch-alone"),

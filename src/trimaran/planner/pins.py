@@ -810,7 +810,9 @@ def program_pins(pins: Pins, *, batch: int | None) -> Pins:
     """
     for name, nothing in _OF_DEGREES:
         value = getattr(pins, name)
-        if value not in nothing:
+        # A whole strategy says by its memory budget whether it recomputes, and no words for nothing.
+        said_none = name == "recompute" and value is not None and not pins.strategy
+        if value not in nothing or said_none:
             option = f"--strategy {pins.strategy}" if pins.strategy else f"--{name.replace('_', '-')} {value}"
             raise _of_analytical(option)
     if pins.schedule in ("dualpipe", "dualpipev"):
@@ -839,9 +841,10 @@ def program_pins(pins: Pins, *, batch: int | None) -> Pins:
 
 
 def _of_analytical(option: str) -> InputError:
+    instead = "say --forbid memory in its place" if option == "--recompute none" else "leave it out"
     return InputError(
         f"{option}: only the analytical model of transformers keeps it, and this plan simulates a program of traced "
-        "operations: leave it out, or plan a transformer on many devices (`trimaran plan llama3:70b --cluster NAME`)",
+        f"operations: {instead}, or plan a transformer on many devices (`trimaran plan llama3:70b --cluster NAME`)",
         code="pin.not-in-programs",
         option=option,
     )

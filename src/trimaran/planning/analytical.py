@@ -273,9 +273,16 @@ class Analytical(CatalogBackend):
         """Nothing is searched yet.
 
         Raises:
-            InputError: pins that mean nothing here, or a precision without figures
+            InputError: pins or loading that mean nothing here, or a precision without figures
         """
         check_pins(request.pins)
+        if request.loading.is_given:
+            raise InputError(
+                f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader "
+                f"and its like out, or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion "
+                "parameters",
+                code="loading.analytical",
+            )
         _refuse(_of_program(request))
         _refuse(_of_experts(request.pins, shape, source.reference))
         device = find_machine(request.cluster).node.device

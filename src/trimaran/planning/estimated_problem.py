@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.attribution import with_kept
 from trimaran.graph.kernels.workload import Workload
-from trimaran.graph.trace.live_bytes import StepMemory
+from trimaran.graph.trace.live_bytes import KeptBytes, StepMemory
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -20,7 +20,7 @@ from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest, check_traced
-from trimaran.planning.workloads import graph_of, make_request, memory_of_step, workload
+from trimaran.planning.workloads import Request, graph_of, make_request, memory_of_step, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.software import RUNTIME, Software
 from trimaran.program.strategy import Execution
@@ -65,7 +65,7 @@ def machine_problems(
     asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
     batch = max(batches)
     memories = _memories(reference, precision, request.options)
-    graph = with_kept(graph_of(asked), memories(batch).kept)
+    graph = _graph_there(asked, memories(batch).kept)
     works = _workloads(reference, precision, request.options)
     executions = executions_of(request)
     pipeline = pipeline_of(
@@ -102,6 +102,12 @@ def machine_problems(
     if pipeline is None:
         return problems
     return {batch: with_pipeline(problem, pipeline) for batch, problem in problems.items()}
+
+
+@functools.lru_cache(maxsize=16)
+def _graph_there(asked: Request, kept: tuple[KeptBytes, ...]) -> Graph:
+    """The graph of a job with what autograd keeps there; one for all problems, as much is known of each graph once."""
+    return with_kept(graph_of(asked), kept)
 
 
 def _all_sizes(graph: Graph, devices: int, batches: Collection[int], pins: Pins) -> set[int]:

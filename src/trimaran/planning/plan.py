@@ -22,7 +22,6 @@ from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import (
-    MOST_PARAMETERS,
     MOST_RANKS,
     Analytical,
     decoder_shape,
@@ -41,6 +40,7 @@ from trimaran.planning.target import (
     Known,
     batches_to_try,
     batches_within,
+    check_least_saved,
     check_price,
     conclude,
     goal_of,
@@ -179,12 +179,6 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         shape = None if why else shape
     if shape is None:
         check_not_analytical(request)
-    if shape is not None and request.loading.is_given:
-        raise InputError(
-            f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader and "
-            f"its like out, or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion parameters",
-            code="loading.analytical",
-        )
     if shape is not None:
         return Analytical(source, request, shape, progress)
     if request.documents is not None or request.expert_imbalance != 1.0:
@@ -278,6 +272,8 @@ def _plan_for_target(backend: Backend, goal: Goal, sample_tokens: float) -> Plan
     else:
         known = backend.curve()
     check_price(request.target, says_length=known.says_length)
+    compares = request.target.compares or (known.curve is not None and backend.devices > 1)
+    check_least_saved(request.target, compares=known.says_length and compares)
     alone = known.tokens is not None and not request.target.compares and not request.target.batches
     if (known.curve is None and not request.target.is_asked) or (alone and request.objective != "cost"):
         return _as_planned(backend, goal, known)

@@ -22,6 +22,7 @@ from trimaran.machine.find import find_machine
 from trimaran.machine.prices import Price
 from trimaran.networks.names import parse_network
 from trimaran.planner.target_estimates import (
+    LEAST_SAVED,
     Contender,
     Estimate,
     Goal,
@@ -334,7 +335,8 @@ def conclude(
         best, met = choose_within(estimates, within_s=request.within_s, budget=request.budget)
     if chosen is not None:
         best = next((one for one in estimates if one.contender == chosen), best)
-    front = time_cost_front(estimates)
+    front, stop = time_cost_front(estimates), _stop(estimates, request)
+    check_least_saved(request, compares=stop is not None)
     return Outlook(
         asked=asked,
         goal=goal,
@@ -344,7 +346,7 @@ def conclude(
         chosen=best,
         front=front,
         hybrid_comparison=hybrid_verdict(estimates, goal, is_complete=is_complete),
-        stop=_stop(estimates, request),
+        stop=stop,
         batches=tuple(batches),
         left_out=tuple(left_out),
         price=price,
@@ -372,6 +374,25 @@ def check_price(request: TargetRequest, *, says_length: bool) -> None:
             f"--price {request.price}: what a training of a given length costs; give --tokens, such as --tokens 15T, "
             "or --curve, or leave it out",
             code="price.length-unknown",
+        )
+
+
+def check_least_saved(request: TargetRequest, *, compares: bool) -> None:
+    """Refuse a share of the time that a doubling must save where no numbers of devices are compared by their times.
+
+    Args:
+        request: may have one other than the usual one
+        compares: whether the times of several numbers of devices are known
+
+    Raises:
+        InputError: it has one, and nothing would depend on it
+    """
+    if request.least_saved != LEAST_SAVED and not compares:
+        raise InputError(
+            f"--least-saved {request.least_saved:g}: about times to a target on several numbers of devices, and none "
+            "are compared; give --curve, or --tokens with --devices such as 64..1024, or leave it out",
+            code="accuracy.nothing-to-save",
+            share=request.least_saved,
         )
 
 

@@ -22,7 +22,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds, format_span
 from trimaran.convergence.types import CurveTable, Point
-from trimaran.features.crossover.candidates import Demand, Option, compare, free_options
+from trimaran.features.crossover.candidates import Demand, Option, as_planned, compare, free_options
 from trimaran.features.crossover.request import machine_for
 from trimaran.features.crossover.steps import Replicas, Workers
 from trimaran.planner.pins import Pins
@@ -412,6 +412,7 @@ def _ours(studied: StudiedHybrid, software: Software) -> _Ours:
         )
         for width in (1, WIDTH)
     )
+    hybrid = as_planned(studied.devices, hybrid, demand, workers)
     found = {row.devices: row for row in compare(studied.devices, data, hybrid, demand, idle=True).rows}
     return _Ours(
         rows=tuple(

@@ -357,6 +357,32 @@ def test_a_price_is_refused_where_nothing_says_how_long_devices_are_needed() -> 
         assert json.loads(refused.stdout)["error"]["code"] == "price.length-unknown"
 
 
+def test_a_share_that_a_doubling_must_save_is_refused_where_no_doubling_is_compared() -> None:
+    decoder = ("gpt2:124m", "--cluster", "dgx-a100", "--batch", "64")
+    for asked in (_ASKED, decoder, (*decoder, "--tokens", "1B")):
+        refused = CliRunner().invoke(app, ["plan", *asked, "--least-saved", "0.5", "--json"])
+        assert json.loads(refused.stdout)["error"]["code"] == "accuracy.nothing-to-save"
+
+
+def test_a_limit_of_the_largest_batch_is_refused_where_none_is_looked_for() -> None:
+    asked = ("memory", "lenet", "--device", "v100", "--no-largest-batch", "--slowdown", "1", "--json")
+    assert json.loads(CliRunner().invoke(app, asked).stdout)["error"]["code"] == "memory.slowdown-alone"
+
+
+def test_a_program_keeps_a_reserve_as_the_command_line_does() -> None:
+    asked = ("llama3:8b", "--cluster", "dgx-h100:2", "--batch", "64", "--reserve", "20%")
+    chosen = trimaran.plan("llama3:8b", cluster="dgx-h100:2", batch=64, reserve="20%").chosen
+    printed = document("plan", *asked)["chosen"]
+    assert (chosen.name, chosen.step_time_s) == (printed["strategy"], printed["step_time_s"])
+    assert chosen.name != document("plan", *asked[:-2])["chosen"]["strategy"]
+
+
+def test_loading_is_refused_by_an_explanation_of_a_decoder_as_by_its_plan() -> None:
+    asked = ("llama3:8b", "--cluster", "dgx-h100:2", "--batch", "64", "--loader", "200 images/s", "--json")
+    for command in ("plan", "explain"):
+        assert json.loads(CliRunner().invoke(app, [command, *asked]).stdout)["error"]["code"] == "loading.analytical"
+
+
 @pytest.mark.parametrize("option", [("--gap", "0.1"), ("--time-limit", "5"), ("--reserve", "5%"), ("--dp", "2")])
 def test_options_of_a_search_are_refused_where_a_plan_is_made_already(option: tuple[str, str], tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")

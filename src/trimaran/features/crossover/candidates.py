@@ -10,6 +10,7 @@ A curve says how unsure a batch is by itself. Errors of two batches that are clo
 form), those of distant ones less: correlation exp(−(ln B₁ − ln B₂)² / 2ℓ²) with ℓ = ln 4, assumed.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -244,6 +245,7 @@ def free_options(
     replicas: Replicas,
     workers: Workers,
     links: Sequence[float] = LINKS,
+    known: tuple[int, int] | None = None,
 ) -> tuple[Option, ...]:
     """Every local batch on every number of devices, with predicted exchanges.
 
@@ -254,12 +256,17 @@ def free_options(
         replicas: steps of one device, and exchanges
         workers: of several devices
         links: factors on their rate that are tried; 1 among them
+        known: smallest and largest global batch that is tried, such as those of a curve; None: any
     """
+    least, most = known or (1, math.inf)
     found: list[Option] = []
     for batch in local_batches(base):
         worker = None if width == 1 else workers.at(width, batch)
-        if (worker is None or worker.strategy == ALONE) and not replicas.fits(batch):
+        is_alone = worker is None or worker.strategy == ALONE
+        if is_alone and not replicas.fits(batch):
             continue
+        # Of a worker in which one device works alone, the others exchange nothing.
+        across = width if is_alone else 1
         found += [
             Option(
                 devices=devices,
@@ -268,15 +275,39 @@ def free_options(
                 alone_s=replicas.alone_s(batch),
                 worker=worker,
                 exchanges={
-                    each: replicas.exchange(batch, devices if devices > width else 1, each, width=width)
+                    each: replicas.exchange(
+                        batch, devices // across if devices > width else 1, each, width=width // across
+                    )
                     for each in links
                 },
                 small=_halvings(batch, base),
                 simulated_s=None if width == 1 else workers.step_s(width, batch, devices),
             )
             for devices in tried_counts(asked, width)
-            if devices in asked or replicas.is_even(devices)
+            if (devices in asked or replicas.is_even(devices)) and least <= devices // width * batch <= most
         ]
+    return tuple(found)
+
+
+def as_planned(counts: Sequence[int], hybrid: Iterable[Option], demand: Demand, workers: Workers) -> tuple[Option, ...]:
+    """The ways of hybrids, of which the best on each number of devices has the step that the planner answers there.
+
+    Args:
+        counts: numbers of devices
+        hybrid: ways with workers of several devices
+        demand: what batches need
+        workers: that asks the planner
+    """
+    found, planned = list(hybrid), set[int]()
+    for count in counts:
+        while usable := [place for place, one in enumerate(found) if one.devices <= count]:
+            best = min(usable, key=lambda place: _cost(found[place], demand))
+            one = found[best]
+            if best in planned or one.simulated_s is None:
+                break
+            planned.add(best)
+            step_s = workers.planned_s(one.width, one.local_batch, one.devices)
+            found[best] = dataclasses.replace(one, simulated_s=step_s or one.simulated_s)
     return tuple(found)
 
 

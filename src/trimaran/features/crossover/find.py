@@ -1,20 +1,24 @@
 """`trimaran crossover JOB`: from how many devices on a hybrid reaches the target before data parallelism alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimaran.base.arguments import told_of_classes
+from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_seconds
 from trimaran.features.crossover.candidates import (
     LINKS,
     Demand,
     Option,
+    as_planned,
     compare,
     first_ahead,
     fixed_options,
     free_options,
+    local_batches,
+    tried_counts,
 )
 from trimaran.features.crossover.request import check_request, counts_of, machine_for
 from trimaran.features.crossover.steps import ALONE, Replicas, Workers, check_size
@@ -174,6 +178,7 @@ class Case:
         replicas: steps of one device, and exchanges
         workers: of several devices
         demand: what batches need
+        known: smallest and largest global batch of the curve, where others were not asked for; None: any is tried
     """
 
     asked: tuple[int, ...]
@@ -181,6 +186,7 @@ class Case:
     replicas: Replicas
     workers: Workers
     demand: Demand
+    known: tuple[int, int] | None
 
 
 def cross(case: Case, width: int, basis: Basis) -> Crossing:
@@ -192,7 +198,12 @@ def cross(case: Case, width: int, basis: Basis) -> Crossing:
         basis: how it is calculated
     """
     counts = counts_of(case.asked, width)
+    if basis == "ours":
+        beyond = _beyond(case, width)
+        counts = tuple(count for count in counts if count not in beyond)
     data, hybrid = (_options(case, counts, each, basis) for each in (1, width))
+    if basis == "ours":
+        hybrid = as_planned(counts, hybrid, case.demand, case.workers)
     idle = basis == "ours"
     found = compare(counts, data, hybrid, case.demand, idle=idle)
     worker = case.workers.at(width, case.base)
@@ -230,8 +241,41 @@ def _options(case: Case, counts: Sequence[int], width: int, basis: Basis) -> tup
         base=case.base,
         replicas=case.replicas,
         workers=case.workers,
-        links=LINKS if case.demand.curve is not None else (1.0,),
+        links=(1.0,) if case.demand.curve is None else LINKS,
+        known=case.known,
     )
+
+
+def _beyond(case: Case, width: int) -> tuple[int, ...]:
+    """Numbers of devices that have no global batch within the curve, as replicas or as workers of a width."""
+    if case.known is None:
+        return ()
+    low, high = case.known
+
+    def has(count: int, each: int) -> bool:
+        tried = (used // each * batch for used in tried_counts((count,), each) for batch in local_batches(case.base))
+        return any(low <= batch <= high for batch in tried)
+
+    return tuple(count for count in counts_of(case.asked, width) if not (has(count, 1) and has(count, width)))
+
+
+def _check_beyond(case: Case, widths: Sequence[int]) -> Iterator[str]:
+    """What is said of numbers of devices that have no batch within the curve; refused where a width has no others."""
+    for width in widths:
+        beyond = _beyond(case, width)
+        if not beyond or case.known is None:
+            continue
+        low, high = case.known
+        told = f"on {', '.join(map(str, beyond))} devices no global batch is among those of the curve, {low} to {high}"
+        if beyond == counts_of(case.asked, width):
+            raise InputError(
+                f"workers of {width}: {told}: ask for other --devices, or for a --local-batch, with which batches "
+                "beyond the curve are tried too",
+                code="crossover.beyond-curve",
+                range=case.known,
+                width=width,
+            )
+        yield f"workers of {width}: {told}; --local-batch asks for others too"
 
 
 def _sensitivities(
@@ -308,7 +352,7 @@ def find_crossover(
             cluster has them
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
-        local_batch: samples of a worker; None: the job's batch
+        local_batch: samples of a worker, with which batches beyond the curve are tried too; None: the job's batch
         precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         software: framework and year, such as "pytorch:2022"; None: PyTorch of today
         options: of the job, by name
@@ -338,7 +382,9 @@ def find_crossover(
         replicas=Replicas(alone),
         workers=workers,
         demand=Demand(None if known is None else known[0]),
+        known=None if known is None or local_batch is not None else known[0].range,
     )
+    left_out = tuple(_check_beyond(case, widths))
     crossings = []
     for place, width in enumerate(widths):
         progress(f"workers of {width} devices", place, len(widths))
@@ -355,7 +401,7 @@ def find_crossover(
         counts=case.asked,
         curve=used,
         crossings=tuple(crossings),
-        notes=_notes(cluster, found_cluster, case, used),
+        notes=(*_notes(cluster, found_cluster, case, used), *left_out),
     )
 
 
@@ -369,7 +415,8 @@ def _curve(name: str, reference: str) -> "tuple[Curve, tuple[str, ...]]":
 
 def _used(name: str, case: Case, curve: "Curve", warnings: tuple[str, ...]) -> UsedCurve:
     table = curve.table
-    beyond = curve.need(case.base * max(case.asked)).warnings
+    # Of paper mode, whose local batch is given.
+    beyond = [told for count in case.asked for told in curve.need(case.base * count).warnings]
     return UsedCurve(
         name=name,
         task=table.task,

@@ -2,7 +2,8 @@
 
 The planner searches stages, placements and sharded operations once for each width, at one batch. Its candidates are
 simulated again at other batches and on other links, so a search is not repeated for each of them. Several such workers
-are one strategy with one replica a worker: their step is simulated as that of any plan.
+are one strategy with one replica a worker: their step is simulated as that of any plan. The fastest worker alone need
+not be that of the fastest hybrid, so the best of each number of devices has the step of the planner's own answer there.
 
 The speedup's interval: compute and links err apart, so the lower end is that on links slower against compute, by as
 much as exchanges are unsure, the upper end on links as much faster, and both are widened by `_UNSURE` for what is in no
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import choose
 from trimaran.planner.explanation.what_if import Change, changed
 from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
@@ -108,6 +110,30 @@ class Workers:
             problem = machine_problem(self.reference, asked, {batch // strategy.microbatches})
             self._steps[key] = assess(strategy, problem).step_time_s
         return self._steps[key]
+
+    def planned_s(self, width: int, batch: int, devices: int) -> float | None:
+        """The step of all workers, by the plan with a replica for each of them [s].
+
+        Args:
+            width: devices of a worker, at most
+            batch: samples of a worker
+            devices: of all workers
+
+        Returns:
+            None where replicas of one device each are so much faster that the search has no others.
+        """
+        workers = devices // width
+        pins = dataclasses.replace(_STAGES, dp=workers, allow=("dp", *_STAGES.allow))
+        if any(one.strategy.parts for one in self._searched(width)):
+            pins = dataclasses.replace(pins, allow=(*pins.allow, *_PLACED.allow))
+        asked = dataclasses.replace(self._asked(devices, workers * batch, pins), gap=0.0)
+        found = make_plan(self.reference, asked).simulated.search
+        hybrids = [
+            one
+            for one in (found.candidates if found else ())
+            if one.strategy.dp == workers and one.strategy.devices > workers
+        ]
+        return choose(hybrids).step_time_s if hybrids else None
 
     def speedups(self, width: int) -> Mapping[str, float]:
         """The best speedup of each kind of model parallelism at the base batch, by the names of `_KINDS`."""

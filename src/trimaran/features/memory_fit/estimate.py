@@ -66,6 +66,7 @@ from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_byte
 # Figures of plans and simulated steps
 
 
+_SLOWDOWN = 0.1  # that a plan for the largest batch may cost, where nothing is said
 _NOTHING = 0.0005  # a slowdown that is not worth a word
 
 WEIGHTS = frozenset({Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER})
@@ -592,7 +593,7 @@ def estimate_memory(
     budget: str | None = None,
     precision: str | None = None,
     policy: Policy = "ours",
-    slowdown_limit: float = 0.1,
+    slowdown_limit: float = _SLOWDOWN,
     largest_batch: bool = True,
     split: str = "auto",
     sharing: int = 1,
@@ -631,6 +632,13 @@ def estimate_memory(
         raise InputError(
             f"the most that a plan may cost is a share of the step, 0 or more, got {slowdown_limit:g}",
             code="memory.bad-slowdown",
+            share=slowdown_limit,
+        )
+    if slowdown_limit != _SLOWDOWN and not largest_batch:
+        raise InputError(
+            f"--slowdown {100 * slowdown_limit:g}: of the plan for the largest batch, which is not looked for: leave "
+            "one of it and --no-largest-batch out",
+            code="memory.slowdown-alone",
             share=slowdown_limit,
         )
     alone, coding = find_device(device), None if codec is None else parse_codec(codec)

@@ -217,6 +217,12 @@ IDLE_S = 6.5
 ASIDE_S = 0.4
 """Work on each question that is answered besides: half of the devices, a batch near by [s, likewise]."""
 
+LEAST_FRUITLESS_S = 0.3
+"""Work after which memory comes before time as long as nothing fits [s, likewise]."""
+
+HOSTED_S = 1.2
+"""Work on whether anything fits with the optimizer's state on hosts, until something does [s, likewise]."""
+
 GLANCE_S = 3.0
 """Work on what may fit in place of a problem in which nothing does, until something fits [s, likewise]."""
 
@@ -379,11 +385,19 @@ class _Hunt:
             if later_s > bound_s:
                 return [(later_s, devices, what._replace(known=self._last))]
         hopeless = self._hopeless_levels(model, group)
-        found = self._timed(families(model.problem, group, without=hopeless), bound_s, devices)
-        if not self.fitting and self.work.done_s > self.fruitless_s / 2.0:
-            # So long nothing fitted: what takes longest needs least, and is better than no answer.
-            found = [self.settled(node) or node for node in found]
-            found = [*self._some_fitting(found), *found]
+        is_late = not self.fitting and self.work.done_s > LEAST_FRUITLESS_S
+        those = families(model.problem, group, without=hopeless)
+        if is_late:
+            # Where little fits, what does not is found out sooner than how long it would take.
+            those = (one for family in those for one in self._fitting_of(family, model))
+        found = self._timed(those, bound_s, devices, is_last=is_late)
+        if is_late and found and self.work.done_s > self.fruitless_s / 2.0:
+            # So long nothing fitted: the first that does bounds the others, which are sought as long as anything was.
+            found = sorted((self.settled(node) or node for node in found), key=self.order)
+            first = found.pop(0)[2]
+            if isinstance(first, _Timed):
+                self._tried(first, devices)
+            self.work.limit_s = max(self.work.limit_s, self.fruitless_s)
         if not zero_levels(model.problem, group):
             self.rejected[f"--zero {self.problem.pins.zero} is for two replicas or more"] += 1
         elif hopeless and not found:
@@ -408,6 +422,21 @@ class _Hunt:
                     self._slower += 1
         return found
 
+    def _fitting_of(self, family: Family, model: AnalyticalModel) -> Iterator[Family]:
+        """Strategies of a family that fit, or fit with some of it recomputed, each by itself; see `_tried`."""
+        for strategy in family.members:
+            fitting = model.admitted(strategy)
+            self._spend(MEASURED_S)
+            self.least_bytes = min(self.least_bytes, fitting[1].peak)
+            fits = fitting[1].peak <= self.problem.memory_limit
+            if fits:
+                yield Family(strategy)
+            else:
+                self.rejected["does not fit the memory of a device"] += 1
+            if not fits or fitting[0] is not strategy:
+                self._spend(MEASURED_S)
+                yield from map(Family, partly_recomputed(model.problem, strategy))
+
     def settled(self, node: _Node) -> _Node | None:
         """A strategy with its step, where only a bound of it is known: until something fits, few are tried of many.
 
@@ -422,16 +451,6 @@ class _Hunt:
             return None
         step = self.model(devices).step(what.strategy)
         return step.seconds, devices, what._replace(step=step)
-
-    def _some_fitting(self, nodes: Sequence[_Node]) -> Iterator[_Node]:
-        """Try strategies of a group, the slowest first, until one fits; what is tried in their place."""
-        for _, devices, one in sorted(nodes, key=lambda node: node[0], reverse=True):
-            if self.fitting:
-                return
-            if isinstance(one, _Timed):
-                yield from self._tried(one, devices)
-                # What is better is sought as long as anything was.
-                self.work.limit_s = max(self.work.limit_s, self.fruitless_s)
 
     def _tried(self, one: "_Timed", devices: int) -> Iterable[_Node]:
         """Keep a strategy if it fits; where it does not, the same with as little recomputed as fits."""
@@ -839,7 +858,7 @@ def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:
         yield f"{best} fits without {' '.join(pins.names)}"
     elif not pins.strategy and "optimizer-offload" not in (*pins.special, *pins.forbid):
         hosted = replace(pins, special=(*pins.special, "optimizer-offload"))
-        if best := _glance(replace(problem, pins=hosted)):
+        if best := _glance(replace(problem, pins=hosted), HOSTED_S):
             yield f"{best} fits with --allow optimizer-offload"
     if pins.strategy or None not in (pins.dp, pins.pp, pins.tp):
         return
@@ -852,12 +871,12 @@ def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:
             return
 
 
-def _glance(problem: AnalyticalProblem) -> str:
+def _glance(problem: AnalyticalProblem, fruitless_s: float = GLANCE_S) -> str:
     """The fastest strategy on all devices that a short search finds; empty: none."""
     short = replace(problem, ratio=1.0, lenient=False)
     if least_state(short) > short.memory_limit:
         return ""
-    hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=GLANCE_S)
+    hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=fruitless_s)
     hunt.search_all_devices()
     best = min(hunt.fitting, key=lambda one: one.rank, default=None)
     return "" if best is None else f"{best.name} ({format_seconds(best.step_time_s)} a step)"

@@ -3,6 +3,7 @@
 import pytest
 from tests.raising import raises
 
+from trimaran.features.crossover.find import find_crossover
 from trimaran.features.crossover.request import check_request, counts_of, machine_for
 
 
@@ -24,6 +25,12 @@ def test_fewer_devices_than_a_worker_has() -> None:
 
 def test_counts_that_have_no_equal_workers_are_left_out() -> None:
     assert counts_of((6, 8, 12), 4) == (8, 12)
+
+
+def test_batches_beyond_the_curve_are_tried_on_request_alone() -> None:
+    """A worker of 8 has at most 256 samples, 4 times the job's; the curve begins at 1,632, and `plan` begins there."""
+    with raises("crossover.beyond-curve", match=r"\b1632\b.*--local-batch", width=8):
+        find_crossover("resnet50", cluster="dgx1-v100", devices=8, widths=(8,), curve="resnet50")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 from tests import builders
 
-from trimaran.features.crossover.candidates import free_options, local_batches, tried_counts
-from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers
+from trimaran.features.crossover.candidates import Demand, as_planned, free_options, local_batches, tried_counts
+from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers, _idle
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
 from trimaran.planning.data_parallel_job import DataParallelJob
@@ -81,6 +81,38 @@ def test_every_option_uses_whole_workers(replicas: Replicas, workers: Workers) -
     assert all(one.step_s() > 0 for one in found)
     # One worker has nobody to exchange with.
     assert all(one.exchanges[1.0].added_s(1.0) == 0.0 for one in found if one.devices == 2)
+
+
+def test_workers_in_which_one_device_works_alone_are_as_many_replicas(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four workers of two devices, four of which do nothing, take as long as four devices."""
+    workers = Workers("resnet18", builders.cluster_request(cluster=NODE), 4)
+    monkeypatch.setattr(Workers, "at", lambda _, width, batch: _idle(width, batch))
+    hybrid = free_options((8,), 2, base=4, replicas=replicas, workers=workers)
+    data = free_options((4,), 1, base=4, replicas=replicas, workers=workers)
+    assert [one.step_s() for one in hybrid] == [one.step_s() for one in data]
+
+
+def test_the_best_hybrid_has_the_step_of_the_plan_with_as_many_replicas() -> None:
+    """Over slow links the fastest worker alone is not that of the fastest hybrid: the latter sends less at once."""
+    cluster = f"{NODE}:4@ethernet-10g"
+    workers = Workers("resnet18", builders.cluster_request(cluster=cluster), 16)
+    found = free_options(
+        (32,),
+        2,
+        base=16,
+        replicas=Replicas(DataParallelJob(reference="resnet18", machine=find_machine(cluster))),
+        workers=workers,
+        links=(1.0,),
+        known=(1024, 1024),
+    )
+    assert [(one.devices, one.local_batch) for one in found] == [(32, 64)]
+    (best,) = as_planned((32,), found, Demand(None), workers)
+    pins = builders.pins(dp=16, pp=2, forbid=("zero", "sharded", "p2p", "hierarchical", "memory"))
+    planned = make_plan("resnet18", builders.cluster_request(cluster=cluster, devices=32, batch=1024, pins=pins))
+    assert best.step_s() == planned.chosen.step_time_s
+    assert best.step_s() < found[0].step_s()
 
 
 def test_free_local_batch(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -> None:

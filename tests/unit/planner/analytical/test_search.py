@@ -22,9 +22,10 @@ from trimaran.planner.analytical.candidates import (
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.pins import Pins, parse_pins
 from trimaran.planner.result import Search
+from trimaran.planning.analytical import decoder_shape
 from trimaran.planning.documents import plan_document
 from trimaran.planning.plan import make_plan
-from trimaran.planning.requests import parse_request
+from trimaran.planning.requests import PlanRequest, parse_request
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 from trimaran.program.strategy import Recomputed, Strategy
@@ -106,6 +107,16 @@ def test_what_does_not_fit_is_refused_with_the_least_that_it_needs() -> None:
 def test_what_does_not_fit_is_refused_with_what_would(memory: int, pins: Pins, told: str) -> None:
     """What is named does fit: a search for it finds it."""
     problem = transformer_problem(SMALL, find_machine("dgx-a100"), batch=64, memory_bytes=memory, pins=pins)
+    with raises("analytical.nothing-fits", InfeasibleError, match=told):
+        search_degrees(problem, advise=True)
+
+
+def test_experts_that_fit_with_their_state_on_hosts_are_found_in_little_work() -> None:
+    """Ten thousand strategies of 314 billion parameters on 32 A100 nearly fit; how long these take is not asked."""
+    shape = decoder_shape("grok-1", PlanRequest(cluster="dgx-a100:4"))
+    assert shape is not None
+    problem = transformer_problem(shape, find_machine("dgx-a100:4"), batch=64)
+    told = r"offload \(.* a step\) fits with --allow optimizer-offload; .* fits on 64 devices$"
     with raises("analytical.nothing-fits", InfeasibleError, match=told):
         search_degrees(problem, advise=True)
 
