@@ -456,6 +456,31 @@ def test_ranks_of_a_pipeline_that_are_given_other_samples_are_refused(tmp_path: 
     assert launch(shuffle_apart, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
+def draw_noise(world: World) -> list[str]:
+    """A callback sets a number, or a tensor, that the loss reads: drawn, or by the step."""
+    told = []
+    makes = (lambda step: float(torch.rand(())), lambda step: torch.rand(3), lambda step: torch.full((3,), float(step)))
+    for make in makes:
+        held: dict[str, Any] = {"noise": 0.0}
+
+        def loss(output: torch.Tensor, target: torch.Tensor, held: dict[str, Any] = held) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(output + held["noise"], target)
+
+        def on_step(session: Any, step: int, metrics: Any, held: Any = held, make: Any = make) -> None:
+            held["noise"] = make(step)
+
+        session = open_session(world, make_job(on_step, loss=loss), REPLICAS)
+        told.append(refusal_of(lambda session=session: [session.step(next(session.batches())) for _ in "12"]))
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_what_callbacks_draw_for_the_loss_is_refused(tmp_path: Path) -> None:
+    refused = ["callback.unlike-numbers"] * 2 + [""]
+    assert launch(draw_noise, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
 class Late:
     """A loss with a term that begins when it was called some times, which no look before the training can tell."""
 

@@ -372,15 +372,15 @@ def set_on_session(callback: Any) -> str:
     Example:
         >>> def restart(session, epoch, metrics):
         ...     session.optimizer = None
-        >>> set_on_session(restart)
-        'optimizer'
+        >>> set_on_session(restart), set_on_session(lambda session, epoch, metrics: max((), default=0))
+        ('optimizer', '')
     """
     for code in _codes_of(callback):
         taken = code.co_varnames[: code.co_argcount]
         session = next((name for name in taken if name != "self"), "")
         for before, one in itertools.pairwise(dis.get_instructions(code)):
-            loaded = before.argval[-1] if isinstance(before.argval, tuple) else before.argval
-            if one.opname == "STORE_ATTR" and one.argval in ("model", "optimizer") and loaded == session:
+            loaded = before.argval[-1:] if isinstance(before.argval, tuple) else (before.argval,)
+            if one.opname == "STORE_ATTR" and one.argval in ("model", "optimizer") and loaded == (session,):
                 return str(one.argval)
     return ""
 

@@ -156,13 +156,13 @@ class Callbacks:
         self._refusing.enter_context(self._refused())
 
     def _set_by_callbacks(self) -> Iterator[Settable]:
-        """Numbers of the model and the loss whose names the code of the callbacks sets."""
+        """Numbers and tensors of the model and the loss whose names the code of the callbacks sets."""
         roots = {f"session.model.{path}" if path else "session.model": one
                  for path, one in self._executor.model.named_modules()}  # fmt: skip
         written = names_in_callbacks((self._job.on_step, self._job.on_epoch), roots.values()).written
         if written:
             held = HeldState({**roots, "Job.loss": self._job.loss}, undoable=False)
-            yield from held.settable(lambda path, name: name in written)
+            yield from held.settable(lambda path, name: name in written, (bool, int, float, torch.Tensor))
 
     def kept(self) -> tuple[str, ...]:
         """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
@@ -651,7 +651,7 @@ class Callbacks:
             parameters=_sums(model.parameters(), sampled) if sums else (),
             buffers=_sums(model.buffers(), sampled) if sums else (),
             options="" if optimizer is None or not sums else written_options(optimizer),
-            numbers=tuple(repr(one.get()) for one in self._settable),
+            numbers=tuple(_told(one.get()) for one in self._settable),
             step=None if getattr(step, "_wrapped_by_lr_sched", False) else step,
         )
 
@@ -862,6 +862,11 @@ def _of_like(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
         if now:
             told.setdefault(then, []).append(now)
     return next((one for one in told.values() if _first_unlike(one)), ())
+
+
+def _told(value: Any) -> str:
+    """A number, or the first elements of a tensor, in words that are the same where these are."""
+    return repr(value.detach().flatten()[:_SAMPLED].tolist() if isinstance(value, torch.Tensor) else value)
 
 
 def _first_unlike(told: Sequence[int]) -> int:
