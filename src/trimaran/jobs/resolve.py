@@ -15,6 +15,7 @@ import functools
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
@@ -63,11 +64,18 @@ def _load(path: Path) -> ModuleType:
     # The file may import its neighbours, as it could when run as a script.
     sys.path.insert(0, str(path.parent))
     try:
-        with users(str(path), code="user-function.file-raises"):
+        with _drawing_alike(), users(str(path), code="user-function.file-raises"):
             _execute(module, spec.loader, path)
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def _drawing_alike() -> AbstractContextManager[None]:
+    """What a file and its factory draw, such as the teacher of a loss, is the same in each process."""
+    from trimaran.user_code.randomness import seeded
+
+    return seeded(0)
 
 
 def _execute(module: ModuleType, loader: Loader, path: Path) -> None:
@@ -230,7 +238,7 @@ def _unknown(reference: str) -> str:
 
 
 def _call(factory: Callable[..., object], reference: str) -> Job:
-    with users(reference, code="job.factory-fails"):
+    with _drawing_alike(), users(reference, code="job.factory-fails"):
         job = factory()
     if not isinstance(job, Job):
         raise InputError(

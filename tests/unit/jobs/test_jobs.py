@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from tests.raising import raises
 
 from trimaran.features.check import check_job
@@ -43,6 +44,24 @@ def job_file(tmp_path: Path) -> Path:
 
 def test_a_factory_in_a_file_makes_the_job(job_file: Path) -> None:
     assert resolve(f"{job_file}:make").global_batch_size == 4
+
+
+def test_what_a_file_and_its_factory_draw_is_the_same_in_each_process(tmp_path: Path) -> None:
+    """A teacher of the loss, say; whoever resolves the job draws as if nothing had been drawn."""
+    text = f"{GOOD}\nOF_FILE = torch.rand(1)\n\ndef drawing():\n    global OF_CALL\n    OF_CALL = torch.rand(1)\n"
+    drawn = []
+    for process in range(2):
+        path = tmp_path / str(process) / "drawing_job.py"
+        path.parent.mkdir()
+        path.write_text(f"{text}    return make()\n")
+        torch.manual_seed(process)
+        for _ in range(2):
+            drawing = resolve(f"{path}:drawing").model.__globals__
+            drawn.append((float(drawing["OF_FILE"]), float(drawing["OF_CALL"])))
+        after = torch.rand(1)
+        torch.manual_seed(process)
+        assert after == torch.rand(1)
+    assert len(set(drawn)) == 1
 
 
 def test_overrides_take_the_place_of_the_jobs_own_figures(job_file: Path) -> None:
