@@ -18,6 +18,7 @@ import importlib
 import io
 import json
 import pkgutil
+import subprocess
 import sys
 import types
 from collections.abc import Iterator, Sequence
@@ -126,7 +127,7 @@ def _instead(module: str, platform: str) -> dict[str, object]:
     if module == "os":
         return {"name": "nt", "open": _open_no_folder, "kill": _kill, "O_BINARY": 0}
     if module == "subprocess":
-        return {"Popen": _popen, "run": _popen}
+        return {"Popen": _Popen, "run": _Popen}
     if module == "ctypes":
         return {"CDLL": _library, "windll": types.SimpleNamespace(kernel32=_Kernel)}
     return {"get_context": _get_context} if module == "multiprocessing" else {}
@@ -144,13 +145,12 @@ def _kill(pid: int, number: int) -> None:
     raise AssertionError(f"on Windows, os.kill({pid}, {number}) ends the process, whatever the signal")
 
 
-def _popen(*arguments: Any, **named: Any) -> Any:
-    import subprocess
-
-    for name in ("preexec_fn", "pass_fds"):
-        if named.get(name):
-            raise ValueError(f"{name} is not supported on Windows platforms")
-    return subprocess.Popen(*arguments, **named)
+class _Popen(subprocess.Popen[Any]):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        for name in ("preexec_fn", "pass_fds"):
+            if named.get(name):
+                raise ValueError(f"{name} is not supported on Windows platforms")
+        super().__init__(*arguments, **named)
 
 
 def _get_context(method: str | None = None) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from tests import builders
 from tests.unit.memory.test_search import EVEN, planned
-from tests.unit.planner.placement.test_place import alike, fork, node
+from tests.unit.placement.test_place import alike, fork, node
 
 from trimaran.machine.find import find_machine
 from trimaran.placement.problem import PlacementProblem
