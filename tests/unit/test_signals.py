@@ -240,6 +240,20 @@ def test_a_command_answers_while_it_is_imported_and_at_its_exit(number: signal.S
     assert (done.returncode, done.stderr) == (128 + number, f"trimaran: {told}\n")
 
 
+def test_one_that_is_sent_again_after_its_block_is_the_first_of_the_next() -> None:
+    ended = run(
+        """
+        from trimaran.base import signals
+        with Catcher(lambda number: print("first", flush=True)):
+            signals._send(signal.SIGTERM)
+            time.sleep(0.6)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        """
+    )
+    assert (ended.stdout, ended.returncode) == ("first\n", 128 + signal.SIGTERM)
+
+
 @pytest.mark.parametrize(("most_s", "printed"), [(5.0, "imported\n"), (0.1, "")], ids=["short", "long"])
 def test_a_short_import_ends_before_one_is_raised(tmp_path: Path, most_s: float, printed: str) -> None:
     """Compiled parts of numpy's swallow what is raised in them, torch's abort the process."""

@@ -237,11 +237,12 @@ class Catcher:
     def _hear(self, number: int) -> None:
         if signal_name(number) == "SIGHUP":
             _let_go_of_terminal()
+        again = bool(_sent_again)
+        _sent_again.clear()
         if not _heard:
             _heard.append(time.monotonic())
             self._first(number)
-        elif _sent_again:
-            _sent_again.clear()
+        elif again:
             self._first(number)
         elif time.monotonic() - _heard[0] >= SAME_CAUSE_S:
             leave(number)
