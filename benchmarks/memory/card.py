@@ -75,6 +75,11 @@ def restart(device: str) -> int | None:
     return torch.cuda.memory_allocated()
 
 
+def retries(device: str) -> int | None:
+    """How often the allocator has given its cached blocks back to go on; None on a CPU."""
+    return None if device == "cpu" else int(torch.cuda.memory_stats()["num_alloc_retries"])
+
+
 def memory(device: str, step: Callable[[], object] | None) -> dict[str, int]:
     """Peaks since the restart [bytes].
 

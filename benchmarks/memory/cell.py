@@ -67,7 +67,10 @@ def measure(
     try:
         settle(runner)
         resident_bytes = card.restart(device)
+        retries = card.retries(device)
         row = clock.time_steps(runner.step, device=device, quick=quick)
+        steps = row["steps"] + (0 if quick else clock.WARM_UP)
+        row["retries_per_step"] = None if retries is None else ((card.retries(device) or 0) - retries) / steps
         row |= card.memory(device, runner.step) | {"resident_bytes": resident_bytes}
         row |= {"budget_bytes": limit.budget_bytes, "context_bytes": limit.context_bytes}
         row |= runner.figures()

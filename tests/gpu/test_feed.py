@@ -24,7 +24,10 @@ STEPS = 30
     ids=lambda feeding: feeding.name or "in line",
 )
 def test_losses_do_not_depend_on_how_batches_come(feeding: Feeding) -> None:
-    """In fp64. A batch that were used before it has come, or written over while it is used, would change them."""
+    """In fp64. A batch that were used before it has come, or written over while it is used, would change them.
+
+    To 1e-9: kernels of a GPU add in another order each time, also for one way of feeding.
+    """
     job = zoo_job("cnn_fp64")
     losses = []
     for one in (Feeding(), feeding):
@@ -33,7 +36,7 @@ def test_losses_do_not_depend_on_how_batches_come(feeding: Feeding) -> None:
         shares = (share for _ in itertools.count() for share in feed.shares())
         losses.append([executor.step(share) for share in itertools.islice(shares, STEPS)])
         executor.close()
-    assert losses[0] == losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("feeding", [Feeding(copies_ahead=1), Feeding(workers=2, copies_ahead=2)])

@@ -12,7 +12,7 @@ from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.pins import parse_pins
 from trimaran.planning.requests import parse_counts
 from trimaran.program.strategy import read_recompute, read_strategy
-from trimaran.rehearsal.allocator import Settings
+from trimaran.simulator.allocator import Settings
 
 
 @pytest.mark.parametrize("text", ["1Gbps", "1gbps", "1 Gbit/s", "1Gb/s", "1 Gbits/s", "125MB/s", "125 MBps", "1.25e8"])

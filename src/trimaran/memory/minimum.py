@@ -137,12 +137,13 @@ _WORTH = 0.01
 _STATE = (Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER)
 
 
-def below_minimum(budget_bytes: int, least: MinimumMemory) -> InfeasibleError:
+def below_minimum(budget_bytes: int, least: MinimumMemory, *, outside_bytes: int = 0) -> InfeasibleError:
     """The error where the budget is below the minimum memory.
 
     Args:
         budget_bytes: peak that was asked for [bytes]
         least: minimum memory of the step
+        outside_bytes: held all the time by what is no part of the step, and not in that budget [bytes]
     """
     by_role = {role: sum(one.nbytes for one in least.holders if one.role == role) for role in Role}
     ways = [_smaller(budget_bytes, least, sum(by_role[role] for role in _STATE))]
@@ -150,11 +151,14 @@ def below_minimum(budget_bytes: int, least: MinimumMemory) -> InfeasibleError:
     if by_role[Role.OPTIMIZER] > _WORTH * least.nbytes:  # counters of steps stay behind where the state has gone
         without = least.nbytes - by_role[Role.OPTIMIZER]
         ways.append(f"the optimizer's state on the host (about {format_bytes(without)})")
+    outside = f", and {format_bytes(outside_bytes)} held by what is no part of it" if outside_bytes else ""
     return InfeasibleError(
-        f"a budget of {format_bytes(budget_bytes)} is below the minimum memory of this step, {least.describe()}. "
+        f"a budget of {format_bytes(budget_bytes + outside_bytes)} is below the minimum memory of this step, "
+        f"{least.describe()}{outside}. "
         f"What would help: {'; '.join(ways)}",
         code="memory-plan.below-minimum",
         budget_bytes=budget_bytes,
+        outside_bytes=outside_bytes,
         minimum_memory_bytes=least.nbytes,
         moment=least.moment,
     )

@@ -373,6 +373,7 @@ def plan_memory(
     limit_s: float | None = None,
     effort: float = 1.0,
     banned: Collection[int] = frozenset(),
+    outside_bytes: int = 0,
 ) -> MemoryOutcome:
     """Plan the memory of a step.
 
@@ -386,13 +387,14 @@ def plan_memory(
         limit_s: time after which it takes the best so far [s]; None: none
         effort: share of the usual number of choices that it scores (0..1]
         banned: storages that are not to be recomputed
+        outside_bytes: held by what is no part of the step, for what an error says; the budget is without it [bytes]
 
     Raises:
         InfeasibleError: no plan fits
     """
     least = minimum_memory(trace)
     if budget_bytes < least.nbytes:
-        raise below_minimum(budget_bytes, least)
+        raise below_minimum(budget_bytes, least, outside_bytes=outside_bytes)
     host_bytes = _host_bytes(trace, costs)
     ways = (costs,) if costs.codec is None else (replace(costs, codec=None), costs)
     found = list[MemoryOutcome]()

@@ -3,17 +3,23 @@
 Rates are measured once in a process, while nothing else runs.
 """
 
+import os
 from dataclasses import replace
+
+import torch
 
 from trimaran.graph.trace.types import StepTrace
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.measure.offload import MEASURED_BYTES, CopyRates, coding_rate, measure_copies
+from trimaran.memory.blocks import Room
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
 from trimaran.memory_hooks.coding import Traffic
 from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
+from trimaran.memory_hooks.recompute_check import CHUNK_BYTES
 from trimaran.pricing.copy_codecs import copy_codec
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import CodecChoice, check_codec_runs
+from trimaran.simulator.allocator import Settings
 
 
 class Device:
@@ -55,6 +61,25 @@ class Device:
             return costs
         rate = coding_rate(self.codec.name)
         return replace(costs, codec=copy_codec(self.codec, trace, coding_bytes_per_s=rate))
+
+    def room(self, limit_bytes: int | None, *, outside_bytes: int) -> Room | None:
+        """What torch's allocator has on a GPU; None on a CPU, and where another allocator is in its place.
+
+        Args:
+            limit_bytes: that it will be limited to; None: to what it is now [bytes]
+            outside_bytes: held by what is no part of a step [bytes]
+        """
+        if self.kind != "cuda" or torch.cuda.get_allocator_backend() != "native":
+            return None
+        free_bytes, total_bytes = torch.cuda.mem_get_info(self.engine.device)
+        share = torch.cuda.get_per_process_memory_fraction(self.engine.device)
+        most = min(int(share * total_bytes), free_bytes + torch.cuda.memory_reserved(self.engine.device))
+        text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+        return Room(
+            nbytes=most if limit_bytes is None else min(most, limit_bytes),
+            settings=Settings.parse(text),
+            outside_bytes=outside_bytes + 4 * CHUNK_BYTES,  # of recipes that are compared with the real bytes
+        )
 
     @property
     def traffic(self) -> Traffic | None:

@@ -19,8 +19,9 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
+from trimaran.memory.blocks import Fit, fit_blocks, plan_blocks
 from trimaran.memory.minimum import minimum_memory
-from trimaran.memory.search import plan_memory
+from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_budget.device import Device
 from trimaran.memory_budget.options import MOST_PLANS, MOST_TIGHTENED, VERIFY_EVERY, Options
 from trimaran.memory_budget.passes import Key, PassStats, Runner
@@ -47,18 +48,31 @@ class PlannedRunner(Runner):
         device: its engine and host memory
         options: what the user chose
         budget_bytes: of this pass [bytes]
+        outside_bytes: part of it that what is no part of the pass holds all the time [bytes]
         must: whether there must be a plan; otherwise passes move storages on demand where there is none
 
     Attributes:
         infeasible: why there is no plan; "" where there is one
+        fit: the plan in the blocks of a GPU's allocator; None on a CPU, and without a plan
+        expands: whether segments of that allocator grow
 
     Raises:
         InfeasibleError: the budget is below the minimum memory, and there must be a plan
     """
 
     def __init__(
-        self, recording: Recording, device: Device, options: Options, budget_bytes: int, *, must: bool = True
+        self,
+        recording: Recording,
+        device: Device,
+        options: Options,
+        budget_bytes: int,
+        *,
+        outside_bytes: int = 0,
+        must: bool = True,
     ) -> None:
+        self._outside_bytes = outside_bytes
+        self.fit: Fit | None = None
+        self.expands = False
         self._recording = recording
         self._device = device
         self._options = options
@@ -125,11 +139,16 @@ class PlannedRunner(Runner):
             unnoticed=not first and not set(failed) <= set(seen.renumbered),
         )
 
+    @property
+    def spared_bytes(self) -> int:
+        """Part of the budget that was left to gaps between the allocator's blocks [bytes]."""
+        return 0 if self.outcome is None else self._budget_bytes - self._outside_bytes - self.outcome.budget_bytes
+
     def plan_again(self, budget_bytes: int) -> None:
         """Make another plan.
 
         Args:
-            budget_bytes: of this pass [bytes]
+            budget_bytes: of this pass, with what is no part of it [bytes]
 
         Raises:
             InfeasibleError: the budget is below the minimum memory
@@ -153,15 +172,27 @@ class PlannedRunner(Runner):
 
     def _plan(self, *, must: bool) -> None:
         options, trace = self._options, self._recording.trace
-        try:
-            self.outcome = outcome = plan_memory(
+        room = self._device.room(self._budget_bytes if options.enforce else None, outside_bytes=self._outside_bytes)
+
+        def plan(budget_bytes: int) -> MemoryOutcome:
+            return plan_memory(
                 trace,
                 self._device.costs(trace),
-                budget_bytes=self._budget_bytes,
+                budget_bytes=budget_bytes,
                 smallest_bytes=options.smallest_bytes,
                 limit_s=options.limit_s,
                 banned=self._banned,
+                outside_bytes=self._outside_bytes,
             )
+
+        left_bytes = self._budget_bytes - self._outside_bytes
+        self.fit, self.expands = None, room is not None and room.settings.expandable
+        try:
+            if room is None:
+                self.outcome = outcome = plan(left_bytes)
+            else:
+                self.outcome = outcome = plan_blocks(plan, trace, room, left_bytes)
+                self.fit = fit_blocks(trace, outcome.plan, room)
         except InfeasibleError as error:
             if must:
                 raise
@@ -357,9 +388,39 @@ class Plans:
         runner = Runner()
         if keep_peak_bytes > budget_bytes:
             device = self.device_of(recorded.recording)
-            left_bytes = budget_bytes - recorded.outside_bytes
-            runner = PlannedRunner(recorded.recording, device, self._options, left_bytes, must=must)
+            runner = PlannedRunner(
+                recorded.recording,
+                device,
+                self._options,
+                budget_bytes,
+                outside_bytes=recorded.outside_bytes,
+                must=must,
+            )
         self._put(key, Planned(recorded=recorded, keep_peak_bytes=keep_peak_bytes, runner=runner))
+
+    def block_notes(self) -> list[str]:
+        """What the allocator's blocks have to do with the plans, for a person."""
+        notes = []
+        for planned in self._planned.values():
+            runner = planned.runner
+            if not isinstance(runner, PlannedRunner) or runner.fit is None:
+                continue
+            if runner.spared_bytes:
+                notes.append(f"{format_bytes(runner.spared_bytes)} of the budget are left to gaps of the allocator")
+            if runner.fit.failures:
+                notes.append(
+                    "a step may run out of memory: gaps between the allocator's blocks may be too small for it"
+                )
+            elif runner.fit.returns:
+                notes.append(
+                    "in each step the allocator waits for the device and gives blocks back, as gaps between them are "
+                    "too small; without room for its workspace a convolution takes another algorithm, which is slower "
+                    "and rounds otherwise"
+                )
+            if runner.fit.failures or runner.fit.returns:
+                grow = "" if runner.expands else ", or PYTORCH_ALLOC_CONF=expandable_segments:True"
+                notes[-1] += f". A larger budget{grow} would help"
+        return notes
 
     def tighten(self, over_bytes: int) -> str:
         """Plan again with a smaller budget, because a step held more than it was planned to.
@@ -378,7 +439,7 @@ class Plans:
         for planned in self._planned.values():
             if isinstance(planned.runner, PlannedRunner) and planned.runner.outcome is not None:
                 try:
-                    planned.runner.plan_again(budget_bytes - planned.recorded.outside_bytes)
+                    planned.runner.plan_again(budget_bytes)
                 except InfeasibleError as error:
                     return f"planning again with {format_bytes(over_bytes)} less failed: {error.message}"
         return f"planned again with {format_bytes(self.margin_bytes)} less than the budget"

@@ -283,6 +283,10 @@ class Settling:
             for key, one in recorded.items():
                 self._plans.make(key, one, must=False)
         self._begun = True
+        if self._plans.device == "cuda" and not self._plans.all_fit:
+            torch.cuda.empty_cache()  # blocks of recorded steps have other sizes than those of planned ones
+        for note in self._plans.block_notes():
+            self._note(note)
         if self._options.enforce and self._plans.device == "cuda":
             self._limit.hold(budget_bytes)
         elif self._options.enforce:

@@ -26,8 +26,8 @@ from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
-from trimaran.rehearsal.allocator import Allocator, Settings
 from trimaran.rehearsal.record import Empty, Enter, Frame, Give, Name, Part, Purpose, Record, Run, Step, Sync, Take, Use
+from trimaran.simulator.allocator import Allocator, Settings
 
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from trimaran.rehearsal.allocator import Allocator, NoRoom, Settings
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
@@ -39,6 +38,7 @@ from trimaran.rehearsal.record import (
     Wait,
 )
 from trimaran.rehearsal.workspaces import is_product, product_bytes, scratch_bytes
+from trimaran.simulator.allocator import Allocator, NoRoom, Settings
 
 
 def nbytes_of(tensor: torch.Tensor) -> int:

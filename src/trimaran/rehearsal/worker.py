@@ -17,9 +17,9 @@ from types import TracebackType
 
 import msgspec
 
-from trimaran.rehearsal.allocator import Allocator
 from trimaran.rehearsal.record import End, Ending, Record, write_record
 from trimaran.rehearsal.request import RankRequest
+from trimaran.simulator.allocator import Allocator
 
 
 def environment(request: RankRequest) -> dict[str, str]:

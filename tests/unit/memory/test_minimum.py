@@ -61,7 +61,7 @@ def test_below_the_floor_is_refused_with_what_holds_it_and_the_ways_out() -> Non
     costs = measured_costs(trace, to_host_bytes_per_s=1.0, to_device_bytes_per_s=1.0)
     with pytest.raises(InfeasibleError) as refusal:
         plan_memory(trace, costs, budget_bytes=570)
-    assert refusal.value.figures == {"budget_bytes": 570, "minimum_memory_bytes": 1060, "moment": 0}
+    assert refusal.value.figures == {"budget_bytes": 570, "minimum_memory_bytes": 1060, "moment": 0, "outside_bytes": 0}
     text = refusal.value.message
     assert (
         "below the minimum memory of this step, 1.0 KiB at aten.op.default: activation 2 (1000 B), parameter 0 (40 B)"

@@ -2,9 +2,10 @@
 
 import inspect
 import threading
+import time
 
 import torch
-from tests.unit.memory_hooks.executing import executing, gradients, random_delays, record, same_bits
+from tests.unit.memory_hooks.executing import executing, gradients, record, same_bits
 from tests.unit.memory_hooks.plans import MIXED
 from torch import nn
 
@@ -21,7 +22,11 @@ def test_the_thread_that_walks_the_graph_is_the_one_that_waits() -> None:
     model.zero_grad()
     recording = record(lambda: model(x).square().sum().backward(), model)
     model.zero_grad()
-    with executing(recording, rule=MIXED, delay=random_delays(0, 2e-3)) as executor:
+
+    def delay(lane: str) -> None:
+        time.sleep(0.02 if lane == cuda.TO_DEVICE else 0.0)  # far longer than the layers that come before it is needed
+
+    with executing(recording, rule=MIXED, delay=delay) as executor:
         with executor.hooks():
             losses = [model(x).square().sum()]
         thread = threading.Thread(target=lambda: losses.pop().backward())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trimaran.base.errors import InputError
-from trimaran.rehearsal.allocator import MIB, Allocator, Settings
+from trimaran.simulator.allocator import MIB, Allocator, Settings
 
 GROWING = Settings(expandable=True)
 

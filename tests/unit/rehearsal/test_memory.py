@@ -7,7 +7,6 @@ import pytest
 from trimaran.base.remedies import CATALOGUE
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
-from trimaran.rehearsal.allocator import MIB, Settings
 from trimaran.rehearsal.memory import (
     MemoryRemedy,
     first_short,
@@ -34,6 +33,7 @@ from trimaran.rehearsal.record import (
     Take,
     Use,
 )
+from trimaran.simulator.allocator import MIB, Settings
 
 CONTEXT = find_device("h100").memory.context_bytes
 

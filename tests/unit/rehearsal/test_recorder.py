@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from trimaran.rehearsal.allocator import Allocator
 from trimaran.rehearsal.record import Give, Record, Take
 from trimaran.rehearsal.recorder import Recorder
+from trimaran.simulator.allocator import Allocator
 
 
 class Nowhere:

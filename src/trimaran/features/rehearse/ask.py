@@ -15,9 +15,9 @@ from trimaran.features.rehearse.conclusions import Conclusion, conclude
 from trimaran.features.rehearse.runs import Question, rehearse_ranks
 from trimaran.features.rehearse.target import Target, find_target
 from trimaran.pricing.kernels.corrections import Profile, read_kineto
-from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.prices import Calibration, read_calibration
 from trimaran.report.rehearsal import Rehearsal
+from trimaran.simulator.allocator import Settings
 
 HINTS = ("loss", "norm", "finite", "routing_load")
 """What values can be said for."""

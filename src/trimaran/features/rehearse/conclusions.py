@@ -22,7 +22,6 @@ from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
 from trimaran.program.types import Program
 from trimaran.rehearsal.agreement import Agreement, agree, side_text
-from trimaran.rehearsal.allocator import Settings
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
 from trimaran.rehearsal.memory import RankMemory, first_short, memory_remedies, read_memory
@@ -41,6 +40,7 @@ from trimaran.report.rehearsal import (
     Verdict,
 )
 from trimaran.report.trace import write_trace
+from trimaran.simulator.allocator import Settings
 
 ORDER: Sequence[Verdict] = ("failed", "disagree", "hang", "out of memory", "not trained", "not sure", "fits")
 """Verdicts, the worst first: what happens before the others can be judged."""
