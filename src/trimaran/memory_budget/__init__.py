@@ -14,6 +14,7 @@ No plan keeps a budget below the minimum memory, which is what one operation nee
 batch lower it: `with splitting(model, [split]), virtual_memory(budget=...)`, with a split of `trimaran memory`.
 """
 
+import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -151,6 +152,12 @@ class VirtualMemory:
             raise InputError(
                 "this context was entered before: make a new one with virtual_memory(...)",
                 code="virtual-memory.entered-before",
+            )
+        if os.environ.get("TRIMARAN_REHEARSAL"):
+            raise InputError(
+                "virtual_memory times operations and copies on its device, and a rehearsal has none: rehearse without "
+                "it to see what a step needs; `trimaran memory JOB --device NAME --budget SIZE` plans it",
+                code="virtual-memory.rehearsed",
             )
         if not HOOKED.acquire(blocking=False):
             raise InputError(

@@ -350,3 +350,9 @@ def test_hooks_that_others_left_above_stay() -> None:
     top = _autograd._top_saved_tensors_default_hooks(False)
     _autograd._pop_saved_tensors_default_hooks()
     assert top == (pack, pack)
+
+
+def test_it_is_refused_in_a_rehearsal_which_has_no_device_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMARAN_REHEARSAL", "1")
+    with raises("virtual-memory.rehearsed"), trimaran.virtual_memory("50%"):
+        pass
