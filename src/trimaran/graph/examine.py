@@ -702,6 +702,7 @@ class _Examination:
         if found.reseeded and not self._draws_in_training(splits[0].whole):
             found = replace(found, reseeded=())
         self._find_carried(splits)
+        self._drawn_once += self._drawn_into_caches(splits[0])
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
         handed = self._handed_to_loss(splits[0].whole)
@@ -1620,6 +1621,20 @@ class _Examination:
         if other and self._is_never_read(split, {*kept, *other}, first, drawn):
             return
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _drawn_into_caches(self, split: _Split) -> tuple[str, ...]:
+        """Functions whose cache keeps what a first call draws: from the same seed, a second one ends elsewhere."""
+        caches = self._held_state.caches()
+        if not caches or not (self.draws or self.host_draws):
+            return ()
+        try:
+            self._pass(copied_batch(split.whole), Draws())
+            filled = [one.__name__ for one in caches if one.cache_info().currsize]
+            ended = host_states()
+            self._pass(copied_batch(split.whole), Draws())
+            return tuple(f"a result that {name} caches" for name in filled) if find_moved(ended) else ()
+        finally:
+            self._put_back()
 
     def _parts(self) -> list[nn.Module | nn.Parameter]:
         return HeldState(_holders(self._job, self._work), undoable=False).parts()

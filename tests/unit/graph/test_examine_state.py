@@ -1634,6 +1634,29 @@ def test_what_the_first_step_draws_for_later_ones_is_refused_on_several_ranks(ke
     assert objection(seen, Strategy()) is None
 
 
+@pytest.mark.parametrize("most", [None, 8])
+@pytest.mark.parametrize("table", ["drawn", "drawn by Python", "made", "drawn each time"])
+def test_what_a_cache_keeps_of_a_first_draw_is_refused_on_several_ranks(table: str, most: int | None) -> None:
+    """Each rank drew a table of its own, and went on with it."""
+
+    @functools.lru_cache(maxsize=most)
+    def cached(count: int) -> Tensor:
+        if table == "drawn by Python":
+            return torch.tensor([[random.random() for _ in range(count)] for _ in range(count)], dtype=torch.float64)
+        drawn = table == "drawn"
+        return torch.randn(count, count, dtype=torch.float64) if drawn else torch.eye(count, dtype=torch.float64)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        noise = torch.rand_like(output) if table == "drawn each time" else 0.0
+        return functional.cross_entropy(output @ cached(output.shape[1]) + noise, target)
+
+    seen = look(make_job(loss=loss))
+    assert not cached.cache_info().currsize
+    assert seen.drawn_once == (("a result that cached caches",) if table in ("drawn", "drawn by Python") else ())
+    assert (objection(seen, Strategy(dp=2)) is None) == (table in ("made", "drawn each time"))
+    assert objection(seen, Strategy()) is None
+
+
 class Criterion(nn.Module):
     def __init__(self) -> None:
         super().__init__()
