@@ -102,7 +102,7 @@ def _preloading(recorded: Recorded) -> list[Check]:
         needs_gpu(
             "copies to the device",
             "at least 95 % of the copy overlapped where it is shorter than compute",
-            "benchmarks/gpu measures it; it has not been run",
+            "nothing has measured it yet",
         ),
     ]
 

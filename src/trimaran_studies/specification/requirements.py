@@ -108,6 +108,7 @@ class Recorded:
         """Date and machine of a result, with its file."""
         found = self.result(name)["environment"]
         where = f"{found['processor']}, {found['cores']} cores" if "processor" in found else f"{found['cores']} cores"
+        where = f"{found['gpu']['name']}, {where}" if found.get("gpu") else where
         date = f"{found['date']}, " if "date" in found else ""
         return f"{date}{where} (benchmarks/results/{name}.json)"
 
