@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.graph.trace.types import Role, StepTrace, TraceOp
+from trimaran.graph.trace.types import StepTrace, TraceOp
 from trimaran.memory.search import MemoryOutcome
 from trimaran.program.memory import MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind
 from trimaran.simulator.allocator import Allocator, Settings
-from trimaran.simulator.memory import lives
+from trimaran.simulator.memory import lives, recipe_moments
 
 _STEPS: Final = 4
 _STEADY: Final = 2  # what the first steps give back is of their start
@@ -80,7 +80,9 @@ def fit_blocks(trace: StepTrace, plan: MemoryPlan, room: Room) -> Fit:
     return Fit(returns=held.returns, failures=held.failures, reserved_bytes=free.reserved_bytes)
 
 
-def plan_blocks(plan: Callable[[int], MemoryOutcome], trace: StepTrace, room: Room, budget_bytes: int) -> MemoryOutcome:
+def plan_blocks(
+    plan: Callable[[int], MemoryOutcome], trace: StepTrace, room: Room, budget_bytes: int
+) -> tuple[MemoryOutcome, Fit]:
     """The plan with the shortest step, counting what it costs to give blocks back; one without failures comes first.
 
     Args:
@@ -89,12 +91,15 @@ def plan_blocks(plan: Callable[[int], MemoryOutcome], trace: StepTrace, room: Ro
         room: what the allocator has
         budget_bytes: that no plan may exceed [bytes]
 
+    Returns:
+        The plan, and how it fits.
+
     Raises:
         InfeasibleError: there is no plan for the whole budget
     """
-    outcome = best = plan(budget_bytes)
+    outcome = plan(budget_bytes)
     fit = fit_blocks(trace, outcome.plan, room)
-    least = _cost(outcome, fit)
+    tried = [(outcome, fit)]
     for _ in range(_MOST_PLANS - 1):
         if not fit.returns and not fit.failures:
             break
@@ -104,14 +109,8 @@ def plan_blocks(plan: Callable[[int], MemoryOutcome], trace: StepTrace, room: Ro
         except InfeasibleError:
             break
         fit = fit_blocks(trace, outcome.plan, room)
-        cost = _cost(outcome, fit)
-        if cost < least:
-            best, least = outcome, cost
-    return best
-
-
-def _cost(outcome: MemoryOutcome, fit: Fit) -> tuple[bool, float]:
-    return fit.failures > 0, outcome.run.step_time_s + fit.returns * RETURN_S
+        tried.append((outcome, fit))
+    return min(tried, key=lambda one: (one[1].failures > 0, one[0].run.step_time_s + one[1].returns * RETURN_S))
 
 
 _Call = tuple[int, int]
@@ -164,20 +163,15 @@ def _calls(trace: StepTrace, plan: MemoryPlan) -> tuple[list[_Call], list[_Call]
 
 def _recomputed(trace: StepTrace, recipe: Recipe, result: _Call) -> list[_Call]:
     """What a recipe takes, and gives back except its result."""
-    base, calls, there = 2 * len(trace.storages), list[_Call](), dict[int, int]()
-    for moment in recipe.ops:
-        event = trace.events[moment]
-        if not isinstance(event, TraceOp):
-            continue
-        for number, _ in event.writes:
-            storage = trace.storages[number]
-            if storage.role == Role.BUFFER or number in there or not storage.nbytes:
-                continue
-            there[number] = base + number
-            calls.append(result if number == recipe.storage else (base + number, storage.nbytes))
-        if event.scratch_bytes:
-            calls += [(_SCRATCH, event.scratch_bytes), (_SCRATCH, 0)]
-    return calls + [(block, 0) for number, block in there.items() if number != recipe.storage]
+    first, calls = 2 * len(trace.storages), list[_Call]()
+    for born, scratch_bytes, over in recipe_moments(trace, recipe):
+        calls += [
+            result if number == recipe.storage else (first + number, trace.storages[number].nbytes) for number in born
+        ]
+        if scratch_bytes:
+            calls += [(_SCRATCH, scratch_bytes), (_SCRATCH, 0)]
+        calls += [(first + number, 0) for number in over]
+    return calls
 
 
 def _replay(before: list[_Call], during: list[_Call], room: Room, nbytes: int | None) -> Fit:

@@ -28,6 +28,7 @@ from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
 from trimaran.program.memory import check_codec_runs, parse_codec
 from trimaran.program.strategy import Strategy
+from trimaran.rehearsal.launch import MARK
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.user_code.model import HOOKED
 
@@ -153,7 +154,7 @@ class VirtualMemory:
                 "this context was entered before: make a new one with virtual_memory(...)",
                 code="virtual-memory.entered-before",
             )
-        if os.environ.get("TRIMARAN_REHEARSAL"):
+        if MARK in os.environ:
             raise InputError(
                 "virtual_memory times operations and copies on its device, and a rehearsal has none: rehearse without "
                 "it to see what a step needs; `trimaran memory JOB --device NAME --budget SIZE` plans it",

@@ -3,11 +3,11 @@
 Rates are measured once in a process, while nothing else runs.
 """
 
-import os
 from dataclasses import replace
 
 import torch
 
+from trimaran.base.errors import InputError
 from trimaran.graph.trace.types import StepTrace
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.measure.offload import MEASURED_BYTES, CopyRates, coding_rate, measure_copies
@@ -63,7 +63,7 @@ class Device:
         return replace(costs, codec=copy_codec(self.codec, trace, coding_bytes_per_s=rate))
 
     def room(self, limit_bytes: int | None, *, outside_bytes: int) -> Room | None:
-        """What torch's allocator has on a GPU; None on a CPU, and where another allocator is in its place.
+        """What torch's allocator has on a GPU; None on a CPU, and where it is another one or has unknown settings.
 
         Args:
             limit_bytes: that it will be limited to; None: to what it is now [bytes]
@@ -71,13 +71,16 @@ class Device:
         """
         if self.kind != "cuda" or torch.cuda.get_allocator_backend() != "native":
             return None
+        try:
+            settings = Settings.parse(Settings.text_of_environment())
+        except InputError:  # torch has taken them, so that they are of a newer one
+            return None
         free_bytes, total_bytes = torch.cuda.mem_get_info(self.engine.device)
         share = torch.cuda.get_per_process_memory_fraction(self.engine.device)
         most = min(int(share * total_bytes), free_bytes + torch.cuda.memory_reserved(self.engine.device))
-        text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
         return Room(
             nbytes=most if limit_bytes is None else min(most, limit_bytes),
-            settings=Settings.parse(text),
+            settings=replace(settings, memory_share=1.0),  # it is in the room
             outside_bytes=outside_bytes + 4 * CHUNK_BYTES,  # of recipes that are compared with the real bytes
         )
 

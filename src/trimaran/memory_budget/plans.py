@@ -19,7 +19,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.types import StepTrace, TraceOp
-from trimaran.memory.blocks import Fit, fit_blocks, plan_blocks
+from trimaran.memory.blocks import Fit, plan_blocks
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory_budget.device import Device
@@ -191,8 +191,8 @@ class PlannedRunner(Runner):
             if room is None:
                 self.outcome = outcome = plan(left_bytes)
             else:
-                self.outcome = outcome = plan_blocks(plan, trace, room, left_bytes)
-                self.fit = fit_blocks(trace, outcome.plan, room)
+                outcome, self.fit = plan_blocks(plan, trace, room, left_bytes)
+                self.outcome = outcome
         except InfeasibleError as error:
             if must:
                 raise

@@ -264,7 +264,7 @@ class Recorder:
 
     def _configure(self) -> None:
         """Settings of the allocator are read when it is first asked, as a script may set them before."""
-        text = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+        text = Settings.text_of_environment()
         self.pool.configure(Settings.parse(text))
         self.record.allocator = text
         for note in self.pool.settings.notes:

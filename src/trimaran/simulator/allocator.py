@@ -21,6 +21,7 @@ Source:
     settings. Each rule names its function where it stands.
 """
 
+import os
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable
@@ -99,6 +100,11 @@ class Settings:
     collected_above: float = 0.0
     memory_share: float = 1.0
     notes: tuple[str, ...] = field(default=())
+
+    @staticmethod
+    def text_of_environment() -> str:
+        """What the variables say, as torch reads them; empty: they are not set."""
+        return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
 
     @classmethod
     def parse(cls, text: str) -> "Settings":

@@ -19,7 +19,7 @@ whichever is later. A window of an unpack that was served before the DEL prolong
 outside of autograd holds its first life only: what comes back is a new storage.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -333,10 +333,13 @@ def host_peak(trace: StepTrace, plan: MemoryPlan) -> int:
     return most
 
 
-def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
-    """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes].
+def recipe_moments(trace: StepTrace, recipe: Recipe) -> Iterator[tuple[list[int], int, list[int]]]:
+    """What a recipe does to memory, operation by operation.
 
-    Other results of the recipe are freed after its last operation that touches them.
+    Other results than the one that it is for are freed after its last operation that touches them.
+
+    Yields:
+        The storages that the operation makes, its scratch memory [bytes], and the storages that are freed after it.
     """
     touched: dict[int, int] = {}
     writes = {moment: _made_by(trace, moment) for moment in recipe.ops}
@@ -347,18 +350,22 @@ def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
         if isinstance(op, TraceOp):
             touched.update({number: moment for number, _ in op.reads if number in made})
     there: set[int] = set()
-    live = peak = 0
     for moment in recipe.ops:
         op = trace.events[moment]
-        for number in writes[moment]:
-            if number not in there:
-                there.add(number)
-                live += trace.storages[number].nbytes
-        peak = max(peak, live + (op.scratch_bytes if isinstance(op, TraceOp) else 0))
+        born = [number for number in dict.fromkeys(writes[moment]) if number not in there]
+        there.update(born)
         over = [number for number in there if touched[number] == moment and number != recipe.storage]
-        for number in over:
-            there.discard(number)
-            live -= trace.storages[number].nbytes
+        there.difference_update(over)
+        yield born, op.scratch_bytes if isinstance(op, TraceOp) else 0, over
+
+
+def recipe_peak(trace: StepTrace, recipe: Recipe) -> int:
+    """Most bytes that a recipe has made and not yet freed at a time, what it is for included [bytes]."""
+    live = peak = 0
+    for born, scratch, over in recipe_moments(trace, recipe):
+        live += sum(trace.storages[number].nbytes for number in born)
+        peak = max(peak, live + scratch)
+        live -= sum(trace.storages[number].nbytes for number in over)
     return peak
 
 

@@ -136,7 +136,7 @@ class HeldState:
         return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
 
     def caches(self) -> "list[functools._lru_cache_wrapper[Any]]":
-        """The caches of the user's functions that had no results when this was made; it keeps how to undo."""
+        """The caches of the user's functions that had no results when this was made; none where it cannot undo."""
         cleared = [getattr(one, "__self__", None) for one in self._undo]
         return [one for one in cleared if isinstance(one, functools._lru_cache_wrapper) and is_users(one)]
 

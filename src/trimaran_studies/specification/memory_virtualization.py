@@ -265,10 +265,11 @@ def _peers(recorded: Recorded) -> list[Check]:
     if not recorded.has("memory"):
         return [needs_gpu(what, bound, "benchmarks/memory compares them on a GPU; it has not been run")]
     peers = {name: _arms(recorded, name) for name in ("checkpoint", "vdnn_all", "save_on_cpu", "torchtune", "compile")}
-    checks = []
+    checks, alone = [], []
     for case, row in _arms(recorded, "ours").items():
         others = {name: rows[case]["slowdown"] for name, rows in peers.items() if case in rows}
         if not others:
+            alone.append(f"any in {case}")
             continue
         all_arms = {"ours": row["slowdown"], **others}
         figures = ", ".join(f"{name} {percent(slowdown, 0, sign=True)}" for name, slowdown in all_arms.items())
@@ -281,7 +282,7 @@ def _peers(recorded: Recorded) -> list[Check]:
                 measured=recorded.origin("memory"),
             )
         )
-    missing = [name for name, rows in peers.items() if not rows]
+    missing = [*(name for name, rows in peers.items() if not rows), *alone]
     if missing:
         checks.append(not_judged(what, bound, f"{', '.join(missing)} not measured yet"))
     return checks
