@@ -50,7 +50,7 @@ from trimaran.pricing.tables import (
 from trimaran.pricing.types import Between, Cost, Interference, OpCost
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression
 from trimaran.program.memory import CodecChoice
-from trimaran.program.plan import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
+from trimaran.program.plan_file import CandidateRow, Objective, Plan, PlannedTraining, Prediction, Premises
 from trimaran.program.strategy import (
     IN_LINE,
     Degrees,

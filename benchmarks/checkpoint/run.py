@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import describe_environment, environment_line, write_document  # noqa: E402
 
+from trimaran.checkpoint_files.commit import Store  # noqa: E402
 from trimaran.checkpoint_files.container import TensorFile, TensorStream  # noqa: E402
-from trimaran.checkpoint_files.store import Store  # noqa: E402
 
 State = dict[str, torch.Tensor]
 TARGET = 1.1

@@ -4,7 +4,7 @@ from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.measure.convergence.runs import Limits, Outcome, train_to_target
-from trimaran.program.plan import Plan, plan_program
+from trimaran.program.plan_file import Plan, plan_program
 from trimaran.program.text import parse_program
 from trimaran.runtime.executor import Executor
 

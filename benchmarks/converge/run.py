@@ -25,7 +25,7 @@ from benchmarks.environment import describe_environment, write_result  # noqa: E
 
 from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.measure.convergence.runs import (  # noqa: E402
     Limits,
     best_metric,
@@ -33,7 +33,7 @@ from trimaran.measure.convergence.runs import (  # noqa: E402
 )
 from trimaran.planning.target import source_as_planned  # noqa: E402
 from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
-from trimaran.program.plan import Plan, read_plan  # noqa: E402
+from trimaran.program.plan_file import Plan, read_plan  # noqa: E402
 from trimaran.program.text import format_program  # noqa: E402
 
 OBJECTIVES = ("time", "throughput")

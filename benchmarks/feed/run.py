@@ -21,7 +21,7 @@ from benchmarks.environment import describe_environment, environment_line, write
 from benchmarks.feed.ranks import time_feeds  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.pins import Pins  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest  # noqa: E402

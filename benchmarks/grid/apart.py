@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from benchmarks.grid.ranks import Entry, time_apart
 
 from trimaran.jobs.resolve import JobSource
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Simulated
 from trimaran.program.lowering.lower import lower_evaluation

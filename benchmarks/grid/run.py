@@ -24,7 +24,7 @@ from benchmarks.grid.families import FAMILIES, plan_families  # noqa: E402
 from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.candidates import Candidate  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402

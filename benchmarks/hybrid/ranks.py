@@ -8,7 +8,7 @@ from benchmarks.converge.ranks import train_rank
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.measure.convergence.runs import Limits, Outcome
-from trimaran.program.plan import Plan
+from trimaran.program.plan_file import Plan
 
 Training = tuple[JobSource, Plan, str, Limits]
 """Job with its seed, plan, program of its evaluation, and when to end."""

@@ -37,12 +37,12 @@ from benchmarks.hybrid.ranks import Training, train_in_turns  # noqa: E402
 
 from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.measure.convergence.runs import Limits, find_crossing  # noqa: E402
 from trimaran.measure.others import Others  # noqa: E402
 from trimaran.planning.target import source_as_planned  # noqa: E402
 from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402
-from trimaran.program.plan import Plan, read_plan  # noqa: E402
+from trimaran.program.plan_file import Plan, read_plan  # noqa: E402
 from trimaran.program.text import format_program  # noqa: E402
 
 OWN = f"{Path(__file__).with_name('jobs.py')}:"

@@ -24,7 +24,7 @@ from benchmarks.local.ranks import StepTimes, run_rank  # noqa: E402
 
 from trimaran.graph.capture.capture import capture  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.machine.detect import detect_machine  # noqa: E402
 from trimaran.measure.costs import measure_costs  # noqa: E402
 from trimaran.planner.candidates import Candidate, PricedJob, evaluate  # noqa: E402

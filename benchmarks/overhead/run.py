@@ -22,7 +22,7 @@ from benchmarks.environment import describe_environment, environment_line, write
 from benchmarks.overhead.ranks import time_loops  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.candidates import PricedJob, evaluate  # noqa: E402
 from trimaran.planner.pipeline_stages import split_stages  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402

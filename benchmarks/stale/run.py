@@ -28,7 +28,7 @@ from benchmarks.environment import RESULTS, describe_environment, write_result  
 from benchmarks.stale.ranks import Training, train_all  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.measure.convergence.runs import find_crossing  # noqa: E402
 from trimaran.planner.pins import parse_pins  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402

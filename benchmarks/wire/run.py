@@ -24,7 +24,7 @@ from benchmarks.grid.ranks import Entry  # noqa: E402
 from benchmarks.wire.ranks import time_beside_ddp  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.pins import Pins  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import parse_request  # noqa: E402

@@ -26,7 +26,7 @@ from benchmarks.environment import RESULTS, describe_environment, write_result  
 from benchmarks.wire_accuracy.ranks import Training, train_all  # noqa: E402
 
 from trimaran.jobs.resolve import JobSource  # noqa: E402
-from trimaran.launch.ranks import launch  # noqa: E402
+from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.measure.convergence.runs import find_crossing  # noqa: E402
 
 METHODS = ("none", "bf16", "fp16", "powersgd:1", "powersgd:2", "powersgd:4")

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from trimaran.pricing.types import Cost as Cost
     from trimaran.pricing.types import ProgramCosts as ProgramCosts
     from trimaran.program.gradients import Compression as Compression
-    from trimaran.program.plan import Plan as Plan
-    from trimaran.program.plan import read_plan as read_plan
-    from trimaran.program.plan import write_plan as write_plan
+    from trimaran.program.plan_file import Plan as Plan
+    from trimaran.program.plan_file import read_plan as read_plan
+    from trimaran.program.plan_file import write_plan as write_plan
     from trimaran.program.strategy import Feeding as Feeding
     from trimaran.program.strategy import Strategy as Strategy
     from trimaran.program.text import format_order as format_order
@@ -104,7 +104,7 @@ _MODULES = {
     "trimaran.pricing.failures": ("Reliability",),
     "trimaran.pricing.types": ("Cost", "ProgramCosts"),
     "trimaran.program.gradients": ("Compression",),
-    "trimaran.program.plan": ("Plan", "read_plan", "write_plan"),
+    "trimaran.program.plan_file": ("Plan", "read_plan", "write_plan"),
     "trimaran.program.strategy": ("Feeding", "Strategy"),
     "trimaran.program.text": ("format_order", "parse_order"),
     "trimaran.program.types": ("Instruction", "Kind", "Program"),

@@ -29,7 +29,7 @@ from trimaran.planning.results import Planned
 from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms
 from trimaran.pricing.collectives.algorithms import collective_cost as cost_of_collective
 from trimaran.pricing.types import Cost
-from trimaran.program.plan import Objective
+from trimaran.program.plan_file import Objective
 
 
 @told_of_classes

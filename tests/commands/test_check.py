@@ -12,7 +12,7 @@ from tests.commands.running import trimaran
 from trimaran.features.check import check_job
 from trimaran.graph.capture.capture import capture_and_look
 from trimaran.jobs.resolve import JobSource
-from trimaran.program.exactness import KINDS
+from trimaran.program.refusals import KINDS
 
 PLANTED = Path(planted_jobs.__file__)
 

@@ -8,7 +8,7 @@ from tests.commands import planted_jobs
 from tests.commands.running import trimaran
 
 from trimaran.graph.capture.capture import capture_and_look
-from trimaran.program.exactness import objection
+from trimaran.program.refusals import objection
 from trimaran.program.strategy import Strategy
 
 UNKNOWN = "not known whether parts of a batch train this job exactly"

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from trimaran.base.errors import InputError
 from trimaran.cli import app
-from trimaran.planning.plan_files import use_of_plan
-from trimaran.program.plan import read_plan
+from trimaran.planning.loaded_plans import use_of_plan
+from trimaran.program.plan_file import read_plan
 
 
 def run(command: str) -> str:

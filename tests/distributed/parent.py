@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.distributed.duties import finish, hang
 
-from trimaran.launch import ranks as starting
-from trimaran.launch.ranks import launch
+from trimaran.launch import supervise as starting
+from trimaran.launch.supervise import launch
 
 
 def show(rank: int, event: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from trimaran.checkpoint_files.store import FileEntry, Store
+from trimaran.checkpoint_files.commit import FileEntry, Store
 
 SIZE = 3_000_000
 

@@ -36,7 +36,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
-from trimaran.program.plan import Plan, program_lines
+from trimaran.program.plan_file import Plan, program_lines
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program
 

@@ -15,8 +15,8 @@ from tests.distributed import saving
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
+from trimaran.checkpoint_files.commit import BLANK, MARKER, Fault, Store
 from trimaran.checkpoint_files.container import TensorStream
-from trimaran.checkpoint_files.store import BLANK, MARKER, Fault, Store
 
 
 def killed(folder: Path, ranks: int, first: int, draw: random.Random, *, all_at_once: bool) -> int | None:
@@ -140,7 +140,7 @@ def test_a_disk_that_fills_while_it_is_written_keeps_what_was_saved(
     monkeypatch.setattr("trimaran.checkpoint_files.disk.LocalDisk.free_bytes", lambda self, path: 2**40)
     if not reserve:
         monkeypatch.setattr("trimaran.checkpoint_files.disk._fallocate", None)
-        monkeypatch.setattr("trimaran.checkpoint_files.store._PIECE_BYTES", 2**17)
+        monkeypatch.setattr("trimaran.checkpoint_files.commit._PIECE_BYTES", 2**17)
     ballast = small_disk / "ballast"
     failed = 0
     for blocks in range(0, 24 * 256, 97):

@@ -12,7 +12,7 @@ from trimaran.features.training.train import train_planned
 from trimaran.jobs.resolve import JobSource
 from trimaran.networks.small_images import LeNet
 from trimaran.planning.plan import make_plan
-from trimaran.program.plan import read_plan
+from trimaran.program.plan_file import read_plan
 from trimaran.program.text import parse_program
 
 

@@ -28,7 +28,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan import program_lines, write_plan
+from trimaran.program.plan_file import program_lines, write_plan
 
 RUNNER = Path(__file__).with_name("exported.py")
 JOBS = Path(__file__).with_name("exported_jobs.py")

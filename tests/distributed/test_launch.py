@@ -23,7 +23,7 @@ from tests.forks import client as forks
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 
 ROOT = Path(__file__).parents[2]
 # Long enough for a crowded machine, far shorter than what a rank that is left behind would take.

@@ -11,7 +11,7 @@ from trimaran.base.errors import ExecutionError
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 from trimaran.machine.detect import detect_machine
 from trimaran.measure.cache import cache_path
 from trimaran.measure.costs import fingerprint_here, measure_costs

@@ -16,8 +16,8 @@ from tests.forks.client import launch as launch_forks
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
-from trimaran.launch.ranks import launch
 from trimaran.launch.rate_limited_links import Uplink, rate_limited_network
+from trimaran.launch.supervise import launch
 from trimaran.planning.requests import parse_link
 from trimaran.pricing.curves import at_size
 from trimaran.pricing.types import Cost

@@ -42,10 +42,10 @@ from trimaran.graph.examine import look_at_gathering
 from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
 from trimaran.launch.world import Place, World, open_world
-from trimaran.program.exactness import check_exact
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import find_shards, why_not
+from trimaran.program.refusals import check_exact
 from trimaran.program.strategy import Strategy, needs_graph, splits_batches
 
 STEPS = 20

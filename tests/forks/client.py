@@ -25,7 +25,7 @@ from tests.distributed.training import Run
 from tests.forks.server import LIMIT, Child, capture_all, read
 
 from trimaran.base.files import folder_of_command
-from trimaran.launch import ranks as runtime
+from trimaran.launch import supervise as runtime
 from trimaran.launch.rate_limited_links import Seat
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +177,7 @@ def stop_server() -> None:
 def launch(
     function: Callable[..., Any], arguments: Sequence[Any] = (), *, captured: Sequence[str] = (), **options: Any
 ) -> list[Any]:
-    """As `trimaran.launch.ranks.launch`, on forked ranks.
+    """As `trimaran.launch.supervise.launch`, on forked ranks.
 
     Args:
         function: as there
@@ -222,7 +222,7 @@ def _jobs(arguments: Any) -> Iterator[str]:
 
 
 def _start(by: Server, number: int, folder: str, log: Path) -> runtime._Rank:
-    """What `launch.ranks` does, with a fork."""
+    """What `launch.supervise` does, with a fork."""
     ours, theirs = socket.socketpair()
     variables = {name: value for name, value in os.environ.items() if name not in runtime._NOT_INHERITED}
     with theirs, log.open("wb") as output, Path(os.devnull).open("rb") as nothing:

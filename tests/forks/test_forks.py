@@ -17,7 +17,7 @@ from tests.forks.server import fork
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch import ranks as runtime
+from trimaran.launch import supervise as runtime
 
 
 def leave(code: object) -> None:

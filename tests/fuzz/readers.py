@@ -79,9 +79,9 @@ def _plain(value: object) -> bytes:
 
 
 def _plans() -> Sequence[bytes]:
-    from tests.unit.program.test_plan import PLAN
+    from tests.unit.program.test_plan_file import PLAN
 
-    from trimaran.program.plan import format_plan
+    from trimaran.program.plan_file import format_plan
 
     return [format_plan(PLAN).encode(), *_files("unit/program/files/*.json")]
 
@@ -91,7 +91,7 @@ def _without_digest(content: bytes) -> bytes:
 
 
 def _read_plan(path: Path) -> object:
-    from trimaran.program.plan import format_plan, read_plan
+    from trimaran.program.plan_file import format_plan, read_plan
 
     return format_plan(read_plan(path))
 
@@ -693,7 +693,7 @@ def _report_document(path: Path) -> object:
 
 READERS: Mapping[str, Reader] = {
     "plan": Reader(
-        modules=("trimaran/program/plan.py",),
+        modules=("trimaran/program/plan_file.py",),
         file_name="plan.json",
         form="json",
         seeds=_plans,
@@ -990,7 +990,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/machine/nccl_topology.py": "likewise",
     "trimaran/measure/calibration/results.py": "decodes what it has just encoded",
     "trimaran/checkpoint_files/disk.py": "what a store of checkpoints asks of a disk",
-    "trimaran/checkpoint_files/store.py": "opens files by `Disk`; damaged in the tests of checkpoints",
+    "trimaran/checkpoint_files/commit.py": "opens files by `Disk`; damaged in the tests of checkpoints",
     "trimaran/checkpoint_files/container.py": "likewise",
     "trimaran/checkpoint_files/archives.py": "archives of torch.save: their reader is on the list",
     "trimaran/checkpoint_files/dcp.py": "directories of DCP: their readers are on the list",
@@ -1002,7 +1002,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/launch/activity.py": "memory of ranks of the same run",
     "trimaran/launch/addresses.py": "what the kernel says of its network interfaces",
     "trimaran/base/system.py": "files of the kernel",
-    "trimaran/launch/watch.py": "files of the kernel",
+    "trimaran/launch/hangs.py": "files of the kernel",
     "trimaran/graph/examine.py": "names in the code of callbacks of this process",
     "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",
     "trimaran/pricing/collectives/prediction.py": "a file of the package",
@@ -1017,7 +1017,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/runtime/data/cache.py": "memory of ranks of the same run",
     "trimaran/runtime/data/worker_transport.py": "messages of workers of this process",
     "trimaran/runtime/data/workers.py": "messages between a rank and its workers",
-    "trimaran/launch/ranks.py": "messages of ranks; their logs are opened to be written",
+    "trimaran/launch/supervise.py": "messages of ranks; their logs are opened to be written",
     "trimaran/launch/failures.py": "the end of a log as text, in an error",
     "trimaran/launch/worker.py": "messages of the process that started the rank",
     "trimaran/features/convergence/task.py": "makes a file that says who works",

@@ -23,7 +23,7 @@ from typing import Any
 from tests.forks.commands import be_command
 
 from trimaran.graph.types import Graph
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 from trimaran.machine.detect import Processor, detect_gpus, detect_processor
 from trimaran.machine.types import Link
 from trimaran.measure.costs import measure_costs

@@ -14,7 +14,7 @@ from tests.raising import raises
 from torch.nn import functional
 
 from trimaran.base.errors import ExecutionError
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 
 STEPS = 12
 

@@ -26,7 +26,7 @@ from trimaran.planner.analytical.search import program_of
 from trimaran.planning.rehearsed import PlanRehearsed, compare_with_plan
 from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.planning.results import Planned
-from trimaran.pricing.analytical.decoders import shape_of_configuration
+from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
 from trimaran.program.strategy import Strategy
 from trimaran.report.rehearsal import Rehearsal

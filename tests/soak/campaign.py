@@ -34,7 +34,7 @@ from typing import Any
 
 from tests.soak import jobs
 
-from trimaran.checkpoint_files.store import Store
+from trimaran.checkpoint_files.commit import Store
 from trimaran.features.training.run_record import read_status
 
 ROOT = Path(__file__).parents[2]

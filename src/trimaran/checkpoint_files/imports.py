@@ -21,10 +21,10 @@ from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import is_file, read_bytes
 from trimaran.base.units import format_count, format_some
 from trimaran.checkpoint_files.archives import open_pickled
+from trimaran.checkpoint_files.commit import FOLDER, FORMAT, MARKER, has_checkpoints
 from trimaran.checkpoint_files.container import TensorFile
 from trimaran.checkpoint_files.content import Content, Form, closing_on_error
 from trimaran.checkpoint_files.dcp import METADATA, open_dcp
-from trimaran.checkpoint_files.store import FOLDER, FORMAT, MARKER, has_checkpoints
 
 CONFIG = "config.json"
 _WHOLE, _PICKLED = "model.safetensors", "pytorch_model.bin"

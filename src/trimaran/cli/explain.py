@@ -41,7 +41,7 @@ def explain(
         from trimaran.planning.explanation import explain_plan
         from trimaran.planning.explanation_pages import explanation_document, print_explanation
         from trimaran.planning.requests import parse_target
-        from trimaran.program.plan import plan_path, read_plan
+        from trimaran.program.plan_file import plan_path, read_plan
 
         path = plan_path(subject)
         reference = subject if path is None else read_plan(path).job
@@ -68,7 +68,7 @@ def explain(
 def _next(subject: str, planned: "Planned", path: Path | None) -> tuple[list[str], str]:
     """What one does with a plan that is understood, and where: train it, or take it to another runtime."""
     from trimaran.cli.following import following
-    from trimaran.planning.plan_files import use_of_plan
+    from trimaran.planning.loaded_plans import use_of_plan
 
     if path is None:
         return following("plan", subject, output="plan.json"), ""

@@ -201,7 +201,7 @@ def rehearse_plan(
     from trimaran.base.progress import ignore_progress
     from trimaran.features.export import launch_plan
     from trimaran.features.rehearse.ask import answer, ask
-    from trimaran.planning.plan_files import whole_plan
+    from trimaran.planning.loaded_plans import whole_plan
     from trimaran.planning.rehearsed import compare_with_plan
     from trimaran.planning.results import Simulated
 

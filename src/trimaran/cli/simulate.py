@@ -21,7 +21,7 @@ def simulate(
         from trimaran.planning.estimated import on_its_machine
         from trimaran.planning.pages import print_simulation, simulation_document
         from trimaran.planning.plan import obtain_plan
-        from trimaran.program.plan import plan_path, read_plan
+        from trimaran.program.plan_file import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
         path, request = plan_path(subject), asked.read(pins, loading=loading.read())
@@ -61,7 +61,7 @@ def emulate(
     with errors_reported(as_json=as_json):
         from trimaran.cli.views.plans import emulation_document, print_emulation
         from trimaran.features.emulation import emulate_subject
-        from trimaran.program.plan import plan_path
+        from trimaran.program.plan_file import plan_path
         from trimaran.report.trace import write_trace
 
         with progress_shown() as progress:

@@ -1,4 +1,7 @@
-"""A convergence curve: training that a batch needs, from a table and the form, never sure beyond the data."""
+"""A convergence curve: training that a batch needs, from a table and the form, never sure beyond the data.
+
+The amount and its interval come from `fit`.
+"""
 
 import math
 import re

@@ -16,8 +16,8 @@ from trimaran.graph.behaviour import Behaviour
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.planning.preparation import gathering_confirmed
-from trimaran.program.exactness import KINDS, objection
 from trimaran.program.json_files import to_plain
+from trimaran.program.refusals import KINDS, objection
 from trimaran.report.tables import page_text
 
 GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}

@@ -19,7 +19,7 @@ from trimaran.machine.types import Allocation
 from trimaran.measure.others import Others
 from trimaran.planning.emulated import EmulatedJob, best_strategy, prepare_emulation, priced_program
 from trimaran.planning.requests import parse_link
-from trimaran.program.plan import check_has_program, check_plan, plan_path, plan_program, read_plan
+from trimaran.program.plan_file import check_has_program, check_plan, plan_path, plan_program, read_plan
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Program
 from trimaran.report.comparison import Comparison, compare
@@ -81,7 +81,7 @@ def emulate(emulated: EmulatedJob, strategy: Strategy, *, program: Program | Non
         EnvironmentProblem: this is not Linux, or links cannot be rate-limited here
         ExecutionError: a rank failed
     """
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
     from trimaran.runtime.emulation import emulate_on_rank
 
     if strategy.is_stale:

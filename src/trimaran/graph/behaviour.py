@@ -1,6 +1,6 @@
 """What a job was seen to do: the evidence by which kinds of plans are kept or refused.
 
-`examining` gathers it at capture, on real batches of the training data; `program.exactness` says what follows from it.
+`examine` gathers it at capture, on real batches of the training data; `program.refusals` says what follows from it.
 Plain data, so that a rank, a planner and a table for people read the same.
 """
 

@@ -2,7 +2,8 @@
 
 A reference is the path of the file or of a folder with a `config.json`, with options behind a colon: `config.json`,
 `config.json:sequence=2048`; or `hf:` and such a path, which a command that takes plan files too needs; or the name of a
-published decoder (`networks/published_decoders.py`). Only the file is read; nothing is downloaded.
+published decoder (`networks/published_decoders.py`). Only the file is read; nothing is downloaded. The analytical model
+takes the dimensions straight from the file, without a model (`pricing/analytical/huggingface_config.py`).
 
 What the model is for follows from `architectures` in the file, otherwise from what transformers has for its
 `model_type`. Weights are fp32; where the file says bfloat16, the job computes under bf16 autocast. The cache of keys

@@ -7,7 +7,7 @@ to the parent:
 
     training   F0 ███ B0 ██████ wait AR#b0 ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒
     beats              │ B0, 0 s      │ AR#b0, 1 s      │ AR#b0, 2 s
-    parent             ▼              ▼                 ▼ nobody starts anything: see `watch`
+    parent             ▼              ▼                 ▼ nobody starts anything: see `hangs`
 
 When the parent asks, a rank says where its threads are, by the lines of the user's code. A process whose threads do not
 get to run, because it is stopped or a library keeps the interpreter's lock, sends no beat and does not answer; the

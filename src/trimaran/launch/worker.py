@@ -1,4 +1,4 @@
-"""The other end of `launch.ranks.launch`: one rank.
+"""The other end of `launch.supervise.launch`: one rank.
 
 Run as `python -m trimaran.launch.worker <descriptor> <folder>`, where the descriptor is the rank's end of a pipe to
 its parent, and the ranks meet in the folder. The parent sends one `Request`, then commands, pairs of a kind and a
@@ -30,8 +30,8 @@ from typing import Any, NoReturn
 from trimaran.base.files import given_from_here
 from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.launch.failures import to_failure
-from trimaran.launch.ranks import ALL_ANSWERED, Request
 from trimaran.launch.requests import REQUESTS
+from trimaran.launch.supervise import ALL_ANSWERED, Request
 from trimaran.launch.world import Place, World, choose_device, leave_world, open_world
 
 

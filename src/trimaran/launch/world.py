@@ -1,7 +1,7 @@
 """The processes that train together, as each of them sees them.
 
-A world is made in one of two ways. `launch.ranks.launch` starts the ranks itself, on one machine. Or torchrun, Slurm or
-Ray Train has started them, and `join_world` takes part; it never starts another process.
+A world is made in one of two ways. `launch.supervise.launch` starts the ranks itself, on one machine. Or torchrun,
+Slurm or Ray Train has started them, and `join_world` takes part; it never starts another process.
 
 This module does not import torch when it is imported, so that a parent that only launches starts quickly.
 

@@ -24,7 +24,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bit_rate, format_count, format_seconds
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.launch.ranks import Event, launch
+from trimaran.launch.supervise import Event, launch
 from trimaran.launch.world import choose_device
 from trimaran.machine.detect import detect_gpus, detect_processor
 from trimaran.machine.types import Link

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
-from trimaran.launch.ranks import Event, launch
+from trimaran.launch.supervise import Event, launch
 from trimaran.launch.world import World
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program.lowering.lower import lower, lower_evaluation

@@ -17,7 +17,7 @@ from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, Timeline
 from trimaran.graph.types import Graph
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 from trimaran.launch.world import World
 from trimaran.machine.types import Allocation, Link
 from trimaran.measure.cache import store

@@ -22,7 +22,7 @@ from trimaran.pricing.program import can_fold, price
 from trimaran.pricing.tables import CostTable
 from trimaran.pricing.types import IntervalEnd, ProgramCosts
 from trimaran.program.lowering.lower import lower, lower_replica
-from trimaran.program.plan import Objective
+from trimaran.program.plan_file import Objective
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Program
 from trimaran.simulator.engine import simulate, with_waits

@@ -36,10 +36,10 @@ from typing import Literal
 from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.program.exactness import objection, scaling_obstacle
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, Compression, gradient_buckets
 from trimaran.program.layout import even_nodes
 from trimaran.program.lowering.tensor_parallel import find_classifier_shards, find_shards
+from trimaran.program.refusals import objection, scaling_obstacle
 from trimaran.program.strategy import Execution, Part, Schedule, Shard, Strategy
 
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")

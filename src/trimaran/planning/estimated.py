@@ -59,7 +59,7 @@ from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import budgeted_sizes, microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
-from trimaran.planning.plan_files import costs_digest, is_device_here, plan_of, predict
+from trimaran.planning.loaded_plans import costs_digest, is_device_here, plan_of, predict
 from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest, check_not_analytical, cost_options, with_cost_options
 from trimaran.planning.results import Planned, Simulated
@@ -70,7 +70,7 @@ from trimaran.pricing.copy_codecs import gpu_coding_rates
 from trimaran.pricing.exchange.replica_memory import holds_words
 from trimaran.pricing.kernels.software import RUNTIME
 from trimaran.pricing.offload_costs import TracedStep
-from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.plan_file import Plan, check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
 

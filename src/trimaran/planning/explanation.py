@@ -32,13 +32,13 @@ from trimaran.planner.trials import Trials
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
 from trimaran.planning.documents import goal_of_plan
 from trimaran.planning.estimated import as_planned_there, load_plan_there, on_its_machine, search_within_memory
+from trimaran.planning.loaded_plans import as_planned, load_plan
 from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import as_planned, load_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.results import Planned
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan import Plan, read_plan
+from trimaran.program.plan_file import Plan, read_plan
 from trimaran.program.strategy import Strategy
 from trimaran.report.tables import page_text
 

@@ -259,7 +259,7 @@ def _measured(source: JobSource) -> SampleCosts:
             code="loading.synthetic-data",
         )
     # These import torch.
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
     from trimaran.measure.findings import sample_costs
 
     return sample_costs(launch(_measure, (source,), ranks=1, device="cpu"), how="on this machine")

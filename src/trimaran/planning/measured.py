@@ -19,8 +19,8 @@ from trimaran.planner.target_search import contender_of
 from trimaran.planner.trials import Trials
 from trimaran.planning.best_strategy import find_best, microbatch_sizes
 from trimaran.planning.input_pipeline import feeding_notes
+from trimaran.planning.loaded_plans import plan_of, predict
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy, with_failing
-from trimaran.planning.plan_files import plan_of, predict
 from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
 from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.results import Planned, Simulated
@@ -29,7 +29,7 @@ from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.table_files import encode_table
 from trimaran.pricing.tables import CostTable, merge
 from trimaran.pricing.transfers import has_queues
-from trimaran.program.plan import PlannedLink, program_lines
+from trimaran.program.plan_file import PlannedLink, program_lines
 from trimaran.program.strategy import Execution
 
 

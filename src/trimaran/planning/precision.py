@@ -26,7 +26,7 @@ from trimaran.jobs.resolve import resolve
 from trimaran.machine.types import Device
 from trimaran.networks.names import parse_network
 from trimaran.planning.requests import PlanRequest
-from trimaran.pricing.analytical.decoders import is_known
+from trimaran.pricing.analytical.huggingface_config import is_known
 
 DECODERS = frozenset({"gpt2", "gpt3", "gpt", "opt", "mpt", "llama", "llama1", "llama2", "llama3"})
 """Families of decoders: a shape says everything about them."""

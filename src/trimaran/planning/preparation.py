@@ -20,8 +20,8 @@ from trimaran.planning.measurement import Calibrated, find_calibrated
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import CostTable
-from trimaran.program.exactness import difference
 from trimaran.program.memory import check_codec_runs
+from trimaran.program.refusals import difference
 from trimaran.program.strategy import IN_LINE, Execution, Feeding, Strategy
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def gathering_confirmed(source: JobSource, graph: Graph, *, ranks: int) -> Graph
         graph: of it, with effects traced in one process
         ranks: that may take part; with one nothing is gathered
     """
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
 
     if graph.behaviour is None or graph.behaviour.reduction != "gathers" or ranks < 2:
         return graph

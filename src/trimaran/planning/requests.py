@@ -27,7 +27,7 @@ from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
 from trimaran.pricing.kernels.software import FRAMEWORKS, Software
-from trimaran.program.plan import Objective
+from trimaran.program.plan_file import Objective
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Options of a scaling study, as users write them

@@ -22,7 +22,7 @@ from trimaran.planner.target_estimates import Estimate, Goal, HybridComparison, 
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
-from trimaran.program.plan import Plan, plan_table, plan_verdict
+from trimaran.program.plan_file import Plan, plan_table, plan_verdict
 from trimaran.program.strategy import stale_note
 from trimaran.report.tables import page_text
 
@@ -188,7 +188,7 @@ class Planned:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from trimaran.planning.plan_files import whole_plan
+        from trimaran.planning.loaded_plans import whole_plan
 
         plan = whole_plan(self.evidence) if isinstance(self.evidence, Simulated) else self.evidence.plan
         return fragment(plan_verdict(plan), plan_table(plan), self.notes)

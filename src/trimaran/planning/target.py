@@ -40,7 +40,7 @@ from trimaran.planner.target_estimates import (
 from trimaran.planner.target_search import default_batches
 from trimaran.planning.requests import PlanRequest, TargetRequest
 from trimaran.planning.results import Outlook, Planned
-from trimaran.program.plan import Objective, Plan, PlannedTraining
+from trimaran.program.plan_file import Objective, Plan, PlannedTraining
 
 if TYPE_CHECKING:
     from trimaran.convergence.curve import Curve

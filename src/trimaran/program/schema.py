@@ -16,7 +16,7 @@ from trimaran.jobs.learning_rate import Recipe
 from trimaran.program.gradients import Compression
 from trimaran.program.json_files import PROGRAM_VERSION
 from trimaran.program.memory import CodecChoice
-from trimaran.program.plan import (
+from trimaran.program.plan_file import (
     PLAN_VERSION,
     CandidateRow,
     Plan,

@@ -19,7 +19,7 @@ from trimaran.base.html import DataTable, fragment
 from trimaran.base.units import format_seconds, format_span
 from trimaran.pricing.noise import Noise
 from trimaran.program.json_files import to_plain
-from trimaran.program.plan import Prediction
+from trimaran.program.plan_file import Prediction
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import PARTS

@@ -286,7 +286,7 @@ def measure_dgx1(
         InputError: an unknown network, fewer than two devices, more than there are, or too few steps
         ExecutionError: a rank failed
     """
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
     from trimaran_studies.reproduce.dgx1_rank import measure_exchanges
 
     names = _names(networks)

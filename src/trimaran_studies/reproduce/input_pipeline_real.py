@@ -368,7 +368,7 @@ def _predicted(job: _Job, link: Link | None, progress: Progress) -> dict[str, fl
 def _measured(
     jobs: Sequence[_Job], link: Link | None, steps: int, progress: Progress
 ) -> Mapping[str, Mapping[str, tuple[float, ...]]]:
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
     from trimaran.measure.costs import shown_by
     from trimaran_studies.reproduce.input_pipeline_rank import TriedCase, try_remedies
 

@@ -14,7 +14,7 @@ import trimaran
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.cli import app
 from trimaran.machine.find import find_machine
-from trimaran.program.plan import plan_path
+from trimaran.program.plan_file import plan_path
 
 AGREEMENT = 0.001
 """How far the simulated step of a plan may be from the one of `scale`, as a share."""

@@ -26,10 +26,10 @@ from trimaran.planner.search import search
 from trimaran.planning.documents import plan_document
 from trimaran.planning.explanation import Explained
 from trimaran.planning.explanation_pages import explanation_document, print_explanation
+from trimaran.planning.loaded_plans import predict
 from trimaran.planning.pages import simulation_document
-from trimaran.planning.plan_files import predict
 from trimaran.planning.results import Planned
-from trimaran.program.plan import program_lines
+from trimaran.program.plan_file import program_lines
 
 GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 

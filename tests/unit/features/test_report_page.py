@@ -23,8 +23,8 @@ from trimaran.base.units import format_seconds
 from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.documents import plan_document
-from trimaran.planning.plan_files import whole_plan, write_planned
-from trimaran.program.plan import plan_verdict, write_plan
+from trimaran.planning.loaded_plans import whole_plan, write_planned
+from trimaran.program.plan_file import plan_verdict, write_plan
 from trimaran.report.page.studies import READERS
 from trimaran.report.run_report import write_report
 

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 import trimaran
 from trimaran.graph.capture.capture import capture
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan import program_lines
+from trimaran.program.plan_file import program_lines
 from trimaran.program.strategy import Strategy
 
 STEPS = 6

@@ -11,7 +11,7 @@ from tests.raising import raises
 from trimaran.features.emulation import emulate
 from trimaran.features.export.recipe import recipe_of_plan
 from trimaran.graph.types import Graph
-from trimaran.program.plan import Plan
+from trimaran.program.plan_file import Plan
 from trimaran.program.strategy import stale_note
 from trimaran.runtime.step.on_nan import check_on_nan
 from trimaran.runtime.step.stashing import check_stale

@@ -30,7 +30,7 @@ from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
 from trimaran.graph.capture.capture import capture_and_look
 from trimaran.graph.examine import _Examination, chooses, examine
 from trimaran.planning.preparation import inexactness
-from trimaran.program.exactness import KINDS, objection
+from trimaran.program.refusals import KINDS, objection
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.precision import check_synchronized
 from trimaran.user_code.held_state import HeldState, changed, generator_state

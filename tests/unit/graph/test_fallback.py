@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from trimaran.graph.capture.capture import capture, capture_and_look
 from trimaran.graph.capture.segments import build_segment
-from trimaran.program.exactness import objection
+from trimaran.program.refusals import objection
 from trimaran.program.strategy import Shard, Strategy
 
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from trimaran.base.job import Job
 from trimaran.graph.optimizers import Trained, make_schedule, optimizer_traits, trained_parameters
-from trimaran.program.exactness import update_obstacle
+from trimaran.program.refusals import update_obstacle
 
 
 class Normed(torch.optim.Optimizer):

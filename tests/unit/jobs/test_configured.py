@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.jobs.resolve import resolve
-from trimaran.pricing.analytical.decoders import shape_of_configuration
+from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.user_code.batches import call_model, compute_loss
 
 pytest.importorskip("transformers")

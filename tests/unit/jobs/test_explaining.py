@@ -3,7 +3,7 @@
 from tests import builders
 from tests.unit.planner.test_search import GRAPH, TABLE, found
 from tests.unit.planner.test_virtual import traced
-from tests.unit.program.test_plan import PLAN
+from tests.unit.program.test_plan_file import PLAN
 
 from trimaran.jobs.builtin import digits
 from trimaran.jobs.resolve import JobSource

@@ -12,11 +12,11 @@ from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.problem import assess
 from trimaran.planning.explanation import Explained, explain_plan
+from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned, Simulated
-from trimaran.program.plan import read_plan, write_plan
+from trimaran.program.plan_file import read_plan, write_plan
 
 HERE = builders.cluster_request(cluster="dgx1-v100")
 """Neither devices nor a batch are said: they are the plan's."""

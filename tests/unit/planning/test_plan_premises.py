@@ -14,10 +14,10 @@ from trimaran.cli import app
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
 from trimaran.planning.estimated import on_its_machine
+from trimaran.planning.loaded_plans import _check_kind, _memory_to_use, write_planned
 from trimaran.planning.plan import make_plan, obtain_plan
-from trimaran.planning.plan_files import _check_kind, _memory_to_use, write_planned
 from trimaran.planning.results import Planned
-from trimaran.program.plan import Plan, read_plan
+from trimaran.program.plan_file import Plan, read_plan
 
 HERE = builders.cluster(memory_bytes=1000)
 

@@ -10,7 +10,7 @@ from tests.raising import raises
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.problem import assess
-from trimaran.planning.plan_files import _rejoined, _rescored, as_planned
+from trimaran.planning.loaded_plans import _rejoined, _rescored, as_planned
 from trimaran.planning.preparation import local_cluster
 from trimaran.planning.requests import parse_request
 

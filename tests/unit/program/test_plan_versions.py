@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.raising import raises
 
-from trimaran.program.plan import Plan, check_plan, plan_program, read_plan, write_plan
+from trimaran.program.plan_file import Plan, check_plan, plan_program, read_plan, write_plan
 
 FILES = Path(__file__).parent / "files"
 

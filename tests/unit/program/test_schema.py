@@ -5,11 +5,11 @@ import jsonschema
 import pytest
 from tests import builders
 from tests.graphs import chain
-from tests.unit.program.test_plan import PLAN
+from tests.unit.program.test_plan_file import PLAN
 
 from trimaran.program.json_files import encode_program
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan import format_plan
+from trimaran.program.plan_file import format_plan
 from trimaran.program.schema import format_schemas, main, plan_schema, program_schema
 
 SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import builders
-from tests.unit.program.test_plan import GRAPH
+from tests.unit.program.test_plan_file import GRAPH
 from tests.unit.rehearsal.test_page import made as rehearsal
 from tests.unit.report import test_converging, test_scaling_table
 from tests.unit.report.crossover.test_report import crossed
@@ -17,7 +17,7 @@ from trimaran.base.remedies import Remedy
 from trimaran.base.timeline import Timeline
 from trimaran.features.convergence.curve import study_curve
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan import CandidateRow, Plan, program_lines, write_plan
+from trimaran.program.plan_file import CandidateRow, Plan, program_lines, write_plan
 from trimaran.report.convergence_curve import study_document as curve_document
 from trimaran.report.convergence_runs import convergence_document
 from trimaran.report.crossover import crossover_document

@@ -19,7 +19,7 @@ import pytest
 from tests.simulated_disk import SimulatedDisk, SimulatedProcess, Stopped, Turns
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
-from trimaran.checkpoint_files.store import MARKER, Checkpoint, Draft, Fault, FileEntry, Store
+from trimaran.checkpoint_files.commit import MARKER, Checkpoint, Draft, Fault, FileEntry, Store
 
 FOLDER = Path("/simulated/runs/digits/checkpoints")
 LATER = 10_000

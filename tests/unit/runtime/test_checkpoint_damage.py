@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.checkpoint_files import store as store_module
+from trimaran.checkpoint_files import commit as store_module
+from trimaran.checkpoint_files.commit import FORMAT, MANIFEST, MARKER, Fault, Store
 from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.disk import LocalDisk
-from trimaran.checkpoint_files.store import FORMAT, MANIFEST, MARKER, Fault, Store
 from trimaran.runtime.checkpoint.saving import find_saved
 from trimaran.runtime.communication.channels import ALONE
 

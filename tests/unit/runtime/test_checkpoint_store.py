@@ -8,9 +8,9 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
-from trimaran.checkpoint_files import store as store_module
+from trimaran.checkpoint_files import commit as store_module
+from trimaran.checkpoint_files.commit import MANIFEST, MARKER, Checkpoint, FileEntry, Store
 from trimaran.checkpoint_files.disk import LocalDisk
-from trimaran.checkpoint_files.store import MANIFEST, MARKER, Checkpoint, FileEntry, Store
 
 
 def save(store: Store, step: int, content: bytes = b"content") -> Checkpoint:

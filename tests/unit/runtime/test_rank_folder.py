@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.launch.ranks import ALL_ANSWERED, Request
+from trimaran.launch.supervise import ALL_ANSWERED, Request
 from trimaran.launch.world import World
 
 

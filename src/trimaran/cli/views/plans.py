@@ -14,9 +14,9 @@ from trimaran.cli.output import begin_verdict, console, print_json, progress_sho
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.others import busy_note
 from trimaran.planning.documents import plan_document
+from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.pages import print_lines, print_notes, print_plan
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import write_planned
 from trimaran.planning.rehearsed import PlanRehearsed, rehearsed_document
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned

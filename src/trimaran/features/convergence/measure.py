@@ -99,7 +99,7 @@ def order_runs(keys: Iterable[tuple[int, int]], known: Sequence[Run], task: Task
 
 
 def _launch(task: Task, works: Sequence[Work], limits: Limits, known: list[Run], progress: Progress, done: int) -> None:
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
 
     total = done + len(works)
     listen = _listener(task.folder, works, known, progress, done, total)

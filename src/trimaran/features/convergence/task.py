@@ -33,9 +33,9 @@ from trimaran.jobs.learning_rate import Recipe, default_rule, digest_of_rule, fo
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.batches import check_batches, count_microbatches, default_batches
 from trimaran.measure.convergence.runs import Limits, Outcome, Run, Trained, train_to_target
-from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.refusals import check_exact
 from trimaran.program.strategy import Strategy
 from trimaran.program.text import format_program, parse_program
 

@@ -30,11 +30,11 @@ from trimaran.measure.stalls.rank import RankRun
 from trimaran.measure.stalls.steps import CLASSES, Split, Way
 from trimaran.memory_budget import planned_memory
 from trimaran.planner.pins import MOST_WORKERS
-from trimaran.planning.plan_files import as_planned
+from trimaran.planning.loaded_plans import as_planned
 from trimaran.planning.preparation import cluster_environment, prepare
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.program.lowering.lower import lower, lower_evaluation
-from trimaran.program.plan import check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.plan_file import check_has_program, check_plan, plan_program, read_plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import Feeding, Strategy, needs_graph
 from trimaran.program.types import Kind, Program
@@ -374,7 +374,7 @@ def profile_stalls(
         EnvironmentProblem: links cannot be rate-limited here
         ExecutionError: a rank died, or the loss is not a number
     """
-    from trimaran.launch.ranks import launch
+    from trimaran.launch.supervise import launch
 
     if steps is not None and steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}", code="stalls.bad-steps", steps=steps)

@@ -12,7 +12,7 @@ from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Exported, Recipe, recipe_of_degrees, recipe_of_plan
 from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.jobs.resolve import JobSource
-from trimaran.program.plan import Plan, check_plan, read_plan
+from trimaran.program.plan_file import Plan, check_plan, read_plan
 
 __all__ = [
     "SOFTWARE",

@@ -31,7 +31,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.shapes import TransformerShape
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.plan import Plan, Premises
+from trimaran.program.plan_file import Plan, Premises
 from trimaran.program.strategy import RANK_ORDER, Axis, Degrees, Schedule, Strategy
 
 NODE = 8

@@ -12,7 +12,7 @@ from trimaran.base.units import format_some
 from trimaran.features.report_page.plan import page_of_plan
 from trimaran.features.report_page.run import page_of_report, page_of_run
 from trimaran.features.report_page.study import page_of_studies, study_of
-from trimaran.program.plan import Plan, read_plan
+from trimaran.program.plan_file import Plan, read_plan
 from trimaran.report.page.layout import Page, render_page
 from trimaran.report.page.studies import READERS as STUDIES
 

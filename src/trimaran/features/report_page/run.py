@@ -14,7 +14,7 @@ from trimaran.base.files import read_bytes, read_text
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.json_files import to_plain
-from trimaran.program.plan import Plan, plan_program, read_plan
+from trimaran.program.plan_file import Plan, plan_program, read_plan
 from trimaran.program.types import Program
 from trimaran.report.breakdown import PARTS
 from trimaran.report.comparison import Figure

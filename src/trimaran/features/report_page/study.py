@@ -9,7 +9,7 @@ from trimaran import __version__
 from trimaran.base.decoding import decode_typed, from_plain
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
-from trimaran.program.plan import Plan
+from trimaran.program.plan_file import Plan
 from trimaran.report.page.charts import chart_file
 from trimaran.report.page.layout import Chart, Page, Section, Words
 from trimaran.report.page.steps import commands_section

@@ -20,11 +20,11 @@ from trimaran.base.signals import leaving
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import NO_PINS
-from trimaran.planning.plan_files import whole_plan
+from trimaran.planning.loaded_plans import whole_plan
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Planned
 from trimaran.pricing.memory import rank_states
-from trimaran.program.plan import CandidateRow
+from trimaran.program.plan_file import CandidateRow
 
 ASKING_S = 60.0
 """Most time for planning again with the memory that there is [s]."""

@@ -31,13 +31,13 @@ from trimaran.base.files import file_name, given, shown_path
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
-from trimaran.checkpoint_files.store import FOLDER
+from trimaran.checkpoint_files.commit import FOLDER
 from trimaran.features.training.run_record import Reserve, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.json_files import finite
-from trimaran.program.plan import Plan, plan_program
+from trimaran.program.plan_file import Plan, plan_program
 from trimaran.program.strategy import Strategy, needs_graph, splits_batches
 from trimaran.program.text import parse_program
 from trimaran.report.gradient_noise import RunNoise, run_noise

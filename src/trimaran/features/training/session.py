@@ -39,9 +39,9 @@ from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_some
+from trimaran.checkpoint_files.commit import Store
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
-from trimaran.checkpoint_files.store import Store
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
 from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
 from trimaran.graph.behaviour import Behaviour, weighed
@@ -53,11 +53,11 @@ from trimaran.launch.requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
 from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned
-from trimaran.program.exactness import check_exact
 from trimaran.program.json_files import finite
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import sharing_ops
-from trimaran.program.plan import Plan, check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.plan_file import Plan, check_has_program, check_plan, plan_program, read_plan
+from trimaran.program.refusals import check_exact
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import Strategy, splits_batches
 from trimaran.program.types import Program

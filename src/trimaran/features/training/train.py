@@ -31,7 +31,7 @@ from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_nam
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.base.user_errors import summary
-from trimaran.checkpoint_files.store import Store
+from trimaran.checkpoint_files.commit import Store
 from trimaran.features.training.memory import with_memory_plan
 from trimaran.features.training.rank import (
     PLAIN,
@@ -56,13 +56,13 @@ from trimaran.graph.types import Graph, parameter_use
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
 from trimaran.measure.others import Others, busy_note
-from trimaran.planning.plan_files import whole_plan
+from trimaran.planning.loaded_plans import whole_plan
 from trimaran.planning.preparation import cluster_environment
 from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
 from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower_evaluation
-from trimaran.program.plan import write_plan
+from trimaran.program.plan_file import write_plan
 from trimaran.program.text import format_program
 from trimaran.report.comparison import Comparison, compare
 from trimaran.report.gradient_noise import gradient_noise_document
@@ -339,8 +339,8 @@ class _Launching:
         return planned
 
     def _launch(self, planned: Planned, restarted: int) -> tuple[RankResult, float | None]:
-        from trimaran.launch.ranks import launch
-        from trimaran.launch.watch import HangLimits, collective_timeout
+        from trimaran.launch.hangs import HangLimits, collective_timeout
+        from trimaran.launch.supervise import launch
 
         simulated = planned.simulated
         others = Others()

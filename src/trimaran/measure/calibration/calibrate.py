@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress
-from trimaran.launch.ranks import launch
+from trimaran.launch.supervise import launch
 from trimaran.launch.world import World
 from trimaran.machine.types import Link
 from trimaran.measure.calibration.results import DeviceFigures

@@ -2,7 +2,7 @@
 
 Decoders (GPT, Llama, mixtures of experts, latent attention, windows of attention, parallel blocks, layers that predict
 further tokens) and encoders with a masked-language head (BERT). Left out: networks of two stacks, state-space layers,
-vision towers. `decoders.py` reads shapes from Hugging Face configurations.
+vision towers. `huggingface_config.py` reads shapes from Hugging Face configurations.
 
 Ranks of a sharded transformer form a box: `tp` ranks share each layer, `cp` ranks each sequence, `pp` stages the stack,
 `dp` replicas the batch. With experts, `ep` of the ranks that hold replicas of attention hold different experts.

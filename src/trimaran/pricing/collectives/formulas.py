@@ -3,7 +3,7 @@
 `n` ranks, `S` bytes, latency `a` and rate `B` of a link in one direction (Hockney). `nbytes` is the whole buffer: of an
 all-gather the gathered one, of a reduce-scatter the one before it is scattered, of an all-to-all everything that a rank
 sends, its own part included. Left out: the arithmetic of a reduction, the cost of a call, and how far a real library
-falls short; `prior` has those.
+falls short; `prediction` has those.
 
     ring           n-1 or 2(n-1) hops; every rank sends (n-1)/n or 2(n-1)/n of the buffer
     chain          c chunks through n-1 hops

@@ -11,7 +11,7 @@ from itertools import groupby
 from trimaran.base.html import DataTable
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
-from trimaran.program.plan import CandidateRow, Plan
+from trimaran.program.plan_file import CandidateRow, Plan
 from trimaran.program.strategy import Strategy, is_plain_data_parallel
 from trimaran.report.page.charts import (
     GROUND,

@@ -9,6 +9,7 @@
 
 Ranks speak at the boundaries of steps only, and only while something is being written, so that a thread never
 communicates. A save that fails leaves the training alone: what is wrong is noted, and the checkpoint before it stays.
+What makes a checkpoint whole is the protocol of `checkpoint_files/commit.py`.
 """
 
 import threading
@@ -22,10 +23,10 @@ import torch
 import torch.distributed as dist
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
+from trimaran.checkpoint_files.commit import FOLDER, MARKER, Checkpoint, Draft, Fault, FileEntry, Store
 from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.pieces import Entry, Region, Want, What, entry_of, fill, name_in_file
 from trimaran.checkpoint_files.plain import dtype_named
-from trimaran.checkpoint_files.store import FOLDER, MARKER, Checkpoint, Draft, Fault, FileEntry, Store
 from trimaran.runtime.checkpoint import STATE
 from trimaran.runtime.checkpoint.training_state import Taken, check_form
 from trimaran.runtime.communication.channels import Agreement

@@ -23,6 +23,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.files import is_stream, unfinished
 from trimaran.base.units import format_some
+from trimaran.checkpoint_files.commit import FOLDER, MARKER, has_checkpoints
 from trimaran.checkpoint_files.content import (
     Content,
     Form,
@@ -36,7 +37,6 @@ from trimaran.checkpoint_files.content import (
 from trimaran.checkpoint_files.imports import open_content
 from trimaran.checkpoint_files.pieces import Want, fill
 from trimaran.checkpoint_files.plain import decode, dtype_named
-from trimaran.checkpoint_files.store import FOLDER, MARKER, has_checkpoints
 from trimaran.runtime.checkpoint.saving import Saved, describe_saved, find_saved
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.whole_state import WholeState, state_of

@@ -16,9 +16,9 @@ from trimaran.graph.capture.capture import Capture
 from trimaran.graph.optimizers import identity_fault, make_optimizer, named_in, trained_parameters
 from trimaran.graph.types import Graph, ParameterUse
 from trimaran.launch.world import World
-from trimaran.program.exactness import update_obstacle
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.layout import is_chained
+from trimaran.program.refusals import update_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.runtime.communication.channels import Agreement, Channels

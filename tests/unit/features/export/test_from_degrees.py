@@ -14,10 +14,10 @@ from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, recipe_of_degrees, torchrun_ranks
 from trimaran.features.export.torchtitan import to_torchtitan
+from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import write_planned
 from trimaran.planning.results import Planned
-from trimaran.program.plan import Plan, Prediction, Premises
+from trimaran.program.plan_file import Plan, Prediction, Premises
 from trimaran.program.strategy import Strategy
 
 FILES = Path(__file__).parents[2] / "program/files"

@@ -12,7 +12,7 @@ from trimaran.features.export.recipe import recipe_of_plan, stages_of
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan import Plan, program_lines, write_plan
+from trimaran.program.plan_file import Plan, program_lines, write_plan
 from trimaran.program.strategy import Strategy
 
 

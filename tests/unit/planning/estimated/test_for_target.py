@@ -12,11 +12,11 @@ from trimaran.planner.search import search
 from trimaran.planner.target_estimates import Stop
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated_problem import machine_problem
+from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import NO_TARGET, parse_target
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
-from trimaran.program.plan import read_plan
+from trimaran.program.plan_file import read_plan
 from trimaran.report.plans import outlook_lines, target_verdict
 
 TABLE = """global_batch,epochs,samples_per_epoch

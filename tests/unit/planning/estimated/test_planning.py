@@ -15,11 +15,11 @@ from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import check_pins
 from trimaran.planning.documents import plan_document
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
+from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.plan import make_plan
-from trimaran.planning.plan_files import write_planned
 from trimaran.planning.requests import NO_TARGET
 from trimaran.planning.results import Modelled, Planned, Simulated
-from trimaran.program.plan import read_plan
+from trimaran.program.plan_file import read_plan
 
 
 @pytest.fixture(scope="module")

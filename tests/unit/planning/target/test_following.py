@@ -14,7 +14,7 @@ from trimaran.convergence.files import read_curve, write_curve
 from trimaran.jobs.learning_rate import Recipe, digest_of_rule
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.planning.target import find_job_curve, job_as_planned, source_as_planned
-from trimaran.program.plan import PlannedTraining, read_plan, write_plan
+from trimaran.program.plan_file import PlannedTraining, read_plan, write_plan
 
 TRAINING = PlannedTraining(
     curve="digits.toml",
@@ -90,7 +90,7 @@ def test_a_loop_of_one_s_own_follows_too() -> None:
 def test_a_plan_file_keeps_its_training(tmp_path: Path) -> None:
     from trimaran.graph.capture.capture import capture
     from trimaran.program.lowering.lower import lower
-    from trimaran.program.plan import program_lines
+    from trimaran.program.plan_file import program_lines
 
     job = dataclasses.replace(resolve("digits"), global_batch_size=256)
     graph = capture(job).graph

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.raising import raises
 
 from trimaran.networks.published_decoders import DECODER_FAMILIES, find_published
-from trimaran.pricing.analytical.decoders import FAMILIES, rough_count, shape_of_configuration
+from trimaran.pricing.analytical.huggingface_config import FAMILIES, rough_count, shape_of_configuration
 from trimaran.pricing.analytical.shapes import active_count, parameter_count, prediction_count, vocabulary_rows
 
 OF_TRANSFORMERS = [kind for kind in FAMILIES if kind != "grok-1"]

@@ -11,7 +11,7 @@ from tests.raising import raises
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.program.json_files import digest
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan import (
+from trimaran.program.plan_file import (
     CandidateRow,
     PlannedLink,
     check_plan,

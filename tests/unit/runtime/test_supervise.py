@@ -17,8 +17,8 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError
-from trimaran.launch import ranks
-from trimaran.launch.ranks import Request, _ask, _listen, _Rank, _receive, launch
+from trimaran.launch import supervise
+from trimaran.launch.supervise import Request, _ask, _listen, _Rank, _receive, launch
 
 
 @contextlib.contextmanager
@@ -41,7 +41,7 @@ def test_leaving_waits_for_nothing_that_the_interrupted_code_holds(tmp_path: Pat
         import os, signal, subprocess
         from multiprocessing import Pipe
         from pathlib import Path
-        from trimaran.launch.ranks import _leave, _Rank
+        from trimaran.launch.supervise import _leave, _Rank
 
         process = subprocess.Popen(["sleep", "60"], start_new_session=True)
         rank = _Rank(number=0, process=process, connection=Pipe()[0], log=Path("log"))
@@ -109,7 +109,7 @@ def test_a_rank_that_dies_before_it_is_asked_ends_the_others(tmp_path: Path) -> 
 def test_a_rank_that_has_closed_its_pipe_and_does_not_end_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "_LEAVE_S", 0.2)
+    monkeypatch.setattr(supervise, "_LEAVE_S", 0.2)
     with rank_of(["sleep", "60"], tmp_path) as (rank, its):
         its.close()
         _receive(rank, None, None)

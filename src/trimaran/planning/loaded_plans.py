@@ -28,10 +28,9 @@ from trimaran.planning.requests import EVERYTHING, PlanRequest, cost_options
 from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import source_as_planned
 from trimaran.pricing.program import price
-from trimaran.program.exactness import check_exact
 from trimaran.program.lowering.lower import lower
 from trimaran.program.memory import check_codec_runs
-from trimaran.program.plan import (
+from trimaran.program.plan_file import (
     CandidateRow,
     Objective,
     Plan,
@@ -46,6 +45,7 @@ from trimaran.program.plan import (
     read_plan,
     write_plan,
 )
+from trimaran.program.refusals import check_exact
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.types import Program
 from trimaran.simulator.memory_check import check_memory

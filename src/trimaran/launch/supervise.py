@@ -43,9 +43,9 @@ from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import c_function, needs_linux
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
+from trimaran.launch.hangs import MEASURING, HangLimits, Watch
 from trimaran.launch.memory import Killings, Limit, group_limit
 from trimaran.launch.rate_limited_links import Seat, Uplink, rate_limited_network
-from trimaran.launch.watch import MEASURING, HangLimits, Watch
 from trimaran.launch.world import TIMEOUT_S, DeviceChoice
 from trimaran.machine.types import Link
 

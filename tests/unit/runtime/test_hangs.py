@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trimaran.base.errors import ExecutionError
 from trimaran.launch.activity import PAGE_BYTES, STEP, Activity, Beat, Stacks, Wait, stacks_of
-from trimaran.launch.watch import (
+from trimaran.launch.hangs import (
     LEAST_S,
     MEDIANS,
     OTHER_S,
