@@ -67,6 +67,10 @@ LONG = {
     "resnet50 --cluster dgx-a100:8": "searches among many strategies, as others here that take less",
     "scale inception_v3": "traces a large network for each batch; test_scale.py asks the same of a small one",
     "256,512,1024": "plans for several numbers of devices, as another one here that takes less",
+    "--objective cost": "plans at many batches; test_next_commands.py asks for the least time on fewer devices",
+    "trimaran place graph.json": "searches for ten seconds; test_place.py asks for less",
+    "observe -- python train.py": "starts interpreters, as another one here does",
+    "observe -- accelerate": "starts interpreters, as test_observe.py does",
     "rehearse --world 1024": "runs the script, again and again",
     "torchrun --nproc-per-node": "starts ranks",
 }

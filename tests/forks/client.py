@@ -7,6 +7,7 @@ environments and networks use the runtime's.
 import functools
 import os
 import pickle
+import runpy
 import select
 import signal
 import socket
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from unittest.mock import patch
 
 import pytest
@@ -27,6 +28,7 @@ from tests.forks.server import LIMIT, Child, capture_all, read
 from trimaran.base.files import folder_of_command
 from trimaran.launch import supervise as runtime
 from trimaran.launch.rate_limited_links import Seat
+from trimaran.rehearsal import launch as rehearsal
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,13 +151,25 @@ class Forked:
 
 
 @functools.cache
-def server() -> Server:
-    """The server of this process, started when it is first asked for."""
+def server(*, captures: bool = True) -> Server:
+    """A server of this process, started when it is first asked for.
+
+    Args:
+        captures: networks, so that a backward has run in it: after that autograd takes no further kind of device
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables = {**runtime._DEFAULTS, **os.environ, **runtime._ENVIRONMENT}
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-P", "-m", "tests.forks.server", str(theirs.fileno())],
+            [
+                sys.executable,
+                "-u",
+                "-P",
+                "-m",
+                "tests.forks.server",
+                str(theirs.fileno()),
+                *(["captures"] if captures else []),
+            ],
             cwd=ROOT,
             env=variables | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             pass_fds=(theirs.fileno(),),
@@ -163,15 +177,19 @@ def server() -> Server:
             start_new_session=True,
         )
     started = Server(ours, process)
+    _started.append(started)
     started.answer()
     return started
 
 
+_started: list[Server] = []
+
+
 def stop_server() -> None:
-    """End the server, where there is one."""
-    if server.cache_info().currsize:
-        server().close()
-        server.cache_clear()
+    """End the servers, where there are any."""
+    while _started:
+        _started.pop().close()
+    server.cache_clear()
 
 
 def launch(
@@ -205,6 +223,32 @@ def forked_ranks(by: Server) -> Iterator[None]:
 
     with patch.object(runtime, "_start", start):
         yield
+
+
+@contextmanager
+def forked_rehearsals() -> Iterator[None]:
+    """Meanwhile each rank that this process rehearses is forked, which is not seen in the variables of its process."""
+
+    def start(
+        command: Sequence[str], *, cwd: str | None, env: Mapping[str, str], stdout: BinaryIO, **_: object
+    ) -> Forked:
+        module, *arguments = command[command.index("-m") + 1 :]
+        with Path(os.devnull).open("rb") as nothing:
+            streams = nothing.fileno(), stdout.fileno(), stdout.fileno()
+            by = server(captures=False)
+            return by.fork(run_module, module, *arguments, streams=streams, environment=env, folder=cwd or ".")
+
+    with patch.object(rehearsal, "Process", start):
+        yield
+
+
+def run_module(module: str, *arguments: str) -> None:
+    """What `python -P -m module` does, in the process that is to be it."""
+    given = [str(Path(entry).resolve()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:] = [*given, *(entry for entry in sys.path if entry not in (*given, str(ROOT)))]
+    sys.argv = [module, *arguments]
+    del sys.modules[module]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def run_rank(descriptor: int, folder: str) -> None:

@@ -1,9 +1,9 @@
 """A process that has imported everything once, and forks itself for whoever asks.
 
-Run as `python -m tests.forks.server <descriptor>`; the descriptor is its end of a socket to the one who asks. A child
-begins with torch, the package and the networks that were captured before it: seconds of work that a new interpreter
-does again. It shares nothing with its siblings but what was there before the fork. A fork copies one thread only, so a
-server that has several refuses.
+Run as `python -m tests.forks.server <descriptor> [captures]`; the descriptor is its end of a socket to the one who
+asks. A child begins with torch, the package and the networks that were captured before it: seconds of work that a new
+interpreter does again. It shares nothing with its siblings but what was there before the fork. A fork copies one thread
+only, so a server that has several refuses.
 """
 
 import atexit
@@ -61,11 +61,11 @@ class Child:
     path: Sequence[str]
 
 
-def main(descriptor: int) -> NoReturn:
+def main(descriptor: int, *, captures: bool) -> NoReturn:
     """Answer all clients until the first one has gone."""
     first = socket.socket(fileno=descriptor)
     clients = [first]
-    answer(first, prepare)
+    answer(first, lambda: prepare(captures=captures))
     while True:
         for client in select.select(clients, [], [])[0]:
             message, received, _, _ = socket.recv_fds(client, LIMIT, 8)
@@ -108,7 +108,7 @@ def read(message: bytes) -> Any:
     return pickle.loads(message)  # noqa: S301
 
 
-def prepare() -> None:
+def prepare(*, captures: bool) -> None:
     """Import all of the package, what it imports at the first use, and what holds the functions that children call."""
     import torch
     import torch.distributed.fsdp
@@ -127,7 +127,8 @@ def prepare() -> None:
     # What ends with this process ends once: hundreds of libraries of operators, else, in each child.
     for one in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
         one.atexit = False
-    capture_all(["lstm_fp64"])
+    if captures:
+        capture_all(["lstm_fp64"])
 
 
 def capture_all(jobs: Sequence[str]) -> None:
@@ -201,4 +202,4 @@ if __name__ == "__main__":
     # Children find the classes of this module by its name.
     from tests.forks import server
 
-    server.main(int(sys.argv[1]))
+    server.main(int(sys.argv[1]), captures="captures" in sys.argv)

@@ -31,6 +31,8 @@ from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
 from trimaran.program.strategy import Strategy
 from trimaran.report.rehearsal import Rehearsal
 
+pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
+
 LLAMA = builders.transformer_shape(
     layers=2, hidden=128, heads=4, kv_heads=2, head_size=32, ffn=256, vocabulary=512, sequence=64
 )

@@ -14,6 +14,8 @@ from trimaran.rehearsal.launch import RankRun, run_ranks
 from trimaran.rehearsal.memory import read_memory
 from trimaran.rehearsal.request import Gpu, RankRequest
 
+pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
+
 SCRIPTS = Path(__file__).parent / "scripts"
 H100 = Gpu("NVIDIA H100 80GB HBM3", "h100-sxm", 80 * 2**30, (9, 0), 132)
 

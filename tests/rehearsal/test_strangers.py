@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from tests.rehearsal.rehearsing import rehearse_rank
 
+pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
+
 SCRIPT = """
 import copy, glob, os, shutil, threading
 import torch, torch.nn as nn, torch.nn.functional as F

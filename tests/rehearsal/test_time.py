@@ -17,6 +17,8 @@ from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.rehearsal.time import StepTime, step_time
 
+pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
+
 ALONE = Path(__file__).parent / "scripts_time/alone.py"
 MPT = Path(__file__).parents[2] / "benchmarks/rehearsal/mpt.py"
 H100 = find_machine("dgx-h100")
