@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from trimaran.features.training.session import init as init
     from trimaran.memory_budget import VirtualMemory as VirtualMemory
     from trimaran.memory_budget import virtual_memory as virtual_memory
-    from trimaran.memory_hooks.microbatching import Split as Split
-    from trimaran.memory_hooks.microbatching import splitting as splitting
+    from trimaran.memory_hooks.splitting import Split as Split
+    from trimaran.memory_hooks.splitting import splitting as splitting
     from trimaran.planner.pins import Pins as Pins
     from trimaran.planning.explanation import Explained as Explained
     from trimaran.planning.meta_trace import parse_split as parse_split
@@ -94,7 +94,7 @@ _MODULES = {
     "trimaran.features.scaling": ("predict_scaling",),
     "trimaran.features.training.session": ("Session", "init"),
     "trimaran.memory_budget": ("VirtualMemory", "virtual_memory"),
-    "trimaran.memory_hooks.microbatching": ("Split", "splitting"),
+    "trimaran.memory_hooks.splitting": ("Split", "splitting"),
     "trimaran.planner.pins": ("Pins",),
     "trimaran.planning.explanation": ("Explained",),
     "trimaran.planning.meta_trace": ("parse_split",),

@@ -38,7 +38,7 @@ from trimaran.runtime import interpreter
 from trimaran.runtime.communication import reduce as reductions
 from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.step.state import loss_term
+from trimaran.runtime.step.losses import loss_term
 from trimaran.runtime.step.updates import Updater
 from trimaran.user_code.batches import SUMMED, map_tensors
 from trimaran.user_code.randomness import host_states

@@ -1,7 +1,7 @@
 """What this process is asked for while it trains: to stop, by a signal or by its parent; to look at the job again.
 
 A request may come on one rank only, or on each at another moment. So it is noted, and travels with the losses of the
-next step (`runtime.step.state`): all ranks hear of it at the end of that step, and then ask each other what it is.
+next step (`runtime.step.losses`): all ranks hear of it at the end of that step, and then ask each other what it is.
 """
 
 import signal

@@ -24,7 +24,7 @@ from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture
 from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import autocast
-from trimaran.runtime.step.state import loss_term
+from trimaran.runtime.step.losses import loss_term
 from trimaran.runtime.streams import Stamp, Streams
 from trimaran.user_code.batches import name_tensors
 

@@ -47,7 +47,7 @@ from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import SegmentStage
 from trimaran.runtime.parts.setup import replica_buckets
 from trimaran.runtime.precision import autocast, place_batch, place_model
-from trimaran.runtime.step.state import loss_term
+from trimaran.runtime.step.losses import loss_term
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.streams import Stamp, Streams
 from trimaran.user_code.batches import copied_batch, split_batch

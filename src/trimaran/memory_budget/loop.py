@@ -72,7 +72,7 @@ from trimaran.memory_budget.recording import (
     look_at,
     look_at_tensor,
 )
-from trimaran.memory_budget.settling import Settling
+from trimaran.memory_budget.replanning import Replanning
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.program.memory import Decision
 from trimaran.report.memory import StorageLine, storage_lines
@@ -420,8 +420,8 @@ class Virtualizer:
         self._hooks = HookPair()
         self._roots = Roots(self._called)
         place = ModePlace((Operations, Accountant))
-        self._settling = Settling(options, self.plans, lambda text: self.tally.note(text))
-        self._recorder = StepRecorder(place, self._settling.states.holds, self.plans.device_of)
+        self._replanning = Replanning(options, self.plans, lambda text: self.tally.note(text))
+        self._recorder = StepRecorder(place, self._replanning.states.holds, self.plans.device_of)
         self._gauge = Gauge(place, account=options.account)
         self._step = OpenStep()
         self._pass: Pass | None = None
@@ -442,7 +442,7 @@ class Virtualizer:
         with contextlib.ExitStack() as last_first:  # each of these, also when one of them fails
             last_first.callback(self._let_go)
             last_first.callback(self._hooks.remove)
-            last_first.callback(self._settling.close)
+            last_first.callback(self._replanning.close)
             last_first.callback(self._gauge.stop)
             last_first.callback(self._recorder.abandon)
             last_first.callback(self._roots.close)
@@ -467,7 +467,7 @@ class Virtualizer:
 
     def report(self) -> MemoryReport:
         """The report so far, or until the end."""
-        return self._last_report or summarize(self.phase, self.tally, self.plans, self._settling.states.host_bytes)
+        return self._last_report or summarize(self.phase, self.tally, self.plans, self._replanning.states.host_bytes)
 
     def _called(self, signature: Signature) -> None:
         """An outermost module is called."""
@@ -517,7 +517,7 @@ class Virtualizer:
         self._end_pass()
         self._gauge.stop()
         self._step.forget()
-        self._settling.start_over()
+        self._replanning.start_over()
         self.tally = Tally()
         self.tally.end_step(recorded=True)
         self._unsettled = SETTLING_STEPS
@@ -578,13 +578,13 @@ class Virtualizer:
         over_bytes = 0 if peak_bytes is None else peak_bytes - (self.plans.budget_bytes or peak_bytes)
         if over_bytes > 0 and self.tally.as_planned:
             self.tally.note(f"a step held more than the budget, by {format_bytes(over_bytes)}")
-            if self.options.on_violation == "replan" and self._settling.tighten(over_bytes):
+            if self.options.on_violation == "replan" and self._replanning.tighten(over_bytes):
                 self.tally.start_peak()
 
     def _settle(self, recorded: dict[Key, Recorded]) -> None:
         """Plan what was recorded, once a step ends with what it began with."""
-        recorded = self._settling.compare(recorded)
-        if self._settling.takes_state(recorded, self._updates.optimizers):
+        recorded = self._replanning.compare(recorded)
+        if self._replanning.takes_state(recorded, self._updates.optimizers):
             self._unsettled = SETTLING_STEPS - 1
             return
         if self._unsettled:
@@ -592,7 +592,7 @@ class Virtualizer:
             if self._unsettled and not self._is_typical([one.recording.trace for one in recorded.values()]):
                 return
         self._unsettled = 0
-        if not self._settling.plan(recorded, self._updates.optimizers):
+        if not self._replanning.plan(recorded, self._updates.optimizers):
             self._unsettled = SETTLING_STEPS - 1
 
     def _is_typical(self, traces: list[StepTrace]) -> bool:

@@ -32,7 +32,7 @@ from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.machine.types import Device
-from trimaran.memory_hooks.microbatching import Split, splitting
+from trimaran.memory_hooks.splitting import Split, splitting
 from trimaran.pricing.analytical.huggingface_config import is_known, shape_of_configuration
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import parameter_count

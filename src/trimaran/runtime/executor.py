@@ -72,8 +72,9 @@ from trimaran.runtime.parts.setup import (
 from trimaran.runtime.precision import LossScaler, check_synchronized, place_batch, place_model
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
+from trimaran.runtime.step.losses import Asking, as_number
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
-from trimaran.runtime.step.state import Asking, State, as_number
+from trimaran.runtime.step.state import State
 from trimaran.runtime.step.structure import Structures
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState

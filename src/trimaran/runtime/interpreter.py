@@ -41,8 +41,9 @@ from trimaran.runtime.parts.part import Splittable, Stage
 from trimaran.runtime.precision import LossScaler, autocast
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.dgrad_wgrad import Deferred
+from trimaran.runtime.step.losses import as_number, loss_term
 from trimaran.runtime.step.stashing import Stash
-from trimaran.runtime.step.state import Passage, State, as_number, loss_term
+from trimaran.runtime.step.state import Passage, State
 from trimaran.runtime.step.structure import Structures
 from trimaran.user_code.batches import split_batch
 

@@ -13,10 +13,10 @@ import trimaran
 from trimaran.base.errors import ExecutionError
 from trimaran.measure.offload import CopyRates
 from trimaran.memory_budget import device
+from trimaran.memory_budget.changing_numbers import Taken, changed
 from trimaran.memory_budget.loop import Tally
 from trimaran.memory_budget.options import VERIFY_EVERY
 from trimaran.memory_budget.passes import PassStats
-from trimaran.memory_budget.settling import Taken, changed
 from trimaran.report.virtual_memory import MemoryReport
 
 Use = Callable[[Tensor, float], Tensor]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from trimaran.base.job import Job
-from trimaran.runtime.step.state import loss_term
+from trimaran.runtime.step.losses import loss_term
 
 
 def job(loss: Any) -> Job:

@@ -7,7 +7,7 @@ import torch
 from tests.raising import raises
 from torch import nn
 
-from trimaran.memory_hooks.microbatching import Split, splitting
+from trimaran.memory_hooks.splitting import Split, splitting
 
 
 class _Net(nn.Module):

@@ -40,7 +40,7 @@ from trimaran.memory.minimum import minimum_memory, needed_bytes
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget, parse_size
-from trimaran.memory_hooks.microbatching import Split
+from trimaran.memory_hooks.splitting import Split
 from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision

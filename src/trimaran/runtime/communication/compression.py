@@ -9,7 +9,7 @@ Why not torch's own communication hooks (`default_hooks`, `powerSGD_hook`):
 - their work between the sums runs in callbacks, on gloo's threads, while the backward runs and needs the same lock of
   the interpreter. Those of PowerSGD start an all-reduce and wait for it there, on each rank in the order in which its
   callbacks happen to run. On a group with two workers, two such callbacks deadlock;
-- they average, and gradients here are sums (`step.state`); those that round keep no error;
+- they average, and gradients here are sums (`step.losses`); those that round keep no error;
 - PowerSGD's state belongs to numbers of buckets, so it cannot be used in the first steps, in which DDP changes them.
 
 PowerSGD sends the gradient of a matrix as the product of two thin ones, with error feedback and warm start.

@@ -34,8 +34,9 @@ from trimaran.runtime.parts.part import Part, Used
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.record import Recorder
 from trimaran.runtime.step.gradient_noise import GradientNoise
+from trimaran.runtime.step.losses import LossSums, own_loss, own_metric
 from trimaran.runtime.step.on_nan import OnNan
-from trimaran.runtime.step.state import LossSums, State, own_loss, own_metric
+from trimaran.runtime.step.state import State
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.streams import Stamp
 

@@ -11,7 +11,7 @@ the update:
     wait                                       ▒▒▒▒▒▒▒▒▒▒ exposed communication only
 
 Gradients are views of the buckets, so the sum of a bucket is in the gradients. They are summed, not averaged: see
-`step.state`.
+`step.losses`.
 
 DDP puts all gradients into one bucket in the first step, when it does not know their order yet; the first step has
 one all-reduce.

@@ -245,7 +245,7 @@ def _shard(module: nn.Module, number: int, mesh: DeviceMesh, *, freed: bool, not
     whole = dict(module.named_parameters())
     # The root keeps its parameters for the backward, which needs them first.
     unit: FSDPModule = fully_shard(module, mesh=mesh, reshard_after_forward=freed and number > 0)
-    # Gradients are summed, not averaged: see `step.state`.
+    # Gradients are summed, not averaged: see `step.losses`.
     unit.set_gradient_divide_factor(1.0)
     unit.set_force_sum_reduction_for_comms(True)
     # FSDP2 only calls them; their class in torch is private.
