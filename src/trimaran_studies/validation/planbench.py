@@ -286,8 +286,7 @@ def planbench_tables(bench: Bench) -> tuple[Table, Table]:
                 f"{line.seconds:.1f} s",
             )
         if gap is not None:
-            span = format_span(f"{gap.low:.0%}", f"{gap.high:.0%}", to="–")
-            closed = "–" if gap.share is None else f"{gap.share:.0%} ({span})"
+            closed = "–" if gap.share is None else f"{gap.share:.0%} ({_span(gap, to='–')})"
             jobs, ours, rule = f"{gap.jobs}/{gap.of}", f"{line.regret:.3f}", f"{line.rule:.3f}"
             choices.add_row(line.part, line.name, jobs, ours, rule, closed, "")
     return errors, choices
@@ -310,8 +309,12 @@ def planbench_verdict(bench: Bench) -> str:
     if line.gap is None or line.gap.share is None:
         return f"{said}in no job is the guides' plan slower than the best one by more than noise."
     gap = line.gap
-    interval = format_span(f"{gap.low:.0%}", f"{gap.high:.0%}")
     return (
-        f"{said}our choice closes {gap.share:.0%} (90 %: {interval}) of the gap between the "
+        f"{said}our choice closes {gap.share:.0%} (90 %: {_span(gap)}) of the gap between the "
         f"guides' plan and the best one, which is beyond noise in {gap.jobs} of {gap.of} jobs."
     )
+
+
+def _span(gap: GapClosed, **style: str) -> str:
+    """The interval of a gap that has one."""
+    return format_span(f"{gap.low:.0%}", f"{gap.high:.0%}", **style)

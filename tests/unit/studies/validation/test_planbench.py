@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import tomllib
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from trimaran.base.progress import ignore_progress
 from trimaran_studies.published.rows import published_rows
 from trimaran_studies.validation.peers import COMMITS, _asked, _cases_of, compare_peers
 from trimaran_studies.validation.planbench import planbench, planbench_document, planbench_tables
+from trimaran_studies.validation.regret import GapClosed
 
 
 @pytest.fixture
@@ -43,6 +45,14 @@ def test_a_grid_has_one_line_and_the_gap_that_is_closed(grid: Path) -> None:
         (line["rule_of_thumb_regret"] - line["regret"]) / (line["rule_of_thumb_regret"] - 1.0)
     )
     assert next(table.row_count for table in planbench_tables(bench)) == 2
+
+
+def test_where_the_guides_plan_is_the_best_one_nothing_is_closed(grid: Path) -> None:
+    """Without the plan that is faster than the guides' by more than noise there is a job, and no gap."""
+    bench = planbench([grid], progress=ignore_progress)
+    lines = tuple(replace(line, gap=GapClosed(jobs=0, of=1)) for line in bench.lines)
+    _, choices = planbench_tables(replace(bench, lines=lines))
+    assert [list(column.cells) for column in choices.columns][5] == ["–", "–"]
 
 
 def test_a_folder_without_peers_is_refused(tmp_path: Path) -> None:
