@@ -16,6 +16,7 @@ from tests.unit.memory.traces import residual
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.trace.types import StepTrace
+from trimaran.memory.blocks import _calls
 from trimaran.memory.bound import lower_bound
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.problem import MemoryProblem, memory_problem
@@ -104,6 +105,23 @@ def test_a_schedule_keeps_what_it_says(case: Case, share: float, draws: int) -> 
     assert run.step_time_s <= run.compute_s + run.recompute_s + run.stall_s + TOLERANCE * run.step_time_s
     for recipe in plan.recipes.values():
         check_recipe(trace, recipe)
+
+
+@given(case=cases(), draws=st.integers(0, 10_000))
+def test_what_is_asked_of_the_allocator_is_what_the_plan_keeps_alive(case: Case, draws: int) -> None:
+    """Recomputed, fetched and kept alike: the most bytes between what is taken and given back, step after step."""
+    trace = case.trace
+    problem = memory_problem(trace, case.costs(trace))
+    plan, _, _ = any_plan(problem, minimum_memory(trace).nbytes, random.Random(draws))
+    before, during = _calls(trace, plan)
+    held, most = dict(before), 0
+    for block, nbytes in (*during, *before, *during):
+        if nbytes:
+            held[block] = nbytes
+        else:
+            held.pop(block, None)
+        most = max(most, sum(held.values()))
+    assert most == live_bytes(trace, plan).peak
 
 
 @given(case=cases(), draws=st.integers(0, 10_000))
