@@ -181,6 +181,12 @@ def test_a_file_cut_short_and_no_file_are_told(graph: Path, tmp_path: Path) -> N
     assert (done.returncode, "absent.json" in done.stderr) == (2, True), done.stderr
 
 
+def test_the_name_of_a_job_is_told_where_jobs_are_placed(tmp_path: Path) -> None:
+    found = trimaran("place", "digits-branches", "--devices", "4", cwd=tmp_path)
+    assert found.returncode == 2
+    assert "`trimaran plan digits-branches --devices 4 --allow placement`" in found.stderr
+
+
 def test_what_does_not_fit_is_told(graph: Path, tmp_path: Path) -> None:
     done = trimaran("place", str(graph), "--memory", "100MB", "--time-limit", "3", cwd=tmp_path)
     assert (done.returncode, "fits 2 devices" in done.stderr) == (3, True), done.stderr

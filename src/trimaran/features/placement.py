@@ -83,6 +83,13 @@ def place_profiled(
     if rate <= 0:
         raise InputError(f"--bandwidth: expected more than nothing, got {bandwidth!r}", value=bandwidth)
     memory_bytes = math.inf if memory is None else float(parse_bytes(memory))
+    if not file.suffix and not file.exists():
+        raise InputError(
+            f"{file}: no such file. Times and sizes of operations are read from a JSON file; those of a job are "
+            f"measured and placed by `trimaran plan {file} --devices {devices} --allow placement`",
+            code="placement.no-graph",
+            path=str(file),
+        )
     graph = read_profiled(file)
     problem = profiled_problem(graph, devices=devices, bytes_per_s=rate, latency_s=latency_s, memory_bytes=memory_bytes)
     answer = place(problem, time_limit_s=time_limit_s, work_s=work_s, seed=seed, gap=gap, began=began)
