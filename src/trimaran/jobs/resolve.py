@@ -27,8 +27,7 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
-from trimaran.networks.names import canonical_network, parse_network
-from trimaran.networks.published import PUBLISHED
+from trimaran.networks.names import PUBLISHED, canonical_network, parse_network
 from trimaran.networks.published_decoders import unknown_size
 
 if TYPE_CHECKING:
