@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import trimaran
+from trimaran.base import VERSION
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
@@ -168,7 +168,7 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
         ) from error
     reference = str(getattr(source, "reference", ""))
     path = Path(reference.rpartition(":")[0])
-    parts.append(read_bytes(path) if path.is_file() else trimaran.__version__.encode())
+    parts.append(read_bytes(path) if path.is_file() else VERSION.encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 

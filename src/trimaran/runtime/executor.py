@@ -27,9 +27,9 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
-from trimaran.graph.behaviour import Behaviour, kept_outside, typical_weight
+from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
-from trimaran.graph.metrics import Outputs, WholeMetric
+from trimaran.graph.metrics import Outputs
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.launch.activity import ACTIVITY, STEP
