@@ -55,3 +55,25 @@ def summed(kept: Sequence[Tensor]) -> Tensor:
 def largest_difference(one: Tensor, other: Tensor) -> float:
     """The largest absolute difference of two gradients of one parameter."""
     return largest(summed([one, -other]))
+
+
+def are_alike(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
+    """Whether two tensors are of one form and differ by no more than a tolerance, of the largest value of the other.
+
+    Args:
+        one: may be without its zero rows
+        other: likewise
+        tolerance: 0: bit for bit
+    """
+    if one.is_nested or other.is_nested:
+        alike = one.is_nested and other.is_nested and one.size(0) == other.size(0)
+        return alike and all(are_alike(*pair, tolerance) for pair in zip(one.unbind(), other.unbind(), strict=True))
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.is_sparse or other.is_sparse:
+        return are_alike(whole_gradient(one), whole_gradient(other), tolerance)
+    if not tolerance or not one.is_floating_point():
+        return torch.equal(one, other)
+    finite = other[other.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    return bool(torch.allclose(one, other, rtol=0.0, atol=tolerance * scale, equal_nan=True))

@@ -327,18 +327,11 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     gates = 2 if shape.gated else 1
     inner = _inner(shape, degrees, layer)
     busy = 1.0 if shape.experts is None else shape.experts.load(degrees.ep)
-    projections = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
     shapes = [Product(tokens, queries + 2 * keys, shape.hidden), Product(tokens, shape.hidden, queries)]
     if shape.latent is not None:
         latent = shape.latent
         wide = shape.heads // tensor * (latent.head_size + latent.rotary_size)
         value = shape.heads // tensor * (latent.head_size + latent.value_size)
-        projections = (
-            shape.hidden * (latent.query_rank + latent.key_rank + latent.rotary_size)
-            + latent.query_rank * wide
-            + latent.key_rank * value
-            + shape.heads // tensor * latent.value_size * shape.hidden
-        )
         queries = wide
         down = latent.query_rank + latent.key_rank + latent.rotary_size
         shapes = [
@@ -363,7 +356,7 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
-        products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
+        products=2.0 * tokens * (sum(one.n * one.k for one in shapes) + (gates + 1) * shape.hidden * inner),
         attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
         stream=tokens * stream * shape.hidden / shared,
