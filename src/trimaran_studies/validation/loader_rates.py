@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.input_pipeline import rate_of_host
+from trimaran_studies.facts.loaders import rate_of_host
 from trimaran_studies.published.rows import FED_FAMILIES
 from trimaran_studies.validation.intervals import deviation, interval
 from trimaran_studies.validation.measurement import (
