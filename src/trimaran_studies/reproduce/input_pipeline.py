@@ -311,7 +311,7 @@ def _decoding_notes(rows: list[FeedingRow]) -> Iterator[str]:
             if row.machine == name and row.network in IMAGES and (row.baseline, row.remedy) == ("ddp", "all")
         ]
         rate = most_samples_per_s(feed, devices=DEVICES)
-        limited = [row for row in ours if feed.wait_s(row.batch, devices=DEVICES, step_s=row.step_s) > 0.0]
+        limited = [row for row in ours if feed.fed(row.step_s, batch=row.batch, devices=DEVICES).wait_s > 0.0]
         if limited:
             yield (
                 f"Decoding of photographs is not included: the {node.cpu_cores} cores of {name} decode "
