@@ -52,6 +52,7 @@ from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
@@ -87,7 +88,6 @@ from trimaran.graph.optimizers import (
     parameter_names,
     parts_of_update,
 )
-from trimaran.graph.trace.storages import dtype_name
 from trimaran.user_code.batches import (
     SUMMED,
     are_sliceable,

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from trimaran.base.precision import dtype_name
 from trimaran.rehearsal.lines import Lines
 from trimaran.rehearsal.record import (
     Await,
@@ -105,7 +106,7 @@ def form_of(tensor: torch.Tensor) -> TensorForm:
     """A tensor without its data."""
     shape = tuple(int(size) for size in tensor.shape)
     strides = None if tensor.layout != torch.strided or tensor.is_contiguous() else tuple(map(int, tensor.stride()))
-    return TensorForm(shape, str(tensor.dtype)[6:], tensor.device.type, strides)
+    return TensorForm(shape, dtype_name(tensor.dtype), tensor.device.type, strides)
 
 
 class Recorder:
