@@ -40,11 +40,11 @@ from trimaran.memory_hooks.coding import (  # noqa: E402
     Codec,
     Coding,
 )
+from trimaran.networks.alexnet_overfeat_vgg import VGG_GROUPS, Vgg  # noqa: E402
 from trimaran.networks.small_images import (  # noqa: E402
     LeNet,
     ResidualNetwork,
 )
-from trimaran.networks.vgg import VGG_GROUPS, Vgg  # noqa: E402
 from trimaran.pricing.copy_codecs import GPU_PASSES  # noqa: E402
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int, float]] = {

@@ -30,9 +30,9 @@ from trimaran.base.errors import TrimaranError
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.step_time import (
     Exchange,
+    MachineExchange,
     StepConstants,
     TransformerStep,
-    machine_exchange,
     transformer_step,
 )
 from trimaran_studies.published.rows import read_rows
@@ -234,7 +234,7 @@ def _points(paths: Sequence[Path]) -> list[Point]:
             machine = machine_of(run)
         except TrimaranError:
             continue
-        exchange = machine_exchange(machine, ranks=run.degrees.devices, year=run.program.year)
+        exchange = MachineExchange(machine, ranks=run.degrees.devices, year=run.program.year)
         points.append(Point(row, run, machine.node.device, exchange))
     return points
 

@@ -102,7 +102,7 @@ def set_precision(precision: str) -> None:
 
 
 def _vgg16(reduced: bool) -> tuple[nn.Module, Blocks]:
-    from trimaran.networks.vgg import Vgg
+    from trimaran.networks.alexnet_overfeat_vgg import Vgg
 
     model = Vgg(classes=10, width=0.125) if reduced else Vgg()
     features = list(model.features)

@@ -10,6 +10,8 @@ Nothing of this imports torch before it is used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trimaran.base import VERSION
+
 if TYPE_CHECKING:
     from trimaran.api import check as check
     from trimaran.api import collective_algorithms as collective_algorithms
@@ -70,7 +72,7 @@ if TYPE_CHECKING:
     from trimaran.runtime.data.orders import sample_order as sample_order
     from trimaran.simulator.engine import simulate as simulate
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _MODULES = {
     "trimaran.api": ("check", "collective_algorithms", "collective_cost", "explain", "plan"),

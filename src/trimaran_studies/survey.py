@@ -242,7 +242,7 @@ def _through_one_gpu(job: SurveyedJob, *, remedy: str) -> Outcome:
 
 def _decoded_on_the_device(job: SurveyedJob) -> Outcome:
     """DALI's loader against torchvision's, on the cores of a node."""
-    from trimaran.pricing.input_pipeline import photograph_feed
+    from trimaran_studies.facts.loaders import most_samples_per_s, photograph_feed
 
     if not job.is_decoded:
         return cannot_be_asked("its samples are tokens, which nobody decodes")
@@ -250,7 +250,7 @@ def _decoded_on_the_device(job: SurveyedJob) -> Outcome:
     count = machine.node.devices
     samples = count * job.local_batch
     rates = {
-        name: photograph_feed(machine.node, loader=name).most_samples_per_s(devices=count)
+        name: most_samples_per_s(photograph_feed(machine.node, loader=name), devices=count)
         for name in ("torchvision", "dali")
     }
     slow_s, fast_s = (max(job.baseline.step_time_s, samples / rates[name]) for name in ("torchvision", "dali"))

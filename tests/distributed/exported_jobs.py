@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 import trimaran
-from trimaran.networks.characters import TransformerBlock
+from trimaran.networks.gpt import TransformerBlock
 
 LENGTH, WIDTH = 12, 32
 

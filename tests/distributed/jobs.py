@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.base.job import Job
-from trimaran.graph.metrics import WholeMetric
+from trimaran.graph.behaviour import WholeMetric
 from trimaran.user_code.randomness import seeded
 
 

@@ -21,7 +21,7 @@ from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
 from trimaran.launch.world import World
-from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.alexnet_overfeat_vgg import AlexNet
 from trimaran.networks.bert import BertForQuestions
 from trimaran.networks.gpt import Gpt2
 from trimaran.networks.llama import Llama

@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from tests.distributed.signalled_jobs import BATCHES, make_model
 from tests.distributed.signalled_runs import Run, train
 
-from trimaran.features.training.rank import RunDirectory
-from trimaran.features.training.run_record import OTHER_FILES_BYTES, RunRecord
+from trimaran.features.training.run_record import OTHER_FILES_BYTES, RunDirectory, RunRecord
 
 SOON_S = 100.0
 DISK_BYTES = OTHER_FILES_BYTES + 8 * 2**20

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.pricing.analytical.step_time import MachineExchange, machine_exchange
+from trimaran.pricing.analytical.step_time import MachineExchange
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing
 from trimaran.program.strategy import Axis, Degrees
@@ -230,7 +230,7 @@ def settings_of(draw: st.DrawFn) -> Degrees:
 
 def exchange_of(words: str, degrees: Degrees, each: int) -> tuple[Machine, MachineExchange]:
     machine = find_machine(words.format(max(2, -(-degrees.devices // each))))
-    return machine, machine_exchange(machine, ranks=degrees.devices, year=2024.0).placed(degrees)
+    return machine, MachineExchange(machine, ranks=degrees.devices, year=2024.0).placed(degrees)
 
 
 @settings(max_examples=400, deadline=None)

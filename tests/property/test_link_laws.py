@@ -17,7 +17,6 @@ from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.pricing.analytical.step_time import (
     MachineExchange,
     Program,
-    machine_exchange,
     placed,
     rank_traffic,
     step_constants,
@@ -91,7 +90,7 @@ def test_a_group_inside_a_node_is_never_dearer_than_across_nodes(
     op: str, nbytes: int, members: int, name: str, fabric: str
 ) -> None:
     machine = find_machine(f"{name}:8@{fabric}")
-    exchange = machine_exchange(machine, ranks=64, year=2024.0)
+    exchange = MachineExchange(machine, ranks=64, year=2024.0)
     inside, *across = [exchange(op, nbytes, members, stride) for stride in (1, 8 // members * 2, 8)]
     assert all(inside <= other * (1 + 1e-9) for other in across)
 
@@ -106,7 +105,7 @@ def test_a_group_inside_a_node_is_never_dearer_than_across_nodes(
 def test_a_slower_fabric_never_takes_less(op: str, nbytes: int, members: int, stride: int, name: str) -> None:
     ranks = members * stride * 2
     times = [
-        machine_exchange(find_machine(f"{name}:{-(-ranks // 4)}@{fabric}"), ranks=ranks, year=2024.0)(
+        MachineExchange(find_machine(f"{name}:{-(-ranks // 4)}@{fabric}"), ranks=ranks, year=2024.0)(
             op, nbytes, members, stride
         )
         for fabric in FABRICS
@@ -139,7 +138,7 @@ def test_a_step_that_crosses_nodes_takes_longer_on_each_slower_fabric(
             degrees,
             Program(),
             device=machine.node.device,
-            exchange=machine_exchange(machine, ranks=degrees.devices, year=2024.0),
+            exchange=MachineExchange(machine, ranks=degrees.devices, year=2024.0),
             constants=step_constants(),
         ).seconds
         for machine in machines
@@ -177,7 +176,7 @@ def step_seconds(machine: Machine, degrees: Degrees) -> float:
         degrees,
         Program(),
         device=machine.node.device,
-        exchange=machine_exchange(machine, ranks=degrees.devices, year=2024.0),
+        exchange=MachineExchange(machine, ranks=degrees.devices, year=2024.0),
         constants=step_constants(),
     ).seconds
 
@@ -217,7 +216,7 @@ def test_one_gigabit_ethernet_never_equals_infiniband_where_messages_cross_nodes
     machine, slow = (
         find_machine(f"dgx-h100:{max(2, -(-degrees.devices // 8))}@{cards}") for cards in ("8 ib-ndr", "ethernet-1g")
     )
-    traffic = rank_traffic(degrees, machine_exchange(machine, ranks=degrees.devices, year=2024.0))
+    traffic = rank_traffic(degrees, MachineExchange(machine, ranks=degrees.devices, year=2024.0))
     crosses = any(each.nodes > 1 for each in traffic)
     assert crosses or degrees.devices <= 8
     if crosses:
@@ -250,22 +249,22 @@ def test_a_permutation_of_equal_nodes_changes_nothing(data: st.DataObject, seed:
 def test_a_list_of_devices_is_a_mapping_too() -> None:
     machine = find_machine("dgx-h100:4@8 ib-ndr")
     degrees = Degrees(tp=2, pp=4, dp=4, rank_order=("tp", "pp", "dp"))
-    listed = machine_exchange(machine, ranks=32, year=2024.0, devices=devices_of_ranks(degrees))
-    ordered = machine_exchange(machine, ranks=32, year=2024.0).placed(degrees)
+    listed = MachineExchange(machine, ranks=32, year=2024.0, devices=devices_of_ranks(degrees))
+    ordered = MachineExchange(machine, ranks=32, year=2024.0).placed(degrees)
     reversed_nodes = [(3 - number // 8) * 8 + number % 8 for number in range(32)]
-    moved = machine_exchange(machine, ranks=32, year=2024.0, devices=reversed_nodes).placed(degrees)
+    moved = MachineExchange(machine, ranks=32, year=2024.0, devices=reversed_nodes).placed(degrees)
     for question in (("all_reduce", 1e8, 2, 1), ("all_reduce", 1e8, 4, 2), ("send_recv", 1e8, 4, 8)):
         assert listed(*question) == ordered(*question) == moved(*question)
     for wrong in ([0] * 32, range(31), range(1, 33)):
         with raises("analytical.bad-devices", ranks=32):
-            machine_exchange(machine, ranks=32, year=2024.0, devices=list(wrong))
+            MachineExchange(machine, ranks=32, year=2024.0, devices=list(wrong))
 
 
 def test_only_ranks_that_take_part_share_cards() -> None:
     """Ten ranks in pairs five apart: two pairs are on both nodes. Of twenty, four more have the second node's card."""
     machine = find_machine("dgx-h100:3@ethernet-25g")
     degrees = Degrees(tp=5, dp=2)
-    all_ranks, few = (machine_exchange(machine, ranks=ranks, year=2024.0) for ranks in (20, 10))
+    all_ranks, few = (MachineExchange(machine, ranks=ranks, year=2024.0) for ranks in (20, 10))
     assert max(each.sharing for each in all_ranks.crossings("all_reduce", 2, 5)) == 6
     assert rank_traffic(degrees, all_ranks)[1].sharing == rank_traffic(degrees, few)[1].sharing == 2
     question = ("all_reduce", 1e8, 2, 5)
@@ -274,7 +273,7 @@ def test_only_ranks_that_take_part_share_cards() -> None:
 
 def test_prices_of_as_many_ranks_are_found_once_whoever_asks() -> None:
     machine = find_machine("dgx-h100:3@ethernet-25g")
-    many = machine_exchange(machine, ranks=20, year=2024.0)
+    many = MachineExchange(machine, ranks=20, year=2024.0)
     few = many.placed(Degrees(tp=5, dp=2))
     assert many.of_ranks(24).placed(Degrees(tp=2, dp=5)) is few
     assert few.of_ranks(20) is many
@@ -284,7 +283,7 @@ def test_prices_of_as_many_ranks_are_found_once_whoever_asks() -> None:
 
 def test_stages_that_are_nearest_send_inside_nodes_and_replicas_pay_for_it() -> None:
     machine = find_machine("dgx-h100:16@8 ib-ndr")
-    exchange = machine_exchange(machine, ranks=128, year=2024.0)
+    exchange = MachineExchange(machine, ranks=128, year=2024.0)
     usual = Degrees(tp=2, pp=4, dp=16)
     nearest = replace(usual, rank_order=("tp", "pp", "dp"))
     assert [each.nodes for each in rank_traffic(usual, exchange)] == [1, 4, 2]
@@ -320,7 +319,7 @@ def test_groups_over_pcie_share_switches_and_sockets(members: int, stride: int, 
     alone = crossing_cost(
         "all_reduce", 10**9, machine=machine, crossing=crossing_of(machine, range(0, members * stride, stride))
     ).seconds
-    together = machine_exchange(machine, ranks=8, year=2024.0)("all_reduce", 10**9, members, stride)
+    together = MachineExchange(machine, ranks=8, year=2024.0)("all_reduce", 10**9, members, stride)
     assert together == pytest.approx(times * alone, rel=0.1)
 
 

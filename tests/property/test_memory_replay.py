@@ -23,10 +23,10 @@ from trimaran.graph.trace.types import StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv
-from trimaran.networks.googlenet import GoogLeNet
+from trimaran.networks.alexnet_overfeat_vgg import Vgg
+from trimaran.networks.googlenet_inception import GoogLeNet
 from trimaran.networks.gpt import Gpt2
 from trimaran.networks.resnet import ResNet
-from trimaran.networks.vgg import Vgg
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, MemoryStep, Recipe
 from trimaran.program.types import Kind

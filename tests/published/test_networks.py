@@ -7,16 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.networks.alexnet import AlexNet, AlexNet2012
+from trimaran.networks.alexnet_overfeat_vgg import VGG_GROUPS, AlexNet, AlexNet2012, OverFeat, Vgg
 from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
-from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.inception_v3 import InceptionV3
-from trimaran.networks.inception_v4 import InceptionV4
+from trimaran.networks.googlenet_inception import GoogLeNet, InceptionV3, InceptionV4
 from trimaran.networks.mobilenet import EFFICIENTNET_SIZES, V3_SIZES, EfficientNet, MobileNetV2, MobileNetV3
-from trimaran.networks.overfeat import OverFeat
 from trimaran.networks.resnet import BottleneckForm, ResNet
 from trimaran.networks.unet import UNet
-from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.networks.vit import VIT_L_16, VIT_SIZES, VisionTransformer
 
 pytestmark = pytest.mark.published

@@ -20,13 +20,11 @@ from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.storages import dtype_of
 from trimaran.graph.trace.types import Role, StepTrace, Tick
-from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.alexnet_overfeat_vgg import AlexNet, Vgg
 from trimaran.networks.densenet import DenseNet
-from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.inception_v3 import InceptionV3
-from trimaran.networks.lstm_language import LstmLanguageModel
+from trimaran.networks.googlenet_inception import GoogLeNet, InceptionV3
+from trimaran.networks.recurrent import LstmLanguageModel
 from trimaran.networks.resnet import ResNet
-from trimaran.networks.vgg import Vgg
 from trimaran.networks.vit import VisionTransformer
 
 pytestmark = pytest.mark.published

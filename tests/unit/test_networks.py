@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from trimaran.networks.characters import CharacterGpt, CharacterLstm
+from trimaran.networks.gpt import CharacterGpt
+from trimaran.networks.recurrent import CharacterLstm
 from trimaran.networks.small_images import ResidualNetwork, WideClassifier
 
 

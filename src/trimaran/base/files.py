@@ -353,18 +353,27 @@ def file_name(name: str) -> str:
 
 @contextlib.contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
-    """A name in the folder of a file, for content that is not complete yet; no file of that name remains.
+    """A name next to a file or folder, for content that is not complete yet; nothing of that name remains.
 
     Args:
-        path: of the file, which the complete content replaces
+        path: of the file or folder, which the complete content replaces
     """
     part = path.parent / f".{path.name}.{os.getpid()}"
-    with leaving(lambda _: part.unlink(missing_ok=True)):
+
+    def remove() -> None:
+        if part.is_dir() and not part.is_symlink():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+    with contextlib.suppress(OSError):
+        remove()
+    with leaving(lambda _: remove()):
         try:
             yield part
         finally:
             with contextlib.suppress(OSError):
-                part.unlink()
+                remove()
 
 
 @contextlib.contextmanager

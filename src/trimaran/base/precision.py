@@ -81,6 +81,11 @@ def _short(text: str) -> str:
     return _LONG.get(plain, plain)
 
 
+def dtype_name(dtype: object) -> str:
+    """Torch's name of a dtype, or of its text, without "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
 def product_dtype(precision: Precision) -> str:
     """Torch's name of the dtype that products of a precision take.
 

@@ -24,6 +24,7 @@ import torch
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
+from trimaran.base.precision import dtype_name
 from trimaran.checkpoint_files.disk import LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
@@ -334,7 +335,7 @@ def _check(name: str, tensor: torch.Tensor, *, has_content: bool) -> None:
         reason = "it has no content, since it is on the device meta"
     elif tensor.dtype not in _NAMES:
         way = ": take `torch.view_as_real`" if tensor.dtype.is_complex else ""
-        reason = f"the format knows no {str(tensor.dtype).removeprefix('torch.')}{way}"
+        reason = f"the format knows no {dtype_name(tensor.dtype)}{way}"
     elif tensor.dtype == _PAIRS and not tensor.dim():
         reason = "the format knows no single float4_e2m1fn_x2"
     elif name == "__metadata__":

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from trimaran.base.errors import InputError
+from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
 
 Member = str | int
@@ -46,7 +47,7 @@ class Form(NamedTuple):
 
     def __str__(self) -> str:
         """As texts say it: `float32 (2, 3)`."""
-        return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
+        return f"{dtype_name(self.dtype)} {self.shape}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +211,7 @@ def check_fits(content: Content, wanted: Mapping[str, Form], ties: Mapping[str, 
         if found.shape != form.shape:
             shapes.append(f"{name} {found.shape} in the file, {form.shape} in the model")
         elif found.dtype != form.dtype and form.dtype not in _EXACT.get(found.dtype, ()):
-            dtypes.append(f"{name} {str(found.dtype)[6:]} in the file, {str(form.dtype)[6:]} in the model")
+            dtypes.append(f"{name} {dtype_name(found.dtype)} in the file, {dtype_name(form.dtype)} in the model")
     if shapes:
         raise InputError(
             f"{content.source} has tensors of other shapes: {format_some(shapes, 8)}",

@@ -8,11 +8,9 @@
 What is there already is never written over.
 """
 
-import contextlib
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +18,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from trimaran.base.errors import EnvironmentProblem, InputError, did_you_mean
-from trimaran.base.signals import leaving
+from trimaran.base.files import unfinished
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.container import TensorStream
 from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent
@@ -187,7 +185,7 @@ def write_export(
     check_export(content, target, to, optimizer=optimizer)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _unfinished(target) as part:
+        with unfinished(target) as part:
             if to == "safetensors":
                 _write_tensors(part, content, content.forms)
             elif to == "pt":
@@ -215,26 +213,6 @@ def _unwritable(target: Path, error: OSError) -> EnvironmentProblem:
         path=str(target),
         errno=error.errno,
     )
-
-
-@contextlib.contextmanager
-def _unfinished(target: Path) -> Iterator[Path]:
-    """A name for a file or folder that is not complete yet; nothing of that name remains, also after a signal."""
-    part = target.parent / f".{target.name}.{os.getpid()}"
-
-    def remove() -> None:
-        if part.is_dir() and not part.is_symlink():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
-
-    remove()
-    with leaving(lambda _: remove()):
-        try:
-            yield part
-        finally:
-            with contextlib.suppress(OSError):
-                remove()
 
 
 def _put_in_place(part: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ of, and its state: who reads the file knows the few names that mean something, a
 bounded by the number of values.
 """
 
-import struct
+import pickletools
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn
 
@@ -19,7 +19,7 @@ MOST_BYTES = 256 * 2**20
 """Of a pickle [bytes]."""
 
 _MOST_INSTRUCTIONS = 16_000_000
-_LONGEST_INTEGER = 16
+_LARGEST_INTEGER = 1 << 127
 _MARK = object()
 _DICTS = ("collections.OrderedDict", "collections.defaultdict", "collections.Counter", "builtins.dict")
 
@@ -76,7 +76,7 @@ def read_pickle(content: bytes, *, source: str, persistent: Callable[[Any], Any]
         return machine.run()
     except CorruptDataError:
         raise
-    except (IndexError, KeyError, TypeError, ValueError, struct.error, AttributeError, OverflowError) as error:
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise CorruptDataError(
             f"{source} is damaged: its pickle cannot be read at byte {machine.at} ({type(error).__name__})",
             code="pickle.damaged",
@@ -94,15 +94,16 @@ class _Machine:
     def run(self) -> Any:
         if len(self._content) > MOST_BYTES:
             self._refuse(f"it has {len(self._content):,} bytes, at most {MOST_BYTES:,} are read")
-        done = 0
-        while (code := self._take(1)[0]) != _STOP:
-            done += 1
+        for done, (code, argument, at) in enumerate(pickletools.genops(self._content)):
+            self.at = at or 0
             if done > _MOST_INSTRUCTIONS:
                 self._refuse("it has too many values")
-            instruction = self._INSTRUCTIONS.get(code)
+            if code.name == "STOP":
+                break
+            instruction = self._INSTRUCTIONS.get(code.name)
             if instruction is None:
-                self._refuse(f"it has the instruction {bytes([code])!r}, which the state of a training does not need")
-            instruction(self)
+                self._refuse(f"it has the instruction {code.name}, which the state of a training does not need")
+            instruction(self, argument)
         return self._stack.pop()
 
     def _refuse(self, what: str) -> NoReturn:
@@ -111,26 +112,6 @@ class _Machine:
             code="pickle.refused",
             source=self._source,
         )
-
-    def _take(self, count: int) -> bytes:
-        part = self._content[self.at : self.at + count]
-        if len(part) < count:
-            self._refuse("its pickle is cut short")
-        self.at += count
-        return part
-
-    def _skip(self, count: int) -> None:
-        self._take(count)
-
-    def _line(self) -> str:
-        end = self._content.index(b"\n", self.at, self.at + 1000)
-        return self._take(end + 1 - self.at)[:-1].decode()
-
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
-
-    def _sized(self, form: str) -> bytes:
-        return self._take(self._number(form))
 
     def _push(self, value: Any) -> None:
         self._stack.append(value)
@@ -151,10 +132,10 @@ class _Machine:
         del self._stack[-count:]
         return found
 
-    def _integer(self, size: int) -> None:
-        if size > _LONGEST_INTEGER:
-            self._refuse(f"an integer of {size} bytes")
-        self._push(int.from_bytes(self._take(size), "little", signed=True))
+    def _integer(self, value: int) -> None:
+        if not -_LARGEST_INTEGER <= value < _LARGEST_INTEGER:
+            self._refuse("an integer of more than 16 bytes")
+        self._push(value)
 
     def _global(self, module: Any, name: Any) -> None:
         if not isinstance(module, str) or not isinstance(name, str):
@@ -211,52 +192,39 @@ class _Machine:
     def _memoize(self, number: int) -> None:
         self._memo[number] = self._stack[-1]
 
-    _INSTRUCTIONS: ClassVar[dict[int, Callable[["_Machine"], None]]] = {
-        0x80: lambda self: None if self._number("<B") <= 5 else self._refuse("a protocol above 5"),
-        0x95: lambda self: self._skip(8),  # the size of a frame, whose content follows
-        ord("("): lambda self: self._push(_MARK),
-        ord("N"): lambda self: self._push(None),
-        0x88: lambda self: self._push(True),
-        0x89: lambda self: self._push(False),
-        ord("J"): lambda self: self._push(self._number("<i")),
-        ord("K"): lambda self: self._push(self._number("<B")),
-        ord("M"): lambda self: self._push(self._number("<H")),
-        0x8A: lambda self: self._integer(self._number("<B")),
-        ord("G"): lambda self: self._push(self._number(">d")),
-        ord("X"): lambda self: self._push(self._sized("<I").decode("utf-8", "surrogatepass")),
-        0x8C: lambda self: self._push(self._sized("<B").decode("utf-8", "surrogatepass")),
-        0x8D: lambda self: self._push(self._sized("<Q").decode("utf-8", "surrogatepass")),
-        ord("U"): lambda self: self._push(self._sized("<B").decode()),
-        ord("B"): lambda self: self._push(self._sized("<I")),
-        ord("C"): lambda self: self._push(self._sized("<B")),
-        0x8E: lambda self: self._push(self._sized("<Q")),
-        ord(")"): lambda self: self._push(()),
-        0x85: lambda self: self._push(self._last(1)),
-        0x86: lambda self: self._push(self._last(2)),
-        0x87: lambda self: self._push(self._last(3)),
-        ord("t"): lambda self: self._push(tuple(self._since_mark())),
-        ord("]"): lambda self: self._push([]),
-        ord("l"): lambda self: self._push(self._since_mark()),
-        ord("a"): lambda self: self._append([self._stack.pop()]),
-        ord("e"): lambda self: self._append(self._since_mark()),
-        ord("}"): lambda self: self._push({}),
-        ord("s"): lambda self: self._set_items(list(self._last(2))),
-        ord("u"): lambda self: self._set_items(self._since_mark()),
-        0x8F: lambda self: self._push(Named("builtins.set", ())),
-        0x90: lambda self: self._append(self._since_mark()),
-        0x91: lambda self: self._push(Named("builtins.frozenset", tuple(self._since_mark()))),
-        ord("c"): lambda self: self._global(self._line(), self._line()),
-        0x93: lambda self: self._global(*self._last(2)),
-        ord("R"): lambda self: self._make(*self._last(2)),
-        0x81: lambda self: self._make(*self._last(2)),
-        ord("b"): lambda self: self._build(),
-        ord("Q"): lambda self: self._persist(),
-        ord("q"): lambda self: self._memoize(self._number("<B")),
-        ord("r"): lambda self: self._memoize(self._number("<I")),
-        0x94: lambda self: self._memoize(len(self._memo)),
-        ord("h"): lambda self: self._push(self._memo[self._number("<B")]),
-        ord("j"): lambda self: self._push(self._memo[self._number("<I")]),
+    _INSTRUCTIONS: ClassVar[dict[str, Callable[["_Machine", Any], None]]] = {
+        "PROTO": lambda self, version: None if version <= 5 else self._refuse("a protocol above 5"),
+        "FRAME": lambda self, _: None,  # the size of what follows
+        "MARK": lambda self, _: self._push(_MARK),
+        "NONE": lambda self, _: self._push(None),
+        "NEWTRUE": lambda self, _: self._push(True),
+        "NEWFALSE": lambda self, _: self._push(False),
+        "LONG1": _integer,
+        **dict.fromkeys(("BININT", "BININT1", "BININT2", "BINFLOAT", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _push),
+        **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), _push),
+        "SHORT_BINSTRING": lambda self, text: self._push(text.encode("latin-1").decode()),
+        "EMPTY_TUPLE": lambda self, _: self._push(()),
+        "TUPLE1": lambda self, _: self._push(self._last(1)),
+        "TUPLE2": lambda self, _: self._push(self._last(2)),
+        "TUPLE3": lambda self, _: self._push(self._last(3)),
+        "TUPLE": lambda self, _: self._push(tuple(self._since_mark())),
+        "EMPTY_LIST": lambda self, _: self._push([]),
+        "LIST": lambda self, _: self._push(self._since_mark()),
+        "APPEND": lambda self, _: self._append([self._stack.pop()]),
+        "APPENDS": lambda self, _: self._append(self._since_mark()),
+        "EMPTY_DICT": lambda self, _: self._push({}),
+        "SETITEM": lambda self, _: self._set_items(list(self._last(2))),
+        "SETITEMS": lambda self, _: self._set_items(self._since_mark()),
+        "EMPTY_SET": lambda self, _: self._push(Named("builtins.set", ())),
+        "ADDITEMS": lambda self, _: self._append(self._since_mark()),
+        "FROZENSET": lambda self, _: self._push(Named("builtins.frozenset", tuple(self._since_mark()))),
+        "GLOBAL": lambda self, name: self._global(*name.split(" ", 1)),
+        "STACK_GLOBAL": lambda self, _: self._global(*self._last(2)),
+        "REDUCE": lambda self, _: self._make(*self._last(2)),
+        "NEWOBJ": lambda self, _: self._make(*self._last(2)),
+        "BUILD": lambda self, _: self._build(),
+        "BINPERSID": lambda self, _: self._persist(),
+        **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _memoize),
+        "MEMOIZE": lambda self, _: self._memoize(len(self._memo)),
+        **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda self, number: self._push(self._memo[number])),
     }
-
-
-_STOP = ord(".")

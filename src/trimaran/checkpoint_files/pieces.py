@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from trimaran.base.errors import CorruptDataError, ExecutionError
+from trimaran.base.precision import dtype_name
 from trimaran.checkpoint_files.plain import dtype_named
 
 What = tuple[str, str, str]
@@ -214,7 +215,7 @@ def entry_of(name: str, tensor: torch.Tensor) -> Entry:
     """
     kind, _, rest = name.partition("/")
     owner, _, key = rest.partition("/")
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = dtype_name(tensor.dtype)
     return Entry(what=(kind, owner, key), shape=tuple(tensor.shape), dtype=dtype, pieces=((0, WHOLE),))
 
 

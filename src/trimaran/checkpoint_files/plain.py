@@ -16,6 +16,7 @@ import numpy
 import torch
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.precision import dtype_name
 
 MOST_ELEMENTS = 4096
 """Of a tensor or an array among plain values; larger ones are no plain values."""
@@ -90,9 +91,9 @@ def _encode_scalar(value: Any) -> Any:
     plain = kind is torch.Tensor and value.layout is torch.strided and not value.is_quantized
     if plain and not value.requires_grad and value.numel() <= MOST_ELEMENTS:
         flat = value.detach().cpu().contiguous().reshape(-1)
-        return {"tensor": [_name(value.dtype), list(value.shape), _text(flat.view(torch.uint8).numpy().tobytes())]}
+        return {"tensor": [dtype_name(value.dtype), list(value.shape), _text(flat.view(torch.uint8).numpy().tobytes())]}
     if kind is torch.dtype:
-        return {"dtype": _name(value)}
+        return {"dtype": dtype_name(value)}
     if kind is torch.Size:
         return {"size": list(value)}
     return None
@@ -135,10 +136,6 @@ def _text(content: bytes) -> str:
 
 def _bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def dtype_named(name: str, source: str) -> torch.dtype:

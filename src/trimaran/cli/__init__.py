@@ -56,9 +56,9 @@ app.add_typer(checkpoint.checkpoint)
 @app.callback(invoke_without_command=True)
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
     if version:
-        from trimaran import __version__
+        from trimaran.base import VERSION
 
-        typer.echo(__version__)
+        typer.echo(VERSION)
         raise typer.Exit
 
 

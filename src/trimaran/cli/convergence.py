@@ -23,7 +23,7 @@ from trimaran.cli.options import (
     option,
     with_sequence,
 )
-from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown
+from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown, write_plot
 
 
 def curve(
@@ -197,11 +197,7 @@ def crossover(
             )
         note_cluster(cluster, cluster)
         document = crossover_document(found)
-        if plot is not None:
-            from trimaran.features.report_page.study import drawing_of
-            from trimaran.report.svg import write_drawing
-
-            write_drawing(plot, drawing_of(document))
+        write_plot(plot, document)
         if as_json:
             print_json(document)
         else:

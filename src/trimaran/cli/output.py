@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import given_from_here
@@ -106,6 +106,20 @@ def check_plot(path: Path | None) -> None:
         from trimaran.report.svg import check_drawing
 
         check_drawing(path)
+
+
+def write_plot(path: Path | None, document: dict[str, Any]) -> None:
+    """Write the first drawing of a study.
+
+    Args:
+        path: of `--plot`; None: nothing is drawn
+        document: of the study
+    """
+    if path is not None:
+        from trimaran.features.report_page.study import drawing_of
+        from trimaran.report.svg import write_drawing
+
+        write_drawing(path, drawing_of(document))
 
 
 @contextmanager

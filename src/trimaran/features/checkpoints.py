@@ -13,6 +13,7 @@ from trimaran.base.arguments import checked_classes
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
+from trimaran.base.precision import dtype_name
 
 if TYPE_CHECKING:
     from trimaran.checkpoint_files.content import Content, Form
@@ -187,7 +188,7 @@ def _described(content: "Content") -> dict[str, Any]:
             "tied": len(content.ties),
             "elements": sum(_elements(form) for name, form in forms.items() if name not in content.ties),
             "bytes": content.nbytes,
-            "dtypes": dict(Counter(str(form.dtype).removeprefix("torch.") for form in forms.values())),
+            "dtypes": dict(Counter(dtype_name(form.dtype) for form in forms.values())),
         },
         "optimizer": None
         if kept is None

@@ -64,6 +64,7 @@ from trimaran.report.scaling import (
     MemoryShortage,
     ScalingRow,
     ScalingStudy,
+    groups,
 )
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
 from trimaran.simulator.exchange_comparison import StepEnds, speed_ratio, step_ends
@@ -120,12 +121,8 @@ def advise(
 
 def _largest(rows: Sequence[ScalingRow]) -> list[ScalingRow]:
     """The largest group of each batch and method."""
-    found: dict[tuple[int, str], ScalingRow] = {}
-    for row in rows:
-        key = (row.step.local_batch, row.step.sync)
-        if key not in found or found[key].step.devices < row.step.devices:
-            found[key] = row
-    return [row for row in found.values() if row.step.devices > 1]
+    largest = (max(held, key=lambda row: row.step.devices) for held in groups(rows, strong=False))
+    return [row for row in largest if row.step.devices > 1]
 
 
 def _splitting(row: ScalingRow, work: Workload, estimate: StepEstimate, step_of: StepOf) -> list[Remedy]:

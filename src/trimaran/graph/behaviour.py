@@ -4,7 +4,7 @@
 Plain data, so that a rank, a planner and a table for people read the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -349,8 +349,6 @@ def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Jo
         splits: parts of a batch are added up; the mean over a whole batch is what the loss says
     """
     if behaviour is not None and behaviour.metric == "whole" and job.metric is not None:
-        from trimaran.graph.metrics import WholeMetric
-
         job = replace(job, metric=WholeMetric(job.metric))
     if behaviour is None or job.loss_weight is not None or not splits:
         return job
@@ -389,3 +387,18 @@ TOO_LARGE = "the model is too large to run here"
 
 OF_LOSS = "loss."
 """How the names of buffers begin that are of the loss, not of the model."""
+
+
+class WholeMetric:
+    """A `Job.metric` that is computed over all evaluation data at once.
+
+    Args:
+        metric: the job's
+    """
+
+    def __init__(self, metric: Callable[[Any, Any], float]) -> None:
+        self.metric = metric
+
+    def __call__(self, output: Any, target: Any) -> float:
+        """The metric of some samples."""
+        return self.metric(output, target)

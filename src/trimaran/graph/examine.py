@@ -52,6 +52,7 @@ from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
@@ -69,8 +70,15 @@ from trimaran.graph.examine_modes import (
     has_storage,
     span_of,
 )
-from trimaran.graph.gradient_hooks import gradient_hooks
-from trimaran.graph.gradients import kept_gradient, largest, largest_difference, summed, whole_gradient
+from trimaran.graph.gradients import (
+    are_alike,
+    gradient_hooks,
+    kept_gradient,
+    largest,
+    largest_difference,
+    summed,
+    whole_gradient,
+)
 from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
 from trimaran.graph.metrics import copied_metric, kind_of_metric
 from trimaran.graph.optimizers import (
@@ -80,7 +88,6 @@ from trimaran.graph.optimizers import (
     parameter_names,
     parts_of_update,
 )
-from trimaran.graph.trace.storages import dtype_name
 from trimaran.user_code.batches import (
     SUMMED,
     are_sliceable,
@@ -845,7 +852,7 @@ class _Examination:
 
     def _settable(self, split: _Split | None = None) -> Iterator[Settable]:
         """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""
-        held, names = HeldState(_holders(self._job, self._work), undoable=False), self._callbacks
+        held, names = self._held_now(), self._callbacks
         numbers = list(held.settable(lambda path, name: path in self._carried or name in names.written))
         yield from numbers
         # What a step makes that is not there before it, or that an object has of its class at first.
@@ -859,7 +866,7 @@ class _Examination:
         counts = {
             name
             for name, before, after in changes
-            if before.numel() == 1 and not before.is_floating_point() and not _same(before, after)
+            if before.numel() == 1 and not before.is_floating_point() and not are_alike(before, after)
             and not name.endswith("num_batches_tracked")
         }  # fmt: skip
         for name, one in (*self._work.named_buffers(), *of_loss.items()):
@@ -875,15 +882,9 @@ class _Examination:
         """The numbers under these paths, as a step leaves them."""
         if split is None or not paths:
             return []
-        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
-        try:
+        with self._unnoted():
             self._pass(copied_batch(split.whole), Draws())
-            held = HeldState(_holders(self._job, self._work), undoable=False)
-            return list(held.settable(lambda path, name: path in paths))
-        finally:
-            for name, one in noted.items():
-                setattr(self, name, one)
-            self._put_back()
+            return list(self._held_now().settable(lambda path, name: path in paths))
 
     def _others_than(self, one: Settable) -> Sequence[Any]:
         """Values that may be in the place of one in later steps: numbers, and what the code of callbacks has."""
@@ -906,7 +907,7 @@ class _Examination:
         read = self._callbacks.read
         if read.isdisjoint(CHANGES_LISTS):
             return ""
-        held = HeldState(_holders(self._job, self._work), undoable=False)
+        held = self._held_now()
         inside = held.settable(lambda path, name: path.partition(" of ")[0].endswith("]"), (types.FunctionType,))
         return next((path for path in (_holder(one.path) for one in inside) if leaf_of(path) in read), "")
 
@@ -923,7 +924,7 @@ class _Examination:
         by_part = [path for path in left if path in parts]
         if not by_part:
             return tuple(left), ""
-        held = HeldState(_holders(self._job, self._work), undoable=False)
+        held = self._held_now()
         options = {f"[{key!r}]" for key in ("lr", "weight_decay", "momentum", "betas", "eps")} & written
         sets = (one.path for one in held.settable(lambda path, name: name in written and path not in by_part))
         place = next(sets, f"{min(options)} of the optimizer" if options else "")
@@ -979,7 +980,7 @@ class _Examination:
         before = [one.detach().clone() for one in named.values()]
         try:
             self._work.eval()
-            return [name for (name, one), value in zip(named.items(), before, strict=True) if not _same(one, value)]
+            return [name for (name, one), value in zip(named.items(), before, strict=True) if not are_alike(one, value)]
         finally:
             self._work.train()
             self._put_back()
@@ -1042,7 +1043,7 @@ class _Examination:
         for one, *others in zip(whole, *parts, strict=True):
             if one.dim() and all(other.shape[1:] == one.shape[1:] for other in others):
                 joined = torch.cat(others)
-                if joined.shape == one.shape and not _same(joined, one, self.tolerance):
+                if joined.shape == one.shape and not are_alike(joined, one, self.tolerance):
                     return True
         return False
 
@@ -1092,7 +1093,7 @@ class _Examination:
                 one.grad = None
             self._put_back()
         one_end, other_end = seen
-        return next(iter(changed(one_end, other_end, lambda one, other: _same(one, other, tolerance=PARTLY))), "")
+        return next(iter(changed(one_end, other_end, lambda one, other: are_alike(one, other, tolerance=PARTLY))), "")
 
     def _without_weight(self, weigh: Any) -> _Split | None:
         """A batch of which a part has samples alone that do not count; None: there are none, or all count.
@@ -1352,7 +1353,7 @@ class _Examination:
             if (
                 drew
                 or self._differs(self._held_before, run.held)
-                or any(not _same(one, other) for one, other in zip(self._initial, run.buffers, strict=True))
+                or any(not are_alike(one, other) for one, other in zip(self._initial, run.buffers, strict=True))
             ):
                 self._put_back()
                 in_turn = [
@@ -1389,7 +1390,7 @@ class _Examination:
         return [one if (put := now.get(id(one))) is None else put for one in self._buffers.values()]
 
     def _differs(self, before: Values, after: Values) -> list[str]:
-        return changed(before, after, lambda one, other: _same(one, other, tolerance=self.tolerance))
+        return changed(before, after, lambda one, other: are_alike(one, other, tolerance=self.tolerance))
 
     def _held_by_loss(self) -> set[str]:
         """What is kept in Python that the forward alone does not change."""
@@ -1462,17 +1463,17 @@ class _Examination:
     def _is_made_of(self, parts: Sequence[Tensor], whole: Tensor, sizes: Sequence[int]) -> bool:
         """Whether a tensor is those of parts one after the other, or their sum or mean, or the same as each."""
         if all(one.shape == whole.shape for one in parts):
-            if all(_same(one, whole, self.tolerance) for one in parts) or not whole.is_floating_point():
+            if all(are_alike(one, whole, self.tolerance) for one in parts) or not whole.is_floating_point():
                 return True
             mean = sum(one * (size / sum(sizes)) for one, size in zip(parts, sizes, strict=True))
-            return any(isinstance(one, Tensor) and _same(one, whole, self.tolerance) for one in (mean, sum(parts)))
+            return any(isinstance(one, Tensor) and are_alike(one, whole, self.tolerance) for one in (mean, sum(parts)))
         dims = [dim for dim in range(whole.dim()) if all(one.dim() == whole.dim() for one in parts)
                 and sum(one.shape[dim] for one in parts) == whole.shape[dim]]  # fmt: skip
         for dim in dims:
             others = [[size for place, size in enumerate(one.shape) if place != dim] for one in (whole, *parts)]
             if all(one == others[0] for one in others):
                 joined = torch.cat(list(parts), dim)
-                return joined.dtype == whole.dtype and _same(joined, whole, self.tolerance)
+                return joined.dtype == whole.dtype and are_alike(joined, whole, self.tolerance)
         return False
 
     def _bent(self, splits: Sequence[_Split]) -> str:
@@ -1487,7 +1488,7 @@ class _Examination:
             reads: list[int] = []
             for part in split.apart if len(split.parts) > 1 else ():
                 for place, whole, own in _bends_of_both(split.run.bends, part.bends):
-                    apart = whole.value.shape == own.value.shape and not _same(
+                    apart = whole.value.shape == own.value.shape and not are_alike(
                         own.value, whole.value, tolerance=self.tolerance
                     )
                     if not apart or place in looked_at:
@@ -1530,25 +1531,32 @@ class _Examination:
                 return False
             # What is compared may decide another time.
             compared, now = ([bend.value for bend in one.bends if bend.compares] for one in runs)
-            if len(compared) != len(now) or not all(map(_same, compared, now)):
+            if len(compared) != len(now) or not all(map(are_alike, compared, now)):
                 return False
         return True
 
     def _turned(self, split: _Split, places: Sequence[int], read_as: float) -> tuple[_Pass, _Pass] | None:
         """A batch as it is, and with something else at these places among its bends; None: it fails then."""
-        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
         runs: list[_Pass] = []
         try:
-            for turned in (frozenset[int](), frozenset(places)):
-                runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned, read_as=read_as))
-                self._put_back()
+            with self._unnoted():
+                for turned in (frozenset[int](), frozenset(places)):
+                    runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned, read_as=read_as))
+                    self._put_back()
         except Exception:  # noqa: BLE001 the user's, who looks whether something has gone wrong
             return None
+        return runs[0], runs[1]
+
+    @contextmanager
+    def _unnoted(self) -> Iterator[None]:
+        """Passes inside leave no note, and everything as it was."""
+        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        try:
+            yield
         finally:
             for name, one in noted.items():
                 setattr(self, name, one)
             self._put_back()
-        return runs[0], runs[1]
 
     def _differ(self, split: _Split, one: _Pass, other: _Pass) -> bool:
         """Whether a whole batch trains something else in one pass than in another."""
@@ -1591,7 +1599,7 @@ class _Examination:
         if not kept:
             return
         drawn = Draws()
-        known = self._parts()
+        known = self._held_now().parts()
         first = self._pass(copied_batch(split.whole), drawn)
         made = self._made(known)
         # Of as many samples: a state of other ones may be left alone.
@@ -1645,19 +1653,20 @@ class _Examination:
         finally:
             self._put_back()
 
-    def _parts(self) -> list[nn.Module | nn.Parameter]:
-        return HeldState(_holders(self._job, self._work), undoable=False).parts()
+    def _held_now(self) -> HeldState:
+        """What is kept in Python now; it is not put back."""
+        return HeldState(_holders(self._job, self._work), undoable=False)
 
     def _made(self, known: Sequence[nn.Module | nn.Parameter]) -> list[list[float]]:
         """A few elements of each parameter that was not held, alone or by a module."""
         before = {id(one) for one in known}
-        new = [one for one in self._parts() if id(one) not in before]
+        new = [one for one in self._held_now().parts() if id(one) not in before]
         parameters = [one for part in new for one in (part.parameters() if isinstance(part, nn.Module) else (part,))]
         return [one.detach().flatten()[:16].tolist() for one in parameters]
 
     def _is_never_read(self, split: _Split, paths: set[str], first: _Pass, drawn: Draws) -> bool:
         """Whether what is kept is computed from what was kept, and nothing else goes by it, as that of a meter."""
-        held, read = HeldState(_holders(self._job, self._work), undoable=False), list[str]()
+        held, read = self._held_now(), list[str]()
         kept = list(held.settable(lambda path, name: path in paths, (bool, int, float, Tensor)))
         # In another phase, which a callback begins, it may be read: nothing may go by what callbacks set, either.
         phases = [one for one in self._settable() if one.path not in paths]
@@ -1813,7 +1822,7 @@ class _Examination:
         changed = [
             name
             for place, name in enumerate(self._buffers)
-            if any(not _same(one.run.buffers[place], one.initial[place]) for one in splits)
+            if any(not are_alike(one.run.buffers[place], one.initial[place]) for one in splits)
         ]
         parameters = dict(self._work.named_parameters())
         path = []
@@ -2066,7 +2075,7 @@ class _Examination:
             if self._carried.intersection(self._differs(one.held, split.run.held)):
                 return 1.0
         pairs = [pair for one in ends for pair in zip(one.buffers, split.run.buffers, strict=True)]
-        return 0.0 if all(_same(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
+        return 0.0 if all(are_alike(*pair, tolerance=self.tolerance) for pair in pairs) else 1.0
 
     def _scales(
         self, split: _Split, passes: list[_Pass], reduction: Reduction, weight: Weight | None
@@ -2109,9 +2118,9 @@ class _Examination:
             finally:
                 self._put_back()
             if len(runs) == 2 and not coupled.communicated:
-                return "", not _same(runs[1][0][0], runs[0][0][0], tolerance=self.tolerance)
+                return "", not are_alike(runs[1][0][0], runs[0][0][0], tolerance=self.tolerance)
         (tensors, held), *others_runs = runs[1:]
-        alike = all(all(map(_same, tensors, one)) and not self._differs(held, kept) for one, kept in others_runs)
+        alike = all(all(map(are_alike, tensors, one)) and not self._differs(held, kept) for one, kept in others_runs)
         return "logs" if alike else "gathers", False
 
     def difference_when_gathered(self, rank: int, ranks: int, sum_up: Callable[[Tensor], object]) -> float:
@@ -2327,7 +2336,7 @@ def _holders(job: Job, model: nn.Module) -> dict[str, Any]:
 def _written(batch: Any, before: Mapping[str, Tensor]) -> list[str]:
     """The tensors of a batch that are others now."""
     now = name_tensors(batch)
-    return [name for name, one in before.items() if name in now and not _same(now[name].detach(), one.detach())]
+    return [name for name, one in before.items() if name in now and not are_alike(now[name].detach(), one.detach())]
 
 
 def _holder(path: str) -> str:
@@ -2401,21 +2410,6 @@ def _is_label(name: str) -> bool:
 
 def _is_norm(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
-def _same(one: Tensor, other: Tensor, tolerance: float = 0.0) -> bool:
-    if one.is_nested or other.is_nested:
-        alike = one.is_nested and other.is_nested and one.size(0) == other.size(0)
-        return alike and all(_same(*pair, tolerance) for pair in zip(one.unbind(), other.unbind(), strict=True))
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    if one.is_sparse or other.is_sparse:
-        return _same(whole_gradient(one), whole_gradient(other), tolerance)
-    if not tolerance or not one.is_floating_point():
-        return torch.equal(one, other)
-    finite = other[other.isfinite()]
-    scale = float(finite.abs().max()) if finite.numel() else 0.0
-    return bool(torch.allclose(one, other, rtol=0.0, atol=tolerance * scale, equal_nan=True))
 
 
 @contextmanager

@@ -34,21 +34,6 @@ _ROUNDED = 1e-4
 """A difference that is rounding, of the largest value: a metric may compute in fp32."""
 
 
-class WholeMetric:
-    """A `Job.metric` that is computed over all evaluation data at once.
-
-    Args:
-        metric: the job's
-    """
-
-    def __init__(self, metric: Callable[[Any, Any], float]) -> None:
-        self.metric = metric
-
-    def __call__(self, output: Any, target: Any) -> float:
-        """The metric of some samples."""
-        return self.metric(output, target)
-
-
 def kind_of_metric(
     metric: Callable[[Any, Any], float], whole: tuple[Any, Any], parts: Sequence[tuple[Any, Any]], sizes: Sequence[int],
     *, samples: int | None, chooses: bool = False,

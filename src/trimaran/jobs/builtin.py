@@ -28,7 +28,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from trimaran.base.job import Job
 from trimaran.jobs import text
-from trimaran.networks.characters import CharacterGpt, CharacterLstm
+from trimaran.networks.gpt import CharacterGpt
+from trimaran.networks.recurrent import CharacterLstm
 from trimaran.networks.small_images import BranchNetwork, LeNet, ResidualNetwork, WideClassifier
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from trimaran.base.decoding import decode_object
 from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import given, is_file, read_bytes
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 from trimaran.base.units import whole_number
 from trimaran.networks.published_decoders import assumed_sequence_words, find_published, usual_sequence
 
@@ -213,7 +214,7 @@ def dtype_of(values: Mapping[str, Any]) -> str:
         'bfloat16'
     """
     found = next((values[name] for name in _DTYPES if values.get(name)), "")
-    return str(found).removeprefix("torch.")
+    return dtype_name(found)
 
 
 def _split(reference: str) -> tuple[str, str]:

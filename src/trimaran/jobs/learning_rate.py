@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
-from trimaran.jobs.resolve import load_function
+from trimaran.user_code.functions import load_function
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -33,27 +33,21 @@ from trimaran.jobs.synthetic import (
     momentum,
     sgd,
 )
-from trimaran.networks.alexnet import AlexNet, AlexNet2012
+from trimaran.networks.alexnet_overfeat_vgg import VGG_GROUPS, AlexNet, AlexNet2012, OverFeat, Vgg
 from trimaran.networks.bert import BertForPretraining, BertForQuestions
 from trimaran.networks.densenet import DENSENET_BLOCKS, DenseNet
-from trimaran.networks.gnmt import Gnmt
-from trimaran.networks.googlenet import GoogLeNet
+from trimaran.networks.googlenet_inception import GoogLeNet, InceptionV3, InceptionV4
 from trimaran.networks.gpt import GptFamily, Mpt, gpt
-from trimaran.networks.inception_v3 import InceptionV3
-from trimaran.networks.inception_v4 import InceptionV4
 from trimaran.networks.llama import Llama
-from trimaran.networks.lstm_language import BigLstm, LstmLanguageModel, sampled_loss
 from trimaran.networks.mobilenet import EFFICIENTNET_SIZES, V3_SIZES, EfficientNet, MobileNetV2, MobileNetV3
-from trimaran.networks.names import GNMT_LAYERS, NetworkReference, parse_network
-from trimaran.networks.overfeat import OverFeat
-from trimaran.networks.published import PUBLISHED, PublishedNetwork
+from trimaran.networks.names import GNMT_LAYERS, PUBLISHED, NetworkReference, PublishedNetwork, parse_network
+from trimaran.networks.recurrent import BigLstm, Gnmt, LstmLanguageModel, sampled_loss
 from trimaran.networks.resnet import BottleneckForm, ResNet
 from trimaran.networks.sizes import FAMILIES, TransformerSize, find_size
 from trimaran.networks.small_images import LeNet
 from trimaran.networks.transformer import Transformer
 from trimaran.networks.transformer_xl import DIVISORS, TransformerXl
 from trimaran.networks.unet import UNet
-from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.networks.vit import VIT_SIZES, VisionTransformer
 
 _MASKED = 0.15  # share of a window's tokens that BERT is asked for

@@ -4,101 +4,24 @@ A reference is the name of a built-in job, or of a published network with its si
 (`networks/names.py`), `file.py:factory`, where `factory()` returns a `Job`, or a Hugging Face configuration
 (`huggingface.py`).
 
-Functions in files of the user's, as "file.py:function".
-
-Errors in such a file are reported as the user's, with the line and without a traceback of ours.
+Errors in a file of the user's are reported as theirs, with the line and without a traceback of ours.
 """
 
 import dataclasses
 import difflib
 import functools
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from importlib.abc import Loader
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
-from trimaran.base.errors import InputError, did_you_mean
-from trimaran.base.files import given, is_file
+from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
-from trimaran.networks.names import canonical_network, parse_network
-from trimaran.networks.published import PUBLISHED
+from trimaran.jobs.learning_rate import Recipe, follow_recipe
+from trimaran.networks.names import PUBLISHED, canonical_network, parse_network
 from trimaran.networks.published_decoders import unknown_size
-
-if TYPE_CHECKING:
-    from trimaran.jobs.learning_rate import Recipe
-
-
-def load_function(reference: str) -> Callable[..., object]:
-    """A function of the user's.
-
-    Args:
-        reference: "file.py:function"
-
-    Raises:
-        InputError: no such file or function, or the file raises
-    """
-    path, colon, name = reference.rpartition(":")
-    if not colon or not path.endswith(".py"):
-        raise InputError(f'"{reference}" is no "file.py:function"', code="user-function.malformed", reference=reference)
-    return _function(_load(Path(path)), name, path)
-
-
-@functools.cache
-def _load(path: Path) -> ModuleType:
-    if not is_file(given(path)):
-        raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
-    path = given(path).resolve()
-    name = f"trimaran_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file", path=str(path))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    # The file may import its neighbours, as it could when run as a script.
-    sys.path.insert(0, str(path.parent))
-    try:
-        with _drawing_alike(), users(str(path), code="user-function.file-raises"):
-            _execute(module, spec.loader, path)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-def _drawing_alike() -> AbstractContextManager[None]:
-    """What a file and its factory draw, such as the teacher of a loss, is the same in each process."""
-    from trimaran.user_code.randomness import seeded
-
-    return seeded(0)
-
-
-def _execute(module: ModuleType, loader: Loader, path: Path) -> None:
-    try:
-        loader.exec_module(module)
-    except SyntaxError as error:
-        text = (error.text or "").rstrip()
-        raise InputError(
-            f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}", code="user-function.syntax-error"
-        ) from None
-
-
-def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]:
-    found = getattr(module, name, None)
-    if callable(found):
-        return found  # type: ignore[no-any-return]
-    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-    raise InputError(
-        f'{path} has no function "{name}"{did_you_mean(name, names)}',
-        code="user-function.missing",
-        path=path,
-        function=name,
-    )
+from trimaran.user_code.functions import drawing_alike, load_function
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +92,7 @@ class JobSource:
     global_batch_size: int | None = None
     precision: str | None = None
     target: float | None = None
-    recipe: "Recipe | None" = None
+    recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.reference, str):
@@ -191,8 +114,6 @@ class JobSource:
         }
         job = dataclasses.replace(resolve(self.reference), **overrides)
         if self.recipe is not None:
-            from trimaran.jobs.learning_rate import follow_recipe
-
             return follow_recipe(job, self.recipe)
         return job
 
@@ -238,7 +159,7 @@ def _unknown(reference: str) -> str:
 
 
 def _call(factory: Callable[..., object], reference: str) -> Job:
-    with _drawing_alike(), users(reference, code="job.factory-fails"):
+    with drawing_alike(), users(reference, code="job.factory-fails"):
         job = factory()
     if not isinstance(job, Job):
         raise InputError(

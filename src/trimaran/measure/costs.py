@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import trimaran
+from trimaran.base import VERSION
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
 from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
@@ -168,7 +168,7 @@ def job_digest(make_job: Callable[[], Job], graph: Graph) -> str:
         ) from error
     reference = str(getattr(source, "reference", ""))
     path = Path(reference.rpartition(":")[0])
-    parts.append(read_bytes(path) if path.is_file() else trimaran.__version__.encode())
+    parts.append(read_bytes(path) if path.is_file() else VERSION.encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
@@ -180,12 +180,18 @@ def select(table: CostTable, graph: Graph, *, job: str) -> CostTable:
         graph: the job's
         job: digest of the job
     """
+    own = _chosen(table, graph, job, are_own=True)
+    return replace(own, steps={graph.digest: own.steps[job]} if job in own.steps else {})
+
+
+def _chosen(table: CostTable, graph: Graph, job: str, *, are_own: bool) -> CostTable:
+    """What a table has of a job, or all but that."""
     contents = {op.content for op in graph.ops}
     return replace(
         table,
-        operations={key: points for key, points in table.operations.items() if key.content in contents},
-        wholes={key: points for key, points in table.wholes.items() if key.graph == graph.digest},
-        steps={graph.digest: table.steps[job]} if job in table.steps else {},
+        operations={key: held for key, held in table.operations.items() if (key.content in contents) == are_own},
+        wholes={key: held for key, held in table.wholes.items() if (key.graph == graph.digest) == are_own},
+        steps={key: costs for key, costs in table.steps.items() if (key == job) == are_own},
     )
 
 
@@ -200,17 +206,8 @@ def forget(make_job: Callable[[], Job], graph: Graph, *, ranks: int) -> None:
     Raises:
         EnvironmentProblem: the cache cannot be written
     """
-    job, contents = job_digest(make_job, graph), {op.content for op in graph.ops}
-
-    def without(table: CostTable) -> CostTable:
-        return replace(
-            table,
-            operations={key: points for key, points in table.operations.items() if key.content not in contents},
-            wholes={key: points for key, points in table.wholes.items() if key.graph != graph.digest},
-            steps={key: costs for key, costs in table.steps.items() if key != job},
-        )
-
-    change_kept(fingerprint_here(ranks), without)
+    job = job_digest(make_job, graph)
+    change_kept(fingerprint_here(ranks), lambda table: _chosen(table, graph, job, are_own=False))
 
 
 def _measure(

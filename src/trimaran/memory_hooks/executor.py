@@ -32,9 +32,9 @@ from trimaran.memory_hooks.in_place_changes import Witness
 from trimaran.memory_hooks.planned import Planned
 from trimaran.memory_hooks.reactive import LOOKS, Reactive
 from trimaran.memory_hooks.recompute import repeat
-from trimaran.memory_hooks.residence import MemoryStatistics, Repeat, Residence
+from trimaran.memory_hooks.residence import Handle, MemoryStatistics, Repeat, Residence
 from trimaran.memory_hooks.schedule import Externals, PackTick, Schedule, make_schedule, staying
-from trimaran.memory_hooks.units import ForwardPass, Handle, Kept
+from trimaran.memory_hooks.units import ForwardPass, Kept
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 
 _TRANSFORM = (

@@ -17,9 +17,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.graph.trace.storages import view_of
 from trimaran.memory_hooks.in_place_changes import Witness
-from trimaran.memory_hooks.residence import Residence
+from trimaran.memory_hooks.residence import Handle, Residence
 from trimaran.memory_hooks.schedule import UnitPlan
-from trimaran.memory_hooks.units import ForwardPass, Handle, Unit
+from trimaran.memory_hooks.units import ForwardPass, Unit
 
 IN_FLIGHT = 2
 """Copies to the host under way before the next one waits, so that memory does not run ahead of the link."""

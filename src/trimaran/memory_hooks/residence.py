@@ -20,11 +20,14 @@ from dataclasses import dataclass, field
 import torch
 
 from trimaran.base.errors import ExecutionError
+from trimaran.graph.trace.storages import look
+from trimaran.graph.trace.types import View
 from trimaran.memory_hooks.arena import ArenaUse, HostArena
 from trimaran.memory_hooks.copies import CopyEngine
-from trimaran.memory_hooks.recompute_check import Fingerprints, describe, differs
+from trimaran.memory_hooks.in_place_changes import Witness
+from trimaran.memory_hooks.recompute import Fingerprints, describe, differs
 from trimaran.memory_hooks.schedule import Externals
-from trimaran.memory_hooks.units import Unit
+from trimaran.memory_hooks.units import ForwardPass, Unit
 from trimaran.program.memory import Recipe
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -332,3 +335,52 @@ class Residence:
         source.claims -= 1
         if not source.alive:
             self.forget(source)
+
+
+class Handle:
+    """A handle on a unit.
+
+    Args:
+        unit: the storage
+        view: how the tensor looks at it
+        witness: whether the tensor was changed
+        forward: in which it was packed
+        pack: number of the pack
+        residence: to bring the storage back and to give it up
+    """
+
+    __slots__ = ("__weakref__", "_residence", "forward", "pack", "unit", "view", "witness")
+
+    def __init__(
+        self, unit: Unit, view: View, witness: Witness, forward: ForwardPass, pack: int, residence: Residence
+    ) -> None:
+        self.unit = unit
+        self.view = view
+        self.witness = witness
+        self.forward = forward
+        self.pack = pack
+        self._residence = residence
+        unit.handles += 1
+        forward.handles += 1
+
+    def give(self) -> torch.Tensor:
+        """The tensor, brought back if need be.
+
+        Raises:
+            RuntimeError: it was changed in place
+        """
+        self.witness.check()
+        unit = self.unit
+        tensor = look(self._residence.require(unit), self.view)
+        unit.left -= 1
+        unit.given.append(Witness(tensor))
+        if unit.second:
+            self._residence.settle(unit)
+        return tensor
+
+    def __del__(self) -> None:
+        unit = self.unit
+        unit.handles -= 1
+        self.forward.handles -= 1
+        if not unit.handles and not unit.claims:
+            self._residence.forget(unit)

@@ -1,7 +1,7 @@
-"""GPT-2, GPT-3, Megatron's GPT and OPT: learned positions, pre-norm blocks with dropout, the embedding as the head too.
+"""A GPT of characters, GPT-2, GPT-3, Megatron's GPT and OPT: learned positions, norms first, the embedding as the head.
 
-It computes as the character model does (`characters.py`), with the dropout of the published one and its GELU by
-tanh. Its parameters are those of Hugging Face's `GPT2LMHeadModel`: 124,439,808 for the small one, 354,823,168 for the
+GPT-2 computes as the small model of characters does, with the dropout of the published one and its GELU by tanh. Its
+parameters are those of Hugging Face's `GPT2LMHeadModel`: 124,439,808 for the small one, 354,823,168 for the
 medium one. OPT has ReLU in place of GELU, and two positions that no token has: 125,239,296 for the smallest, as
 `OPTForCausalLM`.
 
@@ -22,7 +22,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.characters import CausalAttention
 from trimaran.networks.sizes import TransformerSize, find_size
 
 GptFamily = Literal["gpt2", "gpt3", "gpt", "opt"]
@@ -31,6 +30,107 @@ VOCABULARY = 50257
 LENGTH = 1024
 _DEVIATION = 0.02
 _UNUSED = 2  # rows of OPT's positions in front of that of the first token
+
+
+class CausalAttention(nn.Module):
+    """Attention of each token to itself and those before it.
+
+    Args:
+        width: size of a token's state
+        heads: number of heads, a divisor of the width
+        dropout: probability that a weight of the attention is left out while it trains
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.inner = nn.Linear(width, 3 * width)
+        self.outer = nn.Linear(width, width)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """States [batch, length, width] to the same shape."""
+        batch, length, width = states.shape
+        query, key, value = (
+            part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.inner(states).split(width, dim=2)
+        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
+        result: torch.Tensor = self.outer(mixed.transpose(1, 2).reshape(batch, length, width))
+        return result
+
+
+def _draw_weights(embedding: nn.Embedding, positions: nn.Parameter, blocks: nn.ModuleList) -> None:
+    nn.init.normal_(positions, std=_DEVIATION)
+    nn.init.normal_(embedding.weight, std=_DEVIATION)
+    for module in blocks.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=_DEVIATION)
+            nn.init.zeros_(module.bias)
+
+
+class TransformerBlock(nn.Module):
+    """Attention, then two dense layers; each is added to what came in.
+
+    Args:
+        width: size of a character's state
+        heads: number of heads of the attention
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = CausalAttention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """States [batch, length, width] to the same shape."""
+        states = states + self.attention(self.norm1(states))
+        result: torch.Tensor = states + self.dense(self.norm2(states))
+        return result
+
+
+class CharacterGpt(nn.Module):
+    """Embeddings of characters and positions, transformer blocks, and the scores of the next character.
+
+    Args:
+        vocabulary: number of different characters
+        length: most characters of a window
+        width: size of a character's state
+        heads: heads of each attention
+        blocks: number of blocks
+
+    Example:
+        >>> CharacterGpt(vocabulary=50, length=16, width=32)(torch.zeros(2, 12, dtype=torch.long)).shape
+        torch.Size([2, 12, 50])
+    """
+
+    def __init__(self, vocabulary: int, length: int, width: int = 128, heads: int = 4, blocks: int = 5) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.position = nn.Parameter(torch.empty(length, width))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.embedding.weight
+        _draw_weights(self.embedding, self.position, self.blocks)
+
+    def forward(self, characters: torch.Tensor) -> torch.Tensor:
+        """Scores of the character after each one.
+
+        Args:
+            characters: indices in the vocabulary [batch, length]
+
+        Returns:
+            Scores [batch, length, vocabulary].
+        """
+        states = self.embedding(characters) + self.position[: characters.shape[1]]
+        for block in self.blocks:
+            states = block(states)
+        scores: torch.Tensor = self.head(self.norm(states))
+        return scores
 
 
 class Gpt2Block(nn.Module):
@@ -97,15 +197,7 @@ class Gpt2(nn.Module):
         self.ln_f = nn.LayerNorm(width)
         self.lm_head = nn.Linear(width, vocabulary, bias=False)
         self.lm_head.weight = self.wte.weight
-        self._draw_weights()
-
-    def _draw_weights(self) -> None:
-        nn.init.normal_(self.wpe, std=_DEVIATION)
-        nn.init.normal_(self.wte.weight, std=_DEVIATION)
-        for module in self.h.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=_DEVIATION)
-                nn.init.zeros_(module.bias)
+        _draw_weights(self.wte, self.wpe, self.h)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Scores of the token after each one.

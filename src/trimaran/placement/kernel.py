@@ -247,6 +247,18 @@ def _gap(records: Ints, times: Floats, newest: int, ready: float, length: float)
 
 
 @_compiled
+def _tell_neighbours(records: Ints, last: Ints, record: int, after: int, before: int) -> None:
+    """Say to the records before and after one on its link what comes after the one, and before the other."""
+    previous, following = records[record, _BEFORE], records[record, _AFTER]
+    if previous >= 0:
+        records[previous, _AFTER] = after
+    if following >= 0:
+        records[following, _BEFORE] = before
+    else:
+        last[records[record, _LINK]] = before
+
+
+@_compiled
 def _chained(records: Ints, times: Floats, last: Ints, record: int) -> None:
     """Put a record on its link, whose times are in a gap."""
     begin = times[record, 0]
@@ -260,12 +272,7 @@ def _chained(records: Ints, times: Floats, last: Ints, record: int) -> None:
         previous = records[previous, _BEFORE]
     records[record, _BEFORE] = previous
     records[record, _AFTER] = following
-    if previous >= 0:
-        records[previous, _AFTER] = record
-    if following >= 0:
-        records[following, _BEFORE] = record
-    else:
-        last[records[record, _LINK]] = record
+    _tell_neighbours(records, last, record, record, record)
 
 
 @_compiled
@@ -316,13 +323,7 @@ def _off(records: Ints, last: Ints, arrival: Floats, record: int) -> None:
     if key < len(arrival):
         arrival[key] = -1.0
     if records[record, _LINK] >= 0:
-        previous, following = records[record, _BEFORE], records[record, _AFTER]
-        if previous >= 0:
-            records[previous, _AFTER] = following
-        if following >= 0:
-            records[following, _BEFORE] = previous
-        else:
-            last[records[record, _LINK]] = previous
+        _tell_neighbours(records, last, record, records[record, _AFTER], records[record, _BEFORE])
 
 
 @_compiled
@@ -332,13 +333,7 @@ def _on_again(records: Ints, times: Floats, last: Ints, arrival: Floats, record:
     if key < len(arrival):
         arrival[key] = times[record, 1]
     if records[record, _LINK] >= 0:
-        previous, following = records[record, _BEFORE], records[record, _AFTER]
-        if previous >= 0:
-            records[previous, _AFTER] = record
-        if following >= 0:
-            records[following, _BEFORE] = record
-        else:
-            last[records[record, _LINK]] = record
+        _tell_neighbours(records, last, record, record, record)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

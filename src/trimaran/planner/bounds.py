@@ -607,7 +607,7 @@ class QuickBounds:
             backward=add([cost.backward for cost in costs.values()]),
             forward_factors=tuple(context.forward for context in contexts),
             backward_factors=tuple(context.backward for context in contexts),
-            path=critical_path_s(graph, medians),
+            path=max(earliest_ends(graph, medians).values(), default=0.0),
         )
 
     def _least_peak(self, strategy: Strategy) -> int:
@@ -637,20 +637,19 @@ def _end(whole: Cost, factor: Cost, pieces: int, end: str) -> float:
     return float(getattr(multiply(whole, factor), end)) if end != "seconds" else whole.seconds * factor.seconds
 
 
-def critical_path_s(graph: Graph, seconds: Mapping[str, float]) -> float:
-    """The longest path through the operations [s].
+def earliest_ends(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
+    """When each operation ends at the earliest, by its id [s].
 
     Args:
         graph: the job's
         seconds: of each operation, by id [s]
     """
-    ends: dict[str, float] = {}
-    longest = 0.0
+    made: dict[str, float] = {}
+    ends = {}
     for op in graph.ops:
-        end = max((ends[name] for name in op.inputs if name in ends), default=0.0) + seconds[op.id]
-        ends.update({spec.name: end for spec in op.outputs})
-        longest = max(longest, end)
-    return longest
+        ends[op.id] = max((made[name] for name in op.inputs if name in made), default=0.0) + seconds[op.id]
+        made.update(dict.fromkeys((spec.name for spec in op.outputs), ends[op.id]))
+    return ends
 
 
 def shortest_path(strategy: Strategy, job: PricedJob) -> Cases:
@@ -681,7 +680,7 @@ def shortest_path(strategy: Strategy, job: PricedJob) -> Cases:
         for name, cost in costs.items()
     }
     compute = min((min(1.0, entry.compute) for entry in job.table.interference.values()), default=1.0)
-    low_s = compute * critical_path_s(job.graph, lows)
+    low_s = compute * max(earliest_ends(job.graph, lows).values(), default=0.0)
     return low_s, low_s, low_s
 
 

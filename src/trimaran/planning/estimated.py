@@ -34,6 +34,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.memory.minimum import minimum_memory
+from trimaran.planner.bounds import earliest_ends
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
@@ -195,7 +196,7 @@ def longest_chain_s(graph: Graph, seconds: Mapping[str, float]) -> float:
         graph: of a network
         seconds: of each operation, by id [s]
     """
-    ends = _earliest(graph, seconds)
+    ends = earliest_ends(graph, seconds)
     return max((ends[op.id] for op in graph.ops), default=0.0)
 
 
@@ -209,7 +210,7 @@ def shares_of_widths(graph: Graph, seconds: Mapping[str, float]) -> dict[int, fl
     Returns:
         By the number of operations, the share of the time in which that number runs [0..1].
     """
-    ends = _earliest(graph, seconds)
+    ends = earliest_ends(graph, seconds)
     events: list[tuple[float, int]] = []
     for op in graph.ops:
         if seconds[op.id] > 0.0:
@@ -226,15 +227,6 @@ def _shares(events: Sequence[tuple[float, int]]) -> dict[int, float]:
             found[running] = found.get(running, 0.0) + (at - since) / total
         running, since = running + change, at
     return dict(sorted(found.items()))
-
-
-def _earliest(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
-    makers = {spec.name: op.id for op in graph.ops for spec in op.outputs}
-    ends: dict[str, float] = {}
-    for op in graph.ops:
-        ready = max((ends[makers[name]] for name in op.inputs if name in makers), default=0.0)
-        ends[op.id] = ready + seconds[op.id]
-    return ends
 
 
 def one_device(problem: Problem) -> Candidate:

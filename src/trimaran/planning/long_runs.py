@@ -1,7 +1,5 @@
 """A training of a number of tokens: what failures make of the time of its steps, for plans and given strategies."""
 
-from typing import TYPE_CHECKING
-
 from trimaran.base.errors import InputError
 from trimaran.machine.find import find_machine
 from trimaran.planner.choice import Option
@@ -10,11 +8,8 @@ from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import checkpoint_bytes, decoder_shape
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.results import Outlook
-from trimaran.planning.target import Known, conclude, known_by_tokens
+from trimaran.planning.target import Backend, Known, conclude, known_by_tokens
 from trimaran.pricing.failures import Cluster, LongRun, long_run
-
-if TYPE_CHECKING:
-    from trimaran.planning.plan import Backend
 
 
 def check_tokens(reference: str, request: PlanRequest) -> float:
@@ -46,7 +41,7 @@ def check_tokens(reference: str, request: PlanRequest) -> float:
     return float(shape.sequence) if request.documents is None else request.documents.useful(shape.sequence)
 
 
-def runs_of(backend: "Backend", known: Known) -> Runs | None:
+def runs_of(backend: Backend, known: Known) -> Runs | None:
     """What failures make of a training of tokens on the cluster of a backend."""
     if known.tokens is None:
         return None
@@ -66,7 +61,7 @@ def runs_of(backend: "Backend", known: Known) -> Runs | None:
     return run
 
 
-def training_of_tokens(backend: "Backend", option: Option, batch: int) -> Outlook:
+def training_of_tokens(backend: Backend, option: Option, batch: int) -> Outlook:
     """The training of the tokens that a request asks for, by one strategy.
 
     Args:

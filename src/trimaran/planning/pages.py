@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.precision import precision_words
-from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
+from trimaran.base.units import format_bytes, format_count, format_seconds, format_some, format_span
 from trimaran.machine.types import Link
 from trimaran.measure.costs import name_link
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel
@@ -167,18 +167,13 @@ def _print_places(out: Console, evidence: Simulated) -> None:
     """Print which devices ranks have, where the plan says it, and what each row of a replica runs."""
     strategy = evidence.chosen.strategy
     if strategy.device_order:
-        out.print(f"devices of ranks 0, 1, …: {_listed(strategy.device_order)}")
+        out.print(f"devices of ranks 0, 1, …: {format_some(strategy.device_order, 16)}")
     rows: dict[int, list[str]] = {}
     for name, row in placement_document(evidence.graph, strategy).items():
         rows.setdefault(row, []).append(name)
     if len(rows) > 1:
         for row, names in sorted(rows.items()):
-            out.print(escape(f"row {row} runs {_listed(names)}"))
-
-
-def _listed(values: Sequence[object], most: int = 16) -> str:
-    shown = ", ".join(str(value) for value in values[:most])
-    return f"{shown}, … ({len(values)} in all)" if len(values) > most else shown
+            out.print(escape(f"row {row} runs {format_some(names, 16)}"))
 
 
 def print_rule(out: Console, rule: str) -> None:

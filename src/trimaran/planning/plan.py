@@ -8,15 +8,13 @@ Each searches at one batch. A training to a target is one loop around all of the
 backend for the alternatives at each, and `target.conclude` chooses.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.prices import Price
 from trimaran.planner.choice import Option
 from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal
@@ -36,7 +34,7 @@ from trimaran.planning.measured import Measured
 from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
 from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.target import (
-    Compared,
+    Backend,
     Known,
     batches_to_try,
     batches_within,
@@ -100,57 +98,6 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
     if request.time_limit_s is not None:
         found += (f"--time-limit {request.time_limit_s:g}",)
     return found if request.execution == "any" else (*found, f"--execution {request.execution}")
-
-
-class Backend(Protocol):
-    """Prices strategies for one job in its own way, and finds the best of them.
-
-    Attributes:
-        source: where the job comes from
-        request: of the user
-    """
-
-    source: JobSource
-    request: PlanRequest
-
-    @property
-    def batch(self) -> int:
-        """Samples of one update, where no others are asked for."""
-
-    @property
-    def devices(self) -> int:
-        """Most that may take part."""
-
-    @property
-    def node_devices(self) -> int:
-        """Devices of a node."""
-
-    @property
-    def price(self) -> Price | None:
-        """Of the devices; None: not given."""
-
-    def curve(self) -> Known:
-        """The job's convergence curve."""
-
-    def plan(self) -> Planned:
-        """The best plan at `batch`.
-
-        Raises:
-            InputError: the job, the machine or a pin is wrong
-            InfeasibleError: nothing fits
-        """
-
-    def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
-        """Alternatives at several batches.
-
-        Args:
-            batches: samples of one update
-            known: the curve
-            goal: objective over all batches
-
-        Raises:
-            InfeasibleError: nothing fits at any batch
-        """
 
 
 def find_backend(source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> Backend:

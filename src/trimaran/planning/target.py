@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
@@ -487,6 +487,57 @@ class Cell:
 
     batch: int
     devices: int
+
+
+class Backend(Protocol):
+    """Prices strategies for one job in its own way, and finds the best of them.
+
+    Attributes:
+        source: where the job comes from
+        request: of the user
+    """
+
+    source: JobSource
+    request: PlanRequest
+
+    @property
+    def batch(self) -> int:
+        """Samples of one update, where no others are asked for."""
+
+    @property
+    def devices(self) -> int:
+        """Most that may take part."""
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node."""
+
+    @property
+    def price(self) -> Price | None:
+        """Of the devices; None: not given."""
+
+    def curve(self) -> Known:
+        """The job's convergence curve."""
+
+    def plan(self) -> Planned:
+        """The best plan at `batch`.
+
+        Raises:
+            InputError: the job, the machine or a pin is wrong
+            InfeasibleError: nothing fits
+        """
+
+    def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> "Compared":
+        """Alternatives at several batches.
+
+        Args:
+            batches: samples of one update
+            known: the curve
+            goal: objective over all batches
+
+        Raises:
+            InfeasibleError: nothing fits at any batch
+        """
 
 
 class CatalogBackend:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
-import trimaran
+from trimaran.base import VERSION
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import put_in_place
@@ -134,14 +134,14 @@ def in_full(reference: str, options: Mapping[str, str]) -> str:
 
 @functools.cache
 def _versions() -> str:
-    root = Path(trimaran.__file__).parent
+    root = Path(__file__).parents[1]
     changed = [
         (str(path.relative_to(root)), stat.st_mtime_ns, stat.st_size)
         for pattern in _SOURCES
         for path in sorted(root.glob(pattern))
         if (stat := path.stat())
     ]
-    return json.dumps([trimaran.__version__, metadata.version("torch"), changed])
+    return json.dumps([VERSION, metadata.version("torch"), changed])
 
 
 def _content(reference: str) -> str:

@@ -413,28 +413,6 @@ class InputPipeline:
             cores=self.cores,
         )
 
-    def wait_s(self, batch: int, *, devices: int, step_s: float) -> float:
-        """How long a step of one microbatch waits for its data [s].
-
-        Args:
-            batch: samples of a device in a step
-            devices: of the node that take part
-            step_s: the step, if data were there [s]
-
-        Example:
-            >>> rate_of_host(1000.0, source="example").wait_s(100, devices=8, step_s=0.5)
-            0.30000000000000004
-        """
-        return self.fed(step_s, batch=batch, devices=devices).wait_s
-
-    def most_samples_per_s(self, *, devices: int) -> float:
-        """Rate at which a node hands samples to some devices, whatever these do [samples/s].
-
-        Args:
-            devices: of the node that take part
-        """
-        return devices / self.fed(0.0, batch=1, devices=devices).seconds
-
 
 def on_links(samples: SampleCosts, node: Node | None, readers: int) -> SampleCosts:
     """Costs of samples that are copied to the first devices of a node at the same time.
@@ -491,17 +469,6 @@ def given_samples(
     )
 
 
-def rate_of_host(samples_per_s: float, *, source: str) -> InputPipeline:
-    """A loader of which only the rate is known, however many workers it has.
-
-    Args:
-        samples_per_s: to all devices of a node together [samples/s]
-        source: of the figure
-    """
-    samples = given_samples(shared_s=1.0 / samples_per_s, source=source)
-    return InputPipeline(samples=samples, workers=1, copies_ahead=0, cores=1, source=source)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Rates at which libraries of published trainings decode and augment photographs. Facts, not fitted.
 
@@ -537,17 +504,3 @@ LOADERS = {
     "dali": Loader(images_per_core_s=500.0, source="NVIDIA DALI, entropy decoding on cores, the rest on the device"),
 }
 """Libraries by name. Images are decoded and augmented by cores, or by the devices themselves (DALI)."""
-
-
-def photograph_feed(node: Node, *, loader: str, cores: int | None = None) -> InputPipeline:
-    """The input pipeline of photographs that a node's cores decode.
-
-    Args:
-        node: whose cores decode
-        loader: one of `LOADERS`
-        cores: that decode; None: all of the node
-    """
-    found, total = LOADERS[loader], node.cpu_cores if cores is None else cores
-    source = f"{loader} on {total} cores: {found.source}"
-    samples = given_samples(decode_s=1.0 / found.images_per_core_s, source=source)
-    return InputPipeline(samples=samples, workers=total, copies_ahead=0, cores=total, source=source)

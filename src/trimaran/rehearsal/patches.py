@@ -274,38 +274,17 @@ class Patches:
 
     def _attention(self) -> None:
         """The CPU build would take attention's plain form, which keeps all scores."""
+        from trimaran.graph.trace.meta import attend as as_on_target
+
         plain = torch._C._nn.scaled_dot_product_attention
 
-        def attend(
-            query: Any,
-            key: Any,
-            value: Any,
-            attn_mask: Any = None,
-            dropout_p: float = 0.0,
-            is_causal: bool = False,
-            scale: Any = None,
-            enable_gqa: bool = False,
-        ) -> Any:
+        def attend(query: Any, *others: Any, **options: Any) -> Any:
             local = getattr(query, "_local_tensor", query)
-            if local.device.type == "cuda" and query.is_nested:
-                return _attend_ragged(query, key, value, dropout_p, is_causal, scale)
             if local.device.type != "cuda":
-                return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-            half = local.dtype in (torch.bfloat16, torch.float16)
-            if half and attn_mask is None and query.shape[-1] <= 256:
-                flash = torch.ops.aten._scaled_dot_product_flash_attention
-                return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
-            if key.shape[1] != query.shape[1]:
-                repeats = query.shape[1] // key.shape[1]
-                key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-            if attn_mask is not None:
-                if attn_mask.dtype == torch.bool:
-                    bias = torch.zeros_like(attn_mask, dtype=query.dtype)
-                    attn_mask = bias.masked_fill_(attn_mask.logical_not(), float("-inf"))
-                attn_mask = attn_mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-            efficient = torch.ops.aten._scaled_dot_product_efficient_attention
-            needs = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-            return efficient(query, key, value, attn_mask, needs, dropout_p, is_causal, scale=scale)[0]
+                return plain(query, *others, **options)
+            if query.is_nested:
+                return _attend_ragged(query, *others, **options)
+            return as_on_target("flash", plain, (query, *others), options)
 
         replace(torch._C._nn, scaled_dot_product_attention=attend)
         replace(functional, scaled_dot_product_attention=attend)
@@ -658,7 +637,17 @@ class Patches:
         replace(profiler.profile, __init__=of_the_host)
 
 
-def _attend_ragged(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None) -> Any:
+def _attend_ragged(
+    query: Any,
+    key: Any,
+    value: Any,
+    _: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
     """Attention of rows of different lengths, which lie one after another."""
     parts = [part.transpose(1, 2) for part in (query, key, value)]
     offsets, others = parts[0].offsets(), parts[1].offsets()

@@ -21,8 +21,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
-from torch.utils.flop_counter import flop_registry
 
+from trimaran.graph.flops import flops_of
 from trimaran.rehearsal.device.kernels import IN_PLACE_OF_PARTS
 from trimaran.rehearsal.record import Kernel, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of
@@ -466,13 +466,10 @@ class RehearsalMode(TorchDispatchMode):
             _sort(schema[position].name if position < len(schema) else str(position), value, inputs, others)
         for name, value in kwargs.items():
             _sort(name, value, inputs, others)
-        flops = 0
-        count = flop_registry.get(func._overloadpacket)
-        if count is not None:
-            try:
-                flops = int(count(*args, **kwargs, out_val=out))
-            except (TypeError, ValueError, IndexError, AttributeError, AssertionError, NotImplementedError):
-                flops = 0
+        try:
+            flops = int(flops_of(func, args, kwargs, out))
+        except (TypeError, ValueError, IndexError, AttributeError, AssertionError, NotImplementedError):
+            flops = 0
         return Kernel(str(func), tuple(inputs), tuple(form_of(made) for made in outs), others, flops)
 
     def _with_unknown_shape(self, func: Any, args: Any, kwargs: Any) -> Any:

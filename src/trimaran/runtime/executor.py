@@ -12,7 +12,7 @@ Every method but `fetch` is called on every rank, in the same order: they commun
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,9 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
-from trimaran.graph.behaviour import Behaviour, kept_outside, typical_weight
+from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
-from trimaran.graph.metrics import Outputs, WholeMetric
+from trimaran.graph.metrics import Outputs
 from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.launch.activity import ACTIVITY, STEP
@@ -380,31 +380,23 @@ class Executor:
         self._reductions.settled = (
             partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
         )
-        ACTIVITY.steps = self.steps
-        before, ACTIVITY.phase = ACTIVITY.phase, STEP
         # Where the forward may ask for a look, all ranks hear of it in the same step.
         late = self._interpreter.structures is not None
         # What another replica's sample draws here is not drawn in one process.
         drawn = None if state.counts else RandomState.of(self._world.device)
         try:
-            if self._asking is not None and not late:
-                self._asking.begin()
-            self._interpreter.run(self._instructions, self._uses[0], state)
-            if self._asking is not None and late:
-                self._asking.begin()
-            loss = self._reductions.losses.loss(state)
-            self.asked = self._reductions.losses.asked
-            if self._asking is not None:
-                with in_contact(self._world.rank, "requests"):
-                    self.asked = self._asking.end()
-        except BaseException as error:
-            self._reductions.forget()
-            self._recorder.discard()
-            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
-                error.add_note(f"in step {self.steps}")
-            raise
+            with self._within_step():
+                if self._asking is not None and not late:
+                    self._asking.begin()
+                self._interpreter.run(self._instructions, self._uses[0], state)
+                if self._asking is not None and late:
+                    self._asking.begin()
+                loss = self._reductions.losses.loss(state)
+                self.asked = self._reductions.losses.asked
+                if self._asking is not None:
+                    with in_contact(self._world.rank, "requests"):
+                        self.asked = self._asking.end()
         finally:
-            ACTIVITY.phase = before
             if drawn is not None:
                 drawn.restore(self._world.device)
         self._recorder.end_step(self.steps)
@@ -433,6 +425,22 @@ class Executor:
             self._interpreter.end()
             self._under_way = []
 
+    @contextmanager
+    def _within_step(self) -> Iterator[None]:
+        """What is done inside is the step of this rank; where it fails, nothing of it is kept, and that is said."""
+        ACTIVITY.steps = self.steps
+        before, ACTIVITY.phase = ACTIVITY.phase, STEP
+        try:
+            yield
+        except BaseException as error:
+            self._reductions.forget()
+            self._recorder.discard()
+            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
+                error.add_note(f"in step {self.steps}")
+            raise
+        finally:
+            ACTIVITY.phase = before
+
     def _overlapping_step(self, batch: Any) -> float:
         """A step of those that overlap: begin a global batch, and go on with those under way.
 
@@ -443,9 +451,7 @@ class Executor:
         begun = None if batch is None else self._overlapping_state(batch, self._begun % (behind + 1))
         self._under_way = [begun, *self._under_way][: behind + 1]
         states = {age: state for age, state in enumerate(self._under_way) if state is not None}
-        ACTIVITY.steps = self.steps
-        before, ACTIVITY.phase = ACTIVITY.phase, STEP
-        try:
+        with self._within_step():
             self._interpreter.go_on(self._cycle[self._begun % (behind + 1)], self._uses[0], states)
             loss, self._settled = math.nan, 0
             oldest = states.get(behind)
@@ -453,14 +459,6 @@ class Executor:
                 loss, self._settled = self._reductions.losses.loss(oldest), oldest.samples
                 self.asked = float(self._reductions.losses.mean(oldest)[2]) > 0
                 self._under_way[behind] = None
-        except BaseException as error:
-            self._reductions.forget()
-            self._recorder.discard()
-            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
-                error.add_note(f"in step {self.steps}")
-            raise
-        finally:
-            ACTIVITY.phase = before
         self._recorder.end_step(self._begun)
         self._begun += 1
         if begun is not None:

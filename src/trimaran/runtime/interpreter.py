@@ -29,7 +29,7 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
-from trimaran.graph.metrics import WholeMetric
+from trimaran.graph.behaviour import WholeMetric
 from trimaran.graph.trace.record import loading
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.precision import dtype_name
 from trimaran.graph.types import share_bounds
 from trimaran.launch.world import World
 from trimaran.runtime.communication.channels import Agreement
@@ -191,7 +192,7 @@ class StateGatherer:
         self.aliases = _first_names(model)
         self.names = {name: self.aliases.get(name) for name in state_of(model)}
         self.shapes = {
-            (kind, name): (tuple(one.shape), str(one.dtype).removeprefix("torch."))
+            (kind, name): (tuple(one.shape), dtype_name(one.dtype))
             for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))
             for name, one in named
         }

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 
 _Sample = TypeVar("_Sample")
 
@@ -491,5 +492,5 @@ def _check_loss(value: Any) -> None:
 
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
+        return f"a tensor of shape {tuple(value.shape)} and dtype {dtype_name(value.dtype)}"
     return f"a {type(value).__name__}"

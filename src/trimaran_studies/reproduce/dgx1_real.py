@@ -245,9 +245,8 @@ def studied_job(name: str, *, devices: int) -> Job:
 
 
 def _models() -> dict[str, "Callable[[], nn.Module]"]:
-    from trimaran.networks.alexnet import AlexNet
-    from trimaran.networks.googlenet import GoogLeNet
-    from trimaran.networks.inception_v3 import InceptionV3
+    from trimaran.networks.alexnet_overfeat_vgg import AlexNet
+    from trimaran.networks.googlenet_inception import GoogLeNet, InceptionV3
     from trimaran.networks.resnet import ResNet
     from trimaran.networks.small_images import LeNet
 

@@ -26,12 +26,11 @@ from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import recipe_of
 from trimaran.pricing.exchange.replica_memory import ReplicaMemory
-from trimaran.pricing.input_pipeline import photograph_feed
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.simulator.data_parallel import data_parallel_step
-from trimaran_studies.facts.loaders import loader_of
+from trimaran_studies.facts.loaders import loader_of, most_samples_per_s, photograph_feed
 from trimaran_studies.reproduce.input_pipeline_report import FeedingRow, ReproducedFeeding
 from trimaran_studies.reproduce.torch_data_parallel import (
     ABLATION,
@@ -311,8 +310,8 @@ def _decoding_notes(rows: list[FeedingRow]) -> Iterator[str]:
             for row in rows
             if row.machine == name and row.network in IMAGES and (row.baseline, row.remedy) == ("ddp", "all")
         ]
-        rate = feed.most_samples_per_s(devices=DEVICES)
-        limited = [row for row in ours if feed.wait_s(row.batch, devices=DEVICES, step_s=row.step_s) > 0.0]
+        rate = most_samples_per_s(feed, devices=DEVICES)
+        limited = [row for row in ours if feed.fed(row.step_s, batch=row.batch, devices=DEVICES).wait_s > 0.0]
         if limited:
             yield (
                 f"Decoding of photographs is not included: the {node.cpu_cores} cores of {name} decode "

@@ -31,10 +31,8 @@ from trimaran.memory_hooks.accountant import Accountant
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena
 from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
 from trimaran.memory_hooks.executor import MemoryExecutor
-from trimaran.networks.alexnet import AlexNet
-from trimaran.networks.googlenet import GoogLeNet
-from trimaran.networks.overfeat import OverFeat
-from trimaran.networks.vgg import VGG_GROUPS, Vgg
+from trimaran.networks.alexnet_overfeat_vgg import VGG_GROUPS, AlexNet, OverFeat, Vgg
+from trimaran.networks.googlenet_inception import GoogLeNet
 from trimaran.pricing.offload_costs import measured_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan
 from trimaran.report.tables import add_figures, add_words, frame_table

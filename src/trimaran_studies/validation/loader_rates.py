@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
-from trimaran.pricing.input_pipeline import rate_of_host
+from trimaran_studies.facts.loaders import rate_of_host
 from trimaran_studies.published.rows import FED_FAMILIES
 from trimaran_studies.validation.intervals import deviation, interval
 from trimaran_studies.validation.measurement import (
@@ -350,7 +350,7 @@ def _answer(one: LoaderRow, setup: Setup, ready: ReadyDataStep, rate: LoaderRate
         per_s = rate.samples_per_s * (_working(one, setup) if rate.of_worker else 1)
         feed = rate_of_host(per_s, source=f"row {rate.row_id}")
         batch = setup.local_batch * setup.accumulation
-        waits = feed.wait_s(batch, devices=-(-setup.devices // setup.nodes), step_s=ready.step_s)
+        waits = feed.fed(ready.step_s, batch=batch, devices=-(-setup.devices // setup.nodes)).wait_s
     step_s = ready.step_s + waits
     row = replace(one.row, family=FEEDING)
     predicted = figure_of(row, setup, step_s)

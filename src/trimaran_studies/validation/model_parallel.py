@@ -38,9 +38,9 @@ from trimaran.pricing.analytical.memory import Bookkeeping, largest_rank, rank_m
 from trimaran.pricing.analytical.programs import find_framework, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 from trimaran.pricing.analytical.step_time import (
+    MachineExchange,
     Program,
     TransformerStep,
-    machine_exchange,
     step_constants,
     transformer_step,
 )
@@ -593,7 +593,7 @@ def run_step(run: TransformerRun, machine: Machine) -> TransformerStep:
         run.degrees,
         run.program,
         device=machine.node.device,
-        exchange=machine_exchange(machine, ranks=run.degrees.devices, year=run.program.year),
+        exchange=MachineExchange(machine, ranks=run.degrees.devices, year=run.program.year),
         constants=step_constants(),
     )
 

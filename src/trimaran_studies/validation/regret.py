@@ -22,14 +22,15 @@ left out.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from rich.table import Table
 
 from trimaran.base.errors import InputError
-from trimaran.planner.analytical.guides import GUIDES, MEGATRON, recommended
+from trimaran.planner.analytical.guides import GUIDES, MEGATRON, Guide, recomputes_layers
 from trimaran.program.strategy import Degrees
 from trimaran.report.tables import add_figures, frame_table
 from trimaran_studies.validation.measurement import Answer, Row
@@ -325,3 +326,40 @@ def plan_name(degrees: Degrees) -> str:
     context = f" cp{degrees.cp}" if degrees.cp > 1 else ""
     again = " recompute" if "layers" in degrees.recomputed else ""
     return f"tp{degrees.tp} pp{degrees.pp}{chunks}{context} dp{degrees.dp} mb{degrees.microbatch}{level}{again}"
+
+
+Plan = TypeVar("Plan")
+
+
+def recommended(plans: Iterable[Plan], guide: Guide, degrees: Callable[[Plan], Degrees]) -> list[Plan]:
+    """Of plans that fit, those that a guide says to try.
+
+    Args:
+        plans: that fit
+        guide: whose recommendations
+        degrees: of a plan
+
+    Example:
+        Of 2 and 4 ranks a layer, 2 are tried, whatever the microbatch.
+
+        >>> plans = [Degrees(tp=4, dp=2), Degrees(tp=2, dp=4), Degrees(tp=2, dp=4, microbatch=2)]
+        >>> [plan.microbatch for plan in recommended(plans, MEGATRON, lambda plan: plan)]
+        [1, 2]
+    """
+    known = [plan for plan in plans if follows(degrees(plan), guide)]
+    first: dict[bool, tuple[int, ...]] = {}
+    for plan in known:
+        again, place = recomputes_layers(degrees(plan)), guide.order(degrees(plan))
+        first[again] = min(place, first.get(again, place))
+    return [plan for plan in known if guide.order(degrees(plan)) == first[recomputes_layers(degrees(plan))]]
+
+
+def follows(degrees: Degrees, guide: Guide) -> bool:
+    """Whether states are sharded as a guide says; without replicas there is nothing to shard.
+
+    Example:
+        >>> from trimaran.planner.analytical.guides import TORCHTITAN
+        >>> follows(Degrees(dp=8, zero=3), TORCHTITAN), follows(Degrees(dp=8, zero=3), MEGATRON)
+        (True, False)
+    """
+    return degrees.zero in guide.levels or (degrees.dp * degrees.cp == 1 and not degrees.zero)

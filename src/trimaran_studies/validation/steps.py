@@ -16,10 +16,10 @@ from trimaran.planning.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants
 from trimaran.pricing.exchange.step import ScaledStep
-from trimaran.pricing.input_pipeline import InputPipeline, photograph_feed, rate_of_host
+from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step
-from trimaran_studies.facts.loaders import loader_of
+from trimaran_studies.facts.loaders import loader_of, photograph_feed, rate_of_host
 from trimaran_studies.facts.sizes import SIZED, sized_workload
 from trimaran_studies.validation.measurement import Row, Setup
 from trimaran_studies.validation.recipes import Recipe

@@ -15,7 +15,8 @@ from tests.unit.report.test_files import REPORT
 from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.plans import print_trained
-from trimaran.features.training.rank import Epoch, RankResult, RunDirectory, TrainOptions
+from trimaran.features.training.rank import Epoch, RankResult, TrainOptions
+from trimaran.features.training.run_record import RunDirectory
 from trimaran.features.training.train import Trained
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData

@@ -25,12 +25,12 @@ from trimaran.base.errors import CorruptDataError, ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import ignore_progress
 from trimaran.checkpoint_files.plain import encode
-from trimaran.features.training.rank import Cadence, RunDirectory, _train_epochs, create_run_directory, parse_saving
-from trimaran.features.training.run_record import RunRecord
+from trimaran.features.training.rank import Cadence, _train_epochs, parse_saving
+from trimaran.features.training.run_record import RunDirectory, RunRecord, create_run_directory
 from trimaran.features.training.train import _listener, _Stopping, check_resumable
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.requests import REQUESTS
-from trimaran.runtime.data.streaming import digest_of
+from trimaran.runtime.data.reading import digest_of
 
 
 def make_data(scale: float = 1.0) -> TensorDataset:

@@ -11,9 +11,9 @@ import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.features.training.rank import RunDirectory, TrainOptions, parse_saving
+from trimaran.features.training.rank import TrainOptions, parse_saving
 from trimaran.features.training.restarts import VISIBLE, Restarts, devices_left, gpus_left
-from trimaran.features.training.run_record import RunRecord
+from trimaran.features.training.run_record import RunDirectory, RunRecord
 
 
 def died(rank: int = 1, code: int = -signal.SIGKILL, step: int | None = 5) -> ExecutionError:

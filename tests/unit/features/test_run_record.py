@@ -13,8 +13,15 @@ from tests.raising import raises
 
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.files import given_from_here, read_bytes, write_whole
-from trimaran.features.training.rank import RunDirectory, create_run_directory
-from trimaran.features.training.run_record import Reserve, RunRecord, Stopped, check_runs, save_weights
+from trimaran.features.training.run_record import (
+    Reserve,
+    RunDirectory,
+    RunRecord,
+    Stopped,
+    check_runs,
+    create_run_directory,
+    save_weights,
+)
 from trimaran.features.training.train import weights_of
 from trimaran.jobs.resolve import JobSource
 

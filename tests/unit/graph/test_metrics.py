@@ -13,8 +13,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import trimaran
-from trimaran.graph.behaviour import Metric, weighed
-from trimaran.graph.metrics import WholeMetric, kind_of_metric
+from trimaran.graph.behaviour import Metric, WholeMetric, weighed
+from trimaran.graph.metrics import kind_of_metric
 
 COUNT = 12
 SIZES = [8, 4]

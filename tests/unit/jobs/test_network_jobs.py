@@ -8,7 +8,7 @@ from torch.utils.data import default_collate
 from trimaran.jobs.published_jobs import _NETWORKS
 from trimaran.jobs.resolve import NETWORKS, resolve
 from trimaran.jobs.synthetic import Field, SyntheticPairs, SyntheticText, image
-from trimaran.networks.published import PUBLISHED
+from trimaran.networks.names import PUBLISHED
 from trimaran.user_code.batches import call_model, compute_loss, move_batch
 
 RECURRENT = frozenset({"lstm", "lstm-wikitext2", "big-lstm", "gnmt"})

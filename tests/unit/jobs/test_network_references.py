@@ -6,8 +6,7 @@ from tests.raising import raises
 from torch.utils.data import default_collate
 
 from trimaran.jobs.resolve import resolve
-from trimaran.networks.names import option_names, parse_network, sizes_of, with_options
-from trimaran.networks.published import PUBLISHED
+from trimaran.networks.names import PUBLISHED, option_names, parse_network, sizes_of, with_options
 from trimaran.networks.sizes import FAMILIES
 
 

@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 from tests.builders import HERE
@@ -25,9 +24,6 @@ from trimaran.measure.calibration.results import (
     kept_path,
     read_calibration,
 )
-from trimaran.measure.calibration.schema import calibration_schema, format_schemas, main
-
-SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 
 
 def test_a_calibration_survives_the_way_to_a_file_and_back(tmp_path: Path) -> None:
@@ -154,22 +150,3 @@ def test_a_link_is_shown_by_its_smallest_and_its_largest_transfer() -> None:
     assert held[0].small_s.value == pytest.approx(1e-3, rel=1e-4)
     assert held[0].bytes_per_s.value == pytest.approx(1e6 / 9e-3)
     assert held[0].interference is not None
-
-
-@pytest.mark.parametrize("name", format_schemas())
-def test_the_committed_schema_is_up_to_date(name: str) -> None:
-    """`python -m trimaran.measure.calibration.schema docs/schemas` writes it."""
-    assert (SCHEMAS / name).read_text(encoding="utf-8") == format_schemas()[name]
-
-
-def test_a_calibration_fits_its_schema() -> None:
-    document = json.loads(encode_calibration(calibration()))
-    jsonschema.validate(document, calibration_schema())
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(document | {"colour": "red"}, calibration_schema())
-
-
-def test_the_command_writes_the_schema(tmp_path: Path) -> None:
-    assert main([str(tmp_path)]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["calibration.schema.json"]
-    assert main([]) == 2

@@ -2,8 +2,7 @@
 
 import pytest
 
-from trimaran.networks.names import canonical_network, parse_network, sizes_of
-from trimaran.networks.published import PUBLISHED
+from trimaran.networks.names import PUBLISHED, canonical_network, parse_network, sizes_of
 from trimaran_studies.facts.script_forms import SCRIPTS, trained_network
 
 UNSAID = frozenset({"gpt", "opt", "mpt", "lstm", "gnmt"})

@@ -6,16 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from trimaran.networks.alexnet_overfeat_vgg import VGG_GROUPS, Vgg
 from trimaran.networks.densenet import DenseNet
-from trimaran.networks.gnmt import AdditiveAttention, Gnmt
-from trimaran.networks.googlenet import GoogLeNet
+from trimaran.networks.googlenet_inception import GoogLeNet, InceptionV3
 from trimaran.networks.gpt import Gpt2
-from trimaran.networks.inception_v3 import InceptionV3
-from trimaran.networks.lstm_language import LstmLanguageModel
+from trimaran.networks.recurrent import AdditiveAttention, Gnmt, LstmLanguageModel
 from trimaran.networks.resnet import ResNet
 from trimaran.networks.sizes import scaled
 from trimaran.networks.unet import UNet
-from trimaran.networks.vgg import VGG_GROUPS, Vgg
 from trimaran.networks.vit import VisionTransformer, VitSize
 
 

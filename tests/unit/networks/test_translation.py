@@ -2,7 +2,7 @@
 
 import torch
 
-from trimaran.networks.gnmt import Gnmt
+from trimaran.networks.recurrent import Gnmt
 from trimaran.networks.sizes import TransformerSize
 from trimaran.networks.transformer import Transformer
 from trimaran.networks.transformer_xl import TransformerXl, _shifted

@@ -9,6 +9,7 @@ from trimaran.planner.pins import Pins
 from trimaran.planning.input_pipeline import pipeline_of
 from trimaran.planning.requests import Loading, check_loading, parse_request
 from trimaran.pricing.input_pipeline import InputPipeline
+from trimaran_studies.facts.loaders import most_samples_per_s
 
 MACHINE = find_machine("dgx1-v100")
 
@@ -31,15 +32,15 @@ def test_a_published_row_gives_the_rate_of_a_worker() -> None:
 
 def test_a_rate_of_a_node_is_shared() -> None:
     feed = _pipeline(loader="2,000 images/s")
-    assert feed.most_samples_per_s(devices=8) == pytest.approx(2000.0)
+    assert most_samples_per_s(feed, devices=8) == pytest.approx(2000.0)
     slow_disk = _pipeline(loader="2,000 images/s", disk="100 MB/s", sample_size="110 kB")
-    assert slow_disk.most_samples_per_s(devices=8) == pytest.approx(100e6 / 110e3)
+    assert most_samples_per_s(slow_disk, devices=8) == pytest.approx(100e6 / 110e3)
 
 
 def test_a_library_decodes_on_all_cores() -> None:
     feed = _pipeline(loader="dali-cpu")
-    assert feed.most_samples_per_s(devices=8) == pytest.approx(205.0 * MACHINE.node.cpu_cores, rel=0.01)
-    assert _pipeline(loader="dali-cpu", host_cores=10).most_samples_per_s(devices=8) == pytest.approx(2050.0, rel=0.01)
+    assert most_samples_per_s(feed, devices=8) == pytest.approx(205.0 * MACHINE.node.cpu_cores, rel=0.01)
+    assert most_samples_per_s(_pipeline(loader="dali-cpu", host_cores=10), devices=8) == pytest.approx(2050.0, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from trimaran.pricing.exchange.frameworks import (
     Recipe,
     recipe_of,
 )
-from trimaran.pricing.input_pipeline import LOADERS, photograph_feed, rate_of_host
+from trimaran.pricing.input_pipeline import LOADERS
 from trimaran.pricing.kernels.software import Software
-from trimaran_studies.facts.loaders import loader_of
+from trimaran_studies.facts.loaders import loader_of, most_samples_per_s, photograph_feed, rate_of_host
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_waits_for_the_slowest_grow_with_the_group() -> None:
 
 def test_devices_share_what_cores_decode() -> None:
     """800 images a device, 8 devices, 3,200 images/s: 2 s, of which 1.5 s are not hidden by a step of 0.5 s."""
-    assert rate_of_host(3200.0, source="example").wait_s(800, devices=8, step_s=0.5) == pytest.approx(1.5)
+    assert rate_of_host(3200.0, source="example").fed(0.5, batch=800, devices=8).wait_s == pytest.approx(1.5)
 
 
 def test_a_loader_is_as_fast_as_its_cores() -> None:
     node = find_machine("dgx1-v100").node
     feed = photograph_feed(node, loader="dali-cpu")
-    rate = feed.most_samples_per_s(devices=8)
+    rate = most_samples_per_s(feed, devices=8)
     assert rate == pytest.approx(node.cpu_cores * LOADERS["dali-cpu"].images_per_core_s)
-    assert photograph_feed(node, loader="torchvision", cores=4).most_samples_per_s(devices=8) < rate
+    assert most_samples_per_s(photograph_feed(node, loader="torchvision", cores=4), devices=8) < rate
     assert loader_of(Software(framework="pytorch", libraries="dali")) == "dali"

@@ -3,7 +3,8 @@
 import pytest
 
 from trimaran.machine.find import find_machine
-from trimaran.pricing.input_pipeline import InputPipeline, given_samples, photograph_feed, rate_of_host
+from trimaran.pricing.input_pipeline import InputPipeline, given_samples
+from trimaran_studies.facts.loaders import photograph_feed, rate_of_host
 
 NODE = find_machine("dgx1-v100").node
 
@@ -72,8 +73,8 @@ def test_a_rate_of_a_node_and_that_of_its_cores_are_the_same_model() -> None:
     cores = photograph_feed(NODE, loader="torchvision", cores=10)
     rate = rate_of_host(10 * 110.0, source="example")
     for devices in (1, 4, 8):
-        assert cores.wait_s(64, devices=devices, step_s=0.05) == pytest.approx(
-            rate.wait_s(64, devices=devices, step_s=0.05)
+        assert cores.fed(0.05, batch=64, devices=devices).wait_s == pytest.approx(
+            rate.fed(0.05, batch=64, devices=devices).wait_s
         )
 
 

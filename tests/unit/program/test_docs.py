@@ -16,12 +16,13 @@ from trimaran.program.json_files import decode_program
 from trimaran.program.lowering.lower import lower
 from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.rules.check import check_program
-from trimaran.program.schema import program_schema
 from trimaran.program.strategy import Part
 from trimaran.program.text import parse_program
 from trimaran.program.types import Kind, Program
 
-PAGE = (Path(__file__).parents[3] / "docs" / "program.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "program.md").read_text(encoding="utf-8")
+SCHEMA = json.loads((DOCS / "schemas" / "program.schema.json").read_text(encoding="utf-8"))
 
 
 def blocks(language: str) -> list[str]:
@@ -56,7 +57,7 @@ def test_the_annotated_programs_are_legal(number: int) -> None:
 def test_the_json_fits_the_schema_and_is_legal() -> None:
     (text,) = blocks("json")
     check_program(decode_program(text))
-    jsonschema.validate(json.loads(text), program_schema())
+    jsonschema.validate(json.loads(text), SCHEMA)
 
 
 def test_every_kind_is_in_the_table() -> None:

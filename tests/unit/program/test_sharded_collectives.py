@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from trimaran.base.job import Job
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
-from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.alexnet_overfeat_vgg import AlexNet
 from trimaran.networks.gpt import Gpt2
 from trimaran.planner.space import offers_of
 from trimaran.pricing.memory import Shares, held_state

@@ -11,11 +11,11 @@ from trimaran.graph.types import Phase
 from trimaran.machine.find import find_machine
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.step import ScaledStep, Sync
-from trimaran.pricing.input_pipeline import rate_of_host
 from trimaran.pricing.kernels.estimate import StepEstimate
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
 from trimaran.simulator.data_parallel import DataParallelSetup, data_parallel_step, ready_gradients
+from trimaran_studies.facts.loaders import rate_of_host
 
 MXNET = Software(framework="mxnet", year=2018.5)
 

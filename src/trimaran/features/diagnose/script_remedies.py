@@ -535,14 +535,14 @@ def widened(remedies: Sequence[Remedy], noise: float) -> list[Remedy]:
         noise: share of the time that other programs may add to any part of a step
     """
     return [
-        replace(one, gain_interval=(max(-1.0, one.gain_interval[0] - noise), min(_MOST, one.gain_interval[1] + noise)))
+        replace(
+            one, gain_interval=(max(-1.0, one.gain_interval[0] - noise), min(MOST_GAIN, one.gain_interval[1] + noise))
+        )
         for one in remedies
     ]
 
 
 _SHARED, _LEAST_NOISE = 0.5, 0.05
-_MOST = 0.99
-"""Of the time that a remedy may save: something is left of a step."""
 
 
 def doubt(

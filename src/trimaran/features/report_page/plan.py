@@ -8,7 +8,7 @@ code of the job.
 import shlex
 from pathlib import Path
 
-from trimaran import __version__
+from trimaran.base import VERSION
 from trimaran.base.errors import TrimaranError
 from trimaran.base.files import given
 from trimaran.base.progress import Progress
@@ -131,7 +131,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         sections=contents.sections,
         absent=contents.absent,
         sources=[path.name],
-        version=__version__,
+        version=VERSION,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from trimaran import __version__
+from trimaran.base import VERSION
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import read_bytes, read_text
@@ -340,7 +340,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         absent=contents.absent,
         notes=() if report is None else report.notes,
         sources=sources,
-        version=__version__,
+        version=VERSION,
     )
 
 

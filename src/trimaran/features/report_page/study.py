@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trimaran import __version__
+from trimaran.base import VERSION
 from trimaran.base.decoding import decode_typed, from_plain
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, read_bytes
@@ -61,7 +61,7 @@ def page_of_studies(
         absent=[absent for one in found for absent in one.absent],
         notes=[note for one in found for note in one.notes],
         sources=[path.name for path, _ in documents],
-        version=__version__,
+        version=VERSION,
     )
 
 

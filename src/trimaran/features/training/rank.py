@@ -18,7 +18,6 @@ The run directory: everything about one run, in files that outlive it.
 Files are written whole or not at all: next to their place first, then renamed. `metrics.jsonl` grows line by line.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -26,13 +25,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
-from trimaran.base.files import file_name, given, shown_path
+from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
-from trimaran.checkpoint_files.commit import FOLDER
-from trimaran.features.training.run_record import Reserve, Stopped, save_weights
+from trimaran.features.training.run_record import Reserve, RunDirectory, Stopped, save_weights
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
@@ -49,110 +46,6 @@ if TYPE_CHECKING:
     from trimaran.runtime.communication.channels import Agreement
     from trimaran.runtime.step.on_nan import OnNan, Rollback
     from trimaran.verification.compare import Verified
-
-
-RUNS = Path("runs")
-"""Where run directories are, if nobody says otherwise."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDirectory:
-    """Paths of one run.
-
-    Attributes:
-        path: the directory
-    """
-
-    path: Path
-
-    @property
-    def plan(self) -> Path:
-        """The plan that was run."""
-        return self.path / "plan.json"
-
-    @property
-    def program(self) -> Path:
-        """The program, as text."""
-        return self.path / "program.txt"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON line an epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def predicted(self) -> Path:
-        """The simulated timeline."""
-        return self.path / "predicted.json"
-
-    @property
-    def measured(self) -> Path:
-        """The recorded timeline."""
-        return self.path / "measured.json"
-
-    @property
-    def trace(self) -> Path:
-        """Both timelines, for a trace viewer."""
-        return self.path / "trace.json"
-
-    @property
-    def report(self) -> Path:
-        """Predicted against measured."""
-        return self.path / "report.json"
-
-    @property
-    def shown(self) -> str:
-        """Its path for people, from the folder in which the command was given."""
-        return shown_path(self.path)
-
-    @property
-    def model(self) -> Path:
-        """The trained weights."""
-        return self.path / "model.safetensors"
-
-    @property
-    def logs(self) -> Path:
-        """One log a rank."""
-        return self.path / "logs"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of its checkpoints; not there where none was saved."""
-        return self.path / FOLDER
-
-
-def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
-    """Make a new run directory, named by the job and the time.
-
-    Args:
-        name: of the job; what a file name cannot have is replaced
-        parent: where; default: `runs` in the folder in which the command was given
-
-    Returns:
-        It, by its absolute path.
-
-    Raises:
-        EnvironmentProblem: it cannot be written
-    """
-    parent = given(parent or RUNS)
-    with contextlib.suppress(OSError):  # what cannot be made is said below
-        parent = parent.absolute()
-    stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = parent / f"{stem}{suffix}"
-        try:
-            path.mkdir(parents=True)
-            (path / "logs").mkdir()
-        except FileExistsError:
-            continue
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                path.rmdir()
-            raise EnvironmentProblem(
-                f"cannot write run directory {shown_path(path)}: {error.strerror}", path=str(path)
-            ) from None
-        return RunDirectory(path=path)
-    raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
 
 
 # An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
@@ -285,7 +178,7 @@ class TrainOptions:
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, "skip" its update, or
             "rollback" to the last checkpoint
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
-            (`launch.watch`); infinite: nobody watches, and collectives end after 32 min
+            (`launch.hangs`); infinite: nobody watches, and collectives end after 32 min
         saving: when the state of the training is saved in the run directory; None: only where a signal ends it
         resume: run directory or checkpoint to go on from; None: begin anew
         max_restarts: times that the ranks are started again after a failure

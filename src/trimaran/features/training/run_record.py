@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
+from trimaran.base.files import file_name, folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
 from trimaran.base.signals import say, signal_name
 from trimaran.base.units import format_bytes
+from trimaran.checkpoint_files.commit import FOLDER
 from trimaran.launch.world import running_system
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trimaran.features.training.rank import RunDirectory
 
 SCHEMA_VERSION = 1
 
@@ -53,6 +53,109 @@ ANEW = -1
 """In place of the number of rows that a file has: all of them are to be written anew."""
 
 Status = Literal["running", "finished", "stopped", "failed", "lost"]
+
+RUNS = Path("runs")
+"""Where run directories are, if nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDirectory:
+    """Paths of one run.
+
+    Attributes:
+        path: the directory
+    """
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        """The plan that was run."""
+        return self.path / "plan.json"
+
+    @property
+    def program(self) -> Path:
+        """The program, as text."""
+        return self.path / "program.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON line an epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def predicted(self) -> Path:
+        """The simulated timeline."""
+        return self.path / "predicted.json"
+
+    @property
+    def measured(self) -> Path:
+        """The recorded timeline."""
+        return self.path / "measured.json"
+
+    @property
+    def trace(self) -> Path:
+        """Both timelines, for a trace viewer."""
+        return self.path / "trace.json"
+
+    @property
+    def report(self) -> Path:
+        """Predicted against measured."""
+        return self.path / "report.json"
+
+    @property
+    def shown(self) -> str:
+        """Its path for people, from the folder in which the command was given."""
+        return shown_path(self.path)
+
+    @property
+    def model(self) -> Path:
+        """The trained weights."""
+        return self.path / "model.safetensors"
+
+    @property
+    def logs(self) -> Path:
+        """One log a rank."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of its checkpoints; not there where none was saved."""
+        return self.path / FOLDER
+
+
+def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirectory:
+    """Make a new run directory, named by the job and the time.
+
+    Args:
+        name: of the job; what a file name cannot have is replaced
+        parent: where; default: `runs` in the folder in which the command was given
+
+    Returns:
+        It, by its absolute path.
+
+    Raises:
+        EnvironmentProblem: it cannot be written
+    """
+    parent = given(parent or RUNS)
+    with contextlib.suppress(OSError):  # what cannot be made is said below
+        parent = parent.absolute()
+    stem = f"{file_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = parent / f"{stem}{suffix}"
+        try:
+            path.mkdir(parents=True)
+            (path / "logs").mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+            raise EnvironmentProblem(
+                f"cannot write run directory {shown_path(path)}: {error.strerror}", path=str(path)
+            ) from None
+        return RunDirectory(path=path)
+    raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +191,7 @@ class RunRecord:
         problems: what could not be written, and why
     """
 
-    def __init__(self, run: "RunDirectory") -> None:
+    def __init__(self, run: RunDirectory) -> None:
         self.problems: dict[str, str] = {}
         self._run = run
         self._facts: dict[str, object] = {}
@@ -316,9 +419,9 @@ class RunRecord:
         self.try_to("run.json", self._note)
 
     def _note(self) -> None:
-        from trimaran import __version__
+        from trimaran.base import VERSION
 
-        about = {"schema_version": SCHEMA_VERSION, "trimaran": __version__, "python": platform.python_version()}
+        about = {"schema_version": SCHEMA_VERSION, "trimaran": VERSION, "python": platform.python_version()}
         write_whole(self._run.path / "run.json", (json.dumps(about | self._facts, indent=2) + "\n").encode())
 
 
@@ -510,7 +613,7 @@ class Reserve:
             self._descriptor = None
 
 
-def save_weights(weights: "Mapping[str, Tensor]", run: "RunDirectory", reserve: Reserve) -> tuple[Path | None, str]:
+def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory, reserve: Reserve) -> tuple[Path | None, str]:
     """Write the weights of a run, where it can be: its directory, the current one, that of temporary files.
 
     Args:

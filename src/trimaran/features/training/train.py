@@ -33,17 +33,7 @@ from trimaran.base.timeline import Timeline
 from trimaran.base.user_errors import summary
 from trimaran.checkpoint_files.commit import Store
 from trimaran.features.training.memory import with_memory_plan
-from trimaran.features.training.rank import (
-    PLAIN,
-    RUNS,
-    Beginning,
-    RankResult,
-    RunDirectory,
-    TrainOptions,
-    create_run_directory,
-    skipped_note,
-    train_rank,
-)
+from trimaran.features.training.rank import PLAIN, Beginning, RankResult, TrainOptions, skipped_note, train_rank
 from trimaran.features.training.restarts import (
     VISIBLE,
     Restarts,
@@ -51,7 +41,14 @@ from trimaran.features.training.restarts import (
     devices_left,
     plan_again,
 )
-from trimaran.features.training.run_record import RunRecord, Stopped, check_runs
+from trimaran.features.training.run_record import (
+    RUNS,
+    RunDirectory,
+    RunRecord,
+    Stopped,
+    check_runs,
+    create_run_directory,
+)
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place

@@ -28,7 +28,7 @@ from trimaran.graph.capture.describe import describe_flow, describe_whole, run_w
 from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
 from trimaran.graph.capture.flow import make_flow
 from trimaran.graph.examine import examine
-from trimaran.graph.gradients import kept_gradient, largest, largest_difference
+from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference
 from trimaran.graph.optimizers import modules_of
 from trimaran.graph.types import Graph
 from trimaran.user_code.batches import (
@@ -127,7 +127,7 @@ def find_difference(
             found, _ = _run(job, model, flowed, training, seed)
         except Exception as error:  # noqa: BLE001 - whatever it is, this flow cannot be used
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0], []
-        if len(expected) != len(found) or not all(map(_equal, expected, found)):
+        if len(expected) != len(found) or not all(map(_alike, found, expected)):
             return f"its results differ from the model's in {'train' if training else 'eval'} mode", []
     try:
         expected_gradients, rewritten = _gradients(job, model, called)
@@ -171,7 +171,7 @@ def _gradients(job: Job, model: nn.Module, call: Any) -> tuple[dict[str, Tensor]
         before = {name: one.detach().clone() for name, one in model.named_buffers()}
         if outputs and trained:
             found = torch.autograd.grad(outputs, list(trained.values()), weights, allow_unused=True)
-        rewritten = [name for name, one in model.named_buffers() if name in before and not _equal(before[name], one)]
+        rewritten = [name for name, one in model.named_buffers() if name in before and not _alike(one, before[name])]
     named = zip(trained.items(), found, strict=True)
     return {
         name: kept_gradient(torch.zeros_like(one) if gradient is None else gradient) for (name, one), gradient in named
@@ -190,14 +190,8 @@ def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tu
         return outputs + [tensor.detach().clone() for tensor in model.buffers()], bool(find_moved(before))
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    tolerance = TOLERANCE.get(one.dtype, 0.0)
-    if not tolerance or torch.equal(one, other):
-        return torch.equal(one, other)
-    scale = one.nan_to_num(0.0, 0.0, 0.0).abs().max()
-    return torch.allclose(one, other, rtol=0.0, atol=float(tolerance * scale), equal_nan=True)
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return are_alike(one, other, TOLERANCE.get(other.dtype, 0.0))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from torch._ops import OpOverload
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
 from trimaran.graph.capture.export import NotExportableError, first_line, take_apart
@@ -51,7 +52,6 @@ from trimaran.graph.capture.sizes import Batches, describe_shape, fit
 from trimaran.graph.flops import Tally, state_of, tally_operation
 from trimaran.graph.sharding.calls import mark_shapes
 from trimaran.graph.sharding.regions import find_regions
-from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.types import OUTSIDE, ROOT, Affine, Graph, Op, TensorSpec
 from trimaran.user_code.batches import call_model, compute_loss, count_samples, name_tensors, rebuild_batch, slice_batch
 from trimaran.user_code.held_state import HeldState

@@ -36,9 +36,9 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 from trimaran.graph.capture.export import workspace_bytes
 from trimaran.graph.capture.sizes import Batches, describe_number, describe_shape, fit
-from trimaran.graph.trace.storages import dtype_name
 from trimaran.graph.types import Affine, Parameter
 from trimaran.user_code.model import device_of, enter_mode, precision_context, quiet, untouched, without_user_hooks
 

@@ -19,7 +19,6 @@ from itertools import pairwise
 
 from torch import fx, nn
 
-from trimaran.graph.capture.flow import written_by
 from trimaran.graph.sharding.calls import (
     ELEMENTWISE,
     Growing,
@@ -32,8 +31,8 @@ from trimaran.graph.sharding.calls import (
     shape_of,
 )
 from trimaran.graph.sharding.layers import Linear, linear_of
-from trimaran.graph.sharding.random_numbers import LIKE, Draw, check_drawn_alike, draw_of, draws_in_training, may_draw
-from trimaran.graph.sharding.rules import RULES
+from trimaran.graph.sharding.random_numbers import LIKE, Draw, draw_of, draws_in_training, may_draw
+from trimaran.graph.sharding.rules import RULES, split_by_rule
 
 
 class NeedsColumnError(Exception):
@@ -162,18 +161,7 @@ class Growth(Growing):
         taken_out = self.one_of_several(node)
         if taken_out is not None:
             return taken_out
-        name = operation_name(node, self._owner)
-        if any(self.spread(written) is None for written in written_by(node)):
-            raise NotSharedError(f"{node.name} writes into a whole tensor")
-        if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
-            check_drawn_alike(node)
-            module = self._owner.get_submodule(str(node.target))
-            if any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())):
-                raise NotSharedError(f"{node.target} has tensors, which are whole")
-            name = "clone"  # any elementwise operation
-        if name not in RULES:
-            raise NotSharedError(f"there is no rule for {name} on shares")
-        return RULES[name](self, node)
+        return split_by_rule(self, node, self._owner, shares_writes=True)
 
 
 def _linear_behind(node: fx.Node, owner: nn.Module) -> Linear | None:

@@ -7,8 +7,9 @@ provably the same as the whole: what has no rule has no share.
 
 from typing import Any
 
-from torch import fx
+from torch import fx, nn
 
+from trimaran.graph.capture.flow import written_by
 from trimaran.graph.sharding.calls import (
     ELEMENTWISE,
     Growing,
@@ -23,11 +24,12 @@ from trimaran.graph.sharding.calls import (
     is_tensor,
     lead,
     leader,
+    operation_name,
     reshaped,
     resize_listed,
     shape_of,
 )
-from trimaran.graph.sharding.random_numbers import BY_CHANNEL, LIKE
+from trimaran.graph.sharding.random_numbers import BY_CHANNEL, LIKE, check_drawn_alike
 
 
 def _elementwise(growing: Growing, node: fx.Node) -> Result:
@@ -299,3 +301,30 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(BY_CHANNEL, _by_channel),
     "bernoulli": _bernoulli,
 }
+
+
+def split_by_rule(growing: Growing, node: fx.Node, owner: nn.Module, *, shares_writes: bool) -> Result:
+    """How the result of an operation is split.
+
+    Args:
+        growing: what is split so far
+        node: the operation
+        owner: the flow
+        shares_writes: it may write into a tensor that others read too
+
+    Raises:
+        NotSharedError: there is no rule for it, or it is not kept
+    """
+    name = operation_name(node, owner)
+    for written in written_by(node):
+        if growing.spread(written) is None or not (shares_writes or len(written.users) == 1):
+            raise NotSharedError(f"{node.name} writes into a whole tensor, or one that others read")
+    if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
+        check_drawn_alike(node)
+        module = owner.get_submodule(str(node.target))
+        if any(tensor.numel() > 1 for tensor in (*module.parameters(), *module.buffers())):
+            raise NotSharedError(f"{node.target} has tensors, which are whole")
+        name = "clone"  # any elementwise operation
+    if name not in RULES:
+        raise NotSharedError(f"there is no rule for {name} on shares")
+    return RULES[name](growing, node)

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from torch import fx
 
-from trimaran.graph.capture.flow import written_by
 from trimaran.graph.sharding.calls import (
     ELEMENTWISE,
     Growing,
@@ -19,12 +18,11 @@ from trimaran.graph.sharding.calls import (
     Spread,
     interior,
     is_tensor,
-    operation_name,
     shape_of,
 )
 from trimaran.graph.sharding.layers import linear_of
-from trimaran.graph.sharding.random_numbers import Draw, check_drawn_alike, draw_of, draws_inside, may_draw
-from trimaran.graph.sharding.rules import RULES
+from trimaran.graph.sharding.random_numbers import Draw, draw_of, draws_inside, may_draw
+from trimaran.graph.sharding.rules import split_by_rule
 from trimaran.graph.types import Entry, Region, Stream
 from trimaran.user_code.model import has_user_hooks
 
@@ -116,15 +114,7 @@ class Streaming(Growing):
             return taken_out
         if node.op == "call_module" and self._has_parameters(node):
             return self._layer(node)
-        name = operation_name(node, self._owner)
-        if any(self.spread(written) is None or len(written.users) > 1 for written in written_by(node)):
-            raise NotSharedError("a tensor is written that others read")
-        if node.op == "call_module" and all(inner in ELEMENTWISE for inner in name.split("+")):
-            check_drawn_alike(node)
-            name = "clone"
-        if name not in RULES:
-            raise NotSharedError(f"there is no rule for {name} on shares")
-        return RULES[name](self, node)
+        return split_by_rule(self, node, self._owner, shares_writes=False)
 
     def _reads_other_size(self, node: fx.Node) -> bool:
         source, dim = node.args

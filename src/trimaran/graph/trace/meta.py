@@ -251,8 +251,9 @@ def _attend(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )[0]
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
+    keeps = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
     return torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, query.requires_grad, dropout_p, is_causal, scale=scale
+        query, key, value, bias, keeps, dropout_p, is_causal, scale=scale
     )[0]
 
 

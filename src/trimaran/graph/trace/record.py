@@ -57,6 +57,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, is_traceable_wrapper_subclass
 
 from trimaran.base.errors import ExecutionError
+from trimaran.base.precision import dtype_name
 from trimaran.graph.flops import bytes_of, flops_of
 from trimaran.graph.trace.calls import (
     RUNNING_STATISTICS,
@@ -69,7 +70,7 @@ from trimaran.graph.trace.calls import (
     tensors_in,
 )
 from trimaran.graph.trace.live_bytes import WEIGHTS
-from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, dtype_name, has_storage, look, view_of
+from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage, look, view_of
 from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape
 from trimaran.graph.trace.types import Role, Shape, StepTrace, Tick, TraceOp, TraceStorage, Value
 from trimaran.graph.types import OUTSIDE, Phase

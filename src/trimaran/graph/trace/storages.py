@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from trimaran.base.precision import dtype_name
 from trimaran.graph.trace.types import Role, View
 
 PERSISTENT = frozenset({Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER})
@@ -178,11 +179,6 @@ def element_bytes(tensor: torch.Tensor) -> int:
         if stride or not size:
             count *= size
     return count * tensor.itemsize
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Torch's name of a dtype, without "torch."."""
-    return str(dtype).removeprefix("torch.")
 
 
 @functools.cache

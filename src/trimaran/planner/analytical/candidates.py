@@ -70,7 +70,6 @@ from trimaran.pricing.analytical.step_time import (
     least_replica_seconds,
     least_seconds,
     least_send_seconds,
-    machine_exchange,
     peak_of,
     prediction_forward,
     rank_traffic,
@@ -296,7 +295,7 @@ class AnalyticalModel:
         if key not in _EXCHANGES:
             if len(_EXCHANGES) >= _MOST_EXCHANGES:
                 _EXCHANGES.clear()
-            _EXCHANGES[key] = machine_exchange(problem.machine, ranks=problem.devices, year=problem.program.year)
+            _EXCHANGES[key] = MachineExchange(problem.machine, ranks=problem.devices, year=problem.program.year)
         return _EXCHANGES[key].of_ranks(problem.devices)
 
     def traffic(self, strategy: Strategy) -> tuple[RankTraffic, ...]:

@@ -30,13 +30,11 @@ Source:
     2024 (one, two and three dimensions, in this order).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from trimaran.program.strategy import Degrees, ZeroStage
 
-Plan = TypeVar("Plan")
 Order = Callable[[Degrees], tuple[int, ...]]
 
 
@@ -66,39 +64,6 @@ def _replicas_first(degrees: Degrees) -> tuple[int, ...]:
 MEGATRON = Guide(name="Megatron-LM", levels=(1, 0), order=_least_model_parallelism)
 TORCHTITAN = Guide(name="torchtitan", levels=(3, 2), order=_replicas_first)
 GUIDES = (MEGATRON, TORCHTITAN)
-
-
-def follows(degrees: Degrees, guide: Guide) -> bool:
-    """Whether states are sharded as a guide says; without replicas there is nothing to shard.
-
-    Example:
-        >>> follows(Degrees(dp=8, zero=3), TORCHTITAN), follows(Degrees(dp=8, zero=3), MEGATRON)
-        (True, False)
-    """
-    return degrees.zero in guide.levels or (degrees.dp * degrees.cp == 1 and not degrees.zero)
-
-
-def recommended(plans: Iterable[Plan], guide: Guide, degrees: Callable[[Plan], Degrees]) -> list[Plan]:
-    """Of plans that fit, those that a guide says to try.
-
-    Args:
-        plans: that fit
-        guide: whose recommendations
-        degrees: of a plan
-
-    Example:
-        Of 2 and 4 ranks a layer, 2 are tried, whatever the microbatch.
-
-        >>> plans = [Degrees(tp=4, dp=2), Degrees(tp=2, dp=4), Degrees(tp=2, dp=4, microbatch=2)]
-        >>> [plan.microbatch for plan in recommended(plans, MEGATRON, lambda plan: plan)]
-        [1, 2]
-    """
-    known = [plan for plan in plans if follows(degrees(plan), guide)]
-    first: dict[bool, tuple[int, ...]] = {}
-    for plan in known:
-        again, place = recomputes_layers(degrees(plan)), guide.order(degrees(plan))
-        first[again] = min(place, first.get(again, place))
-    return [plan for plan in known if guide.order(degrees(plan)) == first[recomputes_layers(degrees(plan))]]
 
 
 def recomputes_layers(degrees: Degrees) -> bool:

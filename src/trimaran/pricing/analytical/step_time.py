@@ -327,18 +327,11 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     gates = 2 if shape.gated else 1
     inner = _inner(shape, degrees, layer)
     busy = 1.0 if shape.experts is None else shape.experts.load(degrees.ep)
-    projections = shape.hidden * (queries + 2 * keys) + queries * shape.hidden
     shapes = [Product(tokens, queries + 2 * keys, shape.hidden), Product(tokens, shape.hidden, queries)]
     if shape.latent is not None:
         latent = shape.latent
         wide = shape.heads // tensor * (latent.head_size + latent.rotary_size)
         value = shape.heads // tensor * (latent.head_size + latent.value_size)
-        projections = (
-            shape.hidden * (latent.query_rank + latent.key_rank + latent.rotary_size)
-            + latent.query_rank * wide
-            + latent.key_rank * value
-            + shape.heads // tensor * latent.value_size * shape.hidden
-        )
         queries = wide
         down = latent.query_rank + latent.key_rank + latent.rotary_size
         shapes = [
@@ -363,7 +356,7 @@ def layer_forward(shape: TransformerShape, degrees: Degrees, *, attention: Atten
     if attention == "unfused":
         moved += (20 / 3 + (20 if apart else 0)) * (shape.heads // tensor) * shape.sequence
     return PassWork(
-        products=2.0 * tokens * (projections + (gates + 1) * shape.hidden * inner),
+        products=2.0 * tokens * (sum(one.n * one.k for one in shapes) + (gates + 1) * shape.hidden * inner),
         attention=4.0 * tokens * spanned * queries,
         nbytes=tokens * moved,
         stream=tokens * stream * shape.hidden / shared,
@@ -804,10 +797,19 @@ class MachineExchange:
         machine: nodes and fabric
         ranks: in all, on the first devices of the machine
         year: of the library
-        devices: the device of each rank; empty: ranks have the devices node by node
+        devices: the device of each rank in the usual order, any ones; empty: the first ones, node by node
 
     Raises:
         InputError: not a device of this machine for each rank
+
+    Example:
+        Two ranks that share tensors, on one node, and on two.
+
+        >>> from trimaran.machine.find import find_machine
+        >>> machine = find_machine("dgx-h100:2@ethernet-10g")
+        >>> near, far = (MachineExchange(machine, ranks=2, year=2024.0, devices=each) for each in ((0, 1), (0, 8)))
+        >>> far("all_reduce", 1e8, 2, 1) > 50 * near("all_reduce", 1e8, 2, 1)
+        True
     """
 
     def __init__(self, machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> None:
@@ -872,33 +874,6 @@ class MachineExchange:
         return self._usual[ranks]
 
 
-def machine_exchange(machine: Machine, *, ranks: int, year: float, devices: Sequence[int] = ()) -> MachineExchange:
-    """Prices collectives of groups of ranks on a machine, all groups of a kind at the same time.
-
-    Args:
-        machine: nodes and fabric
-        ranks: in all, on the first devices of the machine
-        year: of the library
-        devices: the device of each rank in the usual order, any ones; empty: the first ones, node by node
-
-    Returns:
-        Time [s] of the slowest group, by the name of the collective, its bytes, members and their distance in ranks.
-
-    Raises:
-        InputError: not a device of this machine for each rank
-
-    Example:
-        Two ranks that share tensors, on one node, and on two.
-
-        >>> from trimaran.machine.find import find_machine
-        >>> machine = find_machine("dgx-h100:2@ethernet-10g")
-        >>> near, far = (machine_exchange(machine, ranks=2, year=2024.0, devices=each) for each in ((0, 1), (0, 8)))
-        >>> far("all_reduce", 1e8, 2, 1) > 50 * near("all_reduce", 1e8, 2, 1)
-        True
-    """
-    return MachineExchange(machine, ranks=ranks, year=year, devices=devices)
-
-
 def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
     """Prices for as many ranks as degrees have, which have the devices in their order.
 
@@ -916,7 +891,7 @@ def placed(exchange: Exchange, degrees: Degrees) -> Exchange:
     if not isinstance(exchange, MachineExchange):
         raise InputError(
             f"ranks in the order {'-'.join(degrees.rank_order)} are priced on a machine: give its exchange "
-            "(`machine_exchange`), or leave the order out",
+            "(`MachineExchange`), or leave the order out",
             code="analytical.order-needs-machine",
             order=degrees.rank_order,
         )
@@ -965,7 +940,7 @@ def rank_traffic(degrees: Degrees, exchange: MachineExchange) -> tuple[RankTraff
 
     Example:
         >>> from trimaran.machine.find import find_machine
-        >>> prices = machine_exchange(find_machine("dgx-h100:4"), ranks=32, year=2024.0)
+        >>> prices = MachineExchange(find_machine("dgx-h100:4"), ranks=32, year=2024.0)
         >>> [str(each) for each in rank_traffic(Degrees(tp=4, dp=8), prices)]
         ['tp stays inside nodes', 'dp crosses 4 nodes by 2 cards of each']
         >>> stages_near = Degrees(tp=4, pp=2, dp=4, rank_order=("tp", "pp", "dp"))

@@ -132,12 +132,14 @@ def rank_buckets(
     return buckets
 
 
-def buckets_by_token(graph: Graph, strategy: Strategy, instructions: Sequence[Instruction]) -> dict[str, Bucket]:
-    """The bucket of each all-reduce of gradients of a rank, by the token of the all-reduce.
+def buckets_of_rank(
+    graph: Graph, strategy: Strategy, instructions: Sequence[Instruction]
+) -> dict[int, tuple[Bucket, ...]]:
+    """Buckets of each segment that a rank trains.
 
     Args:
         graph: the job
-        strategy: that the program was lowered from; whole tensors on each rank
+        strategy: what was decided
         instructions: of the rank
     """
     parts = segment_ops(graph, strategy)
@@ -146,13 +148,18 @@ def buckets_by_token(graph: Graph, strategy: Strategy, instructions: Sequence[In
         for position, item in enumerate(instructions)
         if item.kind in COMPLETING and item.segment is not None
     }
-    found = rank_buckets(
-        graph,
-        strategy,
-        parts,
-        sorted(last, key=last.__getitem__),
-        tied=tied_segments(graph, parts),
-    )
+    return rank_buckets(graph, strategy, parts, sorted(last, key=last.__getitem__), tied=tied_segments(graph, parts))
+
+
+def buckets_by_token(graph: Graph, strategy: Strategy, instructions: Sequence[Instruction]) -> dict[str, Bucket]:
+    """The bucket of each all-reduce of gradients of a rank, by the token of the all-reduce.
+
+    Args:
+        graph: the job
+        strategy: that the program was lowered from; whole tensors on each rank
+        instructions: of the rank
+    """
+    found = buckets_of_rank(graph, strategy, instructions)
     return {f"{segment}{Kind.ALL_REDUCE}#{bucket.label}": bucket for segment, some in found.items() for bucket in some}
 
 

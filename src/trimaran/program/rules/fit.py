@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_some
 from trimaran.graph.types import Graph
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import check_shards
@@ -70,7 +71,7 @@ def _check_cover(graph: Graph, strategy: Strategy) -> None:
     missing = [op.id for op in graph.ops if op.id not in seen]
     if missing:
         raise InputError(
-            f"the placement loses {_listed(missing)}: every operation of {graph.name!r} is in exactly one part",
+            f"the placement loses {format_some(missing, 12)}: every operation of {graph.name!r} is in exactly one part",
             code="parts.operation-missing",
             missing=tuple(missing),
         )
@@ -97,7 +98,7 @@ def _check_together(graph: Graph, strategy: Strategy) -> None:
             raise InputError(
                 f'"{stretch[0]}" and "{apart[0]}" must be in one part, and are in parts {owner[stretch[0]]} and '
                 f"{owner[apart[0]]}: one may write in place what the other makes. {graph.name!r} can be split after "
-                f"{_listed(graph.split_points)}",
+                f"{format_some(graph.split_points, 12) or 'nothing'}",
                 code="parts.in-place-split",
                 together=stretch,
             )
@@ -118,7 +119,8 @@ def _check_orders(graph: Graph, strategy: Strategy) -> None:
         return
     if sorted(order) != list(range(strategy.segments)):
         raise InputError(
-            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got {_listed(order)}",
+            f"Strategy.backward_order must name each of the {strategy.segments} parts once, got "
+            f"{format_some(order, 12) or 'nothing'}",
             code="parts.bad-backward-order",
             backward_order=order,
         )
@@ -337,7 +339,7 @@ def _check_devices(strategy: Strategy) -> None:
     if order and (len(order) != strategy.devices or len(set(order)) < len(order) or min(order) < 0):
         raise InputError(
             f"Strategy.device_order must name a different device for each of the {strategy.devices} ranks, got "
-            f"{_listed(order)}",
+            f"{format_some(order, 12)}",
             device_order=order,
         )
 
@@ -364,7 +366,7 @@ def _check_chain(graph: Graph, strategy: Strategy) -> None:
         stages = f"{strategy.pp} pipeline stages" + (f" of {strategy.chunks} segments" if strategy.chunks > 1 else "")
         raise InputError(
             f"{stages} need {segments - 1} boundaries between them, "
-            f"got {len(strategy.boundaries)}: {_listed(strategy.boundaries)}",
+            f"got {len(strategy.boundaries)}: {format_some(strategy.boundaries, 12) or 'nothing'}",
             code="strategy.wrong-boundary-count",
             pp=strategy.pp,
             boundaries=strategy.boundaries,
@@ -387,7 +389,7 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
         if boundary not in order:
             raise InputError(
                 f"{graph.name!r} cannot be split after {boundary!r}; it can be split after "
-                f"{_listed(graph.split_points)}",
+                f"{format_some(graph.split_points, 12) or 'nothing'}",
                 code="strategy.cannot-split-after",
                 boundary=boundary,
                 split_points=graph.split_points,
@@ -396,8 +398,8 @@ def check_boundaries(graph: Graph, boundaries: Sequence[str]) -> None:
     if positions != sorted(set(positions)):
         in_order = [graph.split_points[position] for position in sorted(set(positions))]
         raise InputError(
-            f"boundaries must be different and in the order in which the model runs: got {_listed(boundaries)}, "
-            f"in order they are {_listed(in_order)}",
+            f"boundaries must be different and in the order in which the model runs: got "
+            f"{format_some(boundaries, 12)}, in order they are {format_some(in_order, 12)}",
             code="strategy.boundaries-out-of-order",
             boundaries=tuple(boundaries),
         )
@@ -440,14 +442,7 @@ def check_batch(batch: int, *, dp: int, microbatches: int) -> int:
     share, left = divmod(batch, dp)
     if batch >= 1 and not left:
         counts = [count for count in range(1, share + 1) if share % count == 0]
-        message += f"; with this batch and {dp} replicas, the number of microbatches can be {_listed(counts)}"
+        message += f"; with this batch and {dp} replicas, the number of microbatches can be {format_some(counts, 12)}"
     raise InputError(
         message, code="strategy.batch-not-divisible", batch=batch, dp=dp, microbatches=microbatches, multiple_of=parts
     )
-
-
-def _listed(values: Sequence[object], most: int = 12) -> str:
-    if not values:
-        return "nothing"
-    shown = ", ".join(str(value) for value in values[:most])
-    return f"{shown}, ... ({len(values)} in all)" if len(values) > most else shown

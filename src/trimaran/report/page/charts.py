@@ -63,6 +63,17 @@ def time_unit(longest_s: float) -> tuple[str, float]:
     return next(((unit, size) for unit, size, enough in _UNITS if longest_s >= enough * size), ("µs", 1e-6))
 
 
+def byte_unit(most: int) -> tuple[str, int]:
+    """The unit of an axis of bytes, and its size [bytes].
+
+    Args:
+        most: on it [bytes]
+    """
+    return next(
+        ((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if most >= one), ("B", 1)
+    )
+
+
 def plain_number(value: float) -> str:
     """A number on an axis: four digits, or all that are before the point; no exponent up to a billion.
 

@@ -25,6 +25,7 @@ from trimaran.report.page.charts import (
     Limit,
     Series,
     bar_chart,
+    byte_unit,
     curve_chart,
     interval_chart,
     short,
@@ -297,7 +298,7 @@ def memory_section(
     highest = sorted(curves, key=lambda key: -max(nbytes for _, nbytes in key[1]))
     shown = highest[:_MOST_CURVES]
     peak = max(nbytes for _, changes in shown for _, nbytes in changes)
-    letter, size = _size_of(peak)
+    letter, size = byte_unit(peak)
     unit, tick_s = time_unit(max((changes[-1][0] for _, changes in shown), default=0.0) or step_s)
     series = []
     for n, key in enumerate(shown):
@@ -345,13 +346,6 @@ def memory_section(
     if measured is None or not any(measured.memory):
         caption += " Measured memory was not followed."
     return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table, caption=caption)])
-
-
-def _size_of(most: int) -> tuple[str, int]:
-    """The unit of an axis of bytes, and its size [bytes]."""
-    return next(
-        ((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)) if most >= one), ("B", 1)
-    )
 
 
 def _thinned(changes: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -439,7 +433,7 @@ def candidates_section(rows: Sequence[Considered], *, rule: str = "", rejected: 
     if not rows:
         return None
     unit, size = time_unit(max((row.step_s or 0.0 for row in priced), default=1.0))
-    letter, bytes_size = _size_of(max((row.peak_bytes for row in priced), default=0))
+    letter, bytes_size = byte_unit(max((row.peak_bytes for row in priced), default=0))
     kinds: Mapping[str, tuple[str, bool, float]] = {
         "chosen": (SERIES_COLOURS[1], False, 7.0),
         "on the Pareto front": (SERIES_COLOURS[0], False, 4.5),

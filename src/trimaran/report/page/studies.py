@@ -26,6 +26,7 @@ from trimaran.report.page.charts import (
     Limit,
     Series,
     bar_chart,
+    byte_unit,
     curve_chart,
     interval_chart,
     plain_number,
@@ -1157,7 +1158,7 @@ def _rank_memory_section(found: Rehearsal) -> Section | None:
     if not ranks:
         return None
     peak = max(one.reserved_bytes for one in ranks)
-    unit, size = ("GiB", 2**30) if peak >= 2**30 else ("MiB", 2**20)
+    unit, size = byte_unit(peak)
     purposes = list(PURPOSES)
     room = min(one.room_bytes for one in ranks)
     parts = [*zip(purposes, _PURPOSE_COLOURS, strict=True), ("reserved beyond", "var(--idle)")]
@@ -1232,7 +1233,7 @@ def _collectives_section(found: Rehearsal) -> Section | None:
         return Section(id="collectives", title="Collectives", content=[Words(lines=words)]) if words else None
     shown = sorted(found.collectives, key=lambda one: -one.nbytes)
     most = shown[0].nbytes
-    unit, size = next(((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20)) if most >= one), ("KiB", 2**10))
+    unit, size = byte_unit(most)
     svg = bar_chart(
         "Bytes of collectives in a step",
         [
@@ -1804,7 +1805,7 @@ def _planned_peaks(peaks: Sequence[int]) -> Section | None:
     if not max(peaks, default=0):
         return None
     most = max(peaks)
-    unit, size = next(((name, one) for name, one in (("GiB", 2**30), ("MiB", 2**20)) if most >= one), ("KiB", 2**10))
+    unit, size = byte_unit(most)
     svg = bar_chart(
         "Memory at the peak by rank",
         [

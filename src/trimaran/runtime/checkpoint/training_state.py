@@ -38,6 +38,7 @@ from torch import nn
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.content import Form, Member, OptimizerContent
 from trimaran.checkpoint_files.pieces import (
@@ -68,6 +69,7 @@ from trimaran.graph.optimizers import (
     without_hooks,
     written_options,
 )
+from trimaran.graph.trace.storages import dtype_of
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
 from trimaran.runtime.communication.channels import raise_first
@@ -423,7 +425,7 @@ class TrainingState:
             shape, area = tuple(tensor.shape), WHOLE
             if sharing is not None:
                 shape, area = tuple(sharing.shape), Area(sharing.dim, sharing.spans)
-            piece = Piece(what, shape, str(tensor.dtype).removeprefix("torch."), area, **options)
+            piece = Piece(what, shape, dtype_name(tensor.dtype), area, **options)
             found[what] = _Here(piece=piece, tensor=tensor)
 
         shared: dict[int, tuple[str, torch.Tensor, Sharing | None]] = {}
@@ -793,7 +795,7 @@ class TrainingState:
                     fits = not like or sample.shape != of or one.shape == whole
                     if not like or not fits or one.dtype != sample.dtype:
                         wrong.append(f"{key} of {name} is {one}")
-                    dtype = str(one.dtype).removeprefix("torch.")
+                    dtype = dtype_name(one.dtype)
                     table["optimizer", name, key] = Entry(
                         what=("optimizer", name, key), shape=one.shape, dtype=dtype, pieces=((0, WHOLE),)
                     )
@@ -1008,7 +1010,7 @@ class TrainingState:
 
     def _want_state(self, state: "_State", entry: Entry, held: Held, known: torch.Tensor) -> None:
         """Make room for a tensor of the state of a parameter, laid out like the parameter."""
-        dtype = getattr(torch, entry.dtype)
+        dtype = dtype_of(entry.dtype)
         area, shape = WHOLE, entry.shape
         tensor = held.tensor
         if tensor is None:
@@ -1053,7 +1055,7 @@ class TrainingState:
                     continue
                 residual = what[0] == "residual"
                 shape, area = (tuple(one.tensor.shape), _area(one.sharing)) if residual else (table[what].shape, WHOLE)
-                dtype = getattr(torch, table[what].dtype)
+                dtype = dtype_of(table[what].dtype)
                 found.append((one, Want(what, torch.empty(shape, dtype=dtype, device=one.tensor.device), area)))
         notes = (
             ()

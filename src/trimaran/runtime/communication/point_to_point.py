@@ -14,6 +14,7 @@ from math import prod
 import torch
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.graph.trace.storages import dtype_of
 from trimaran.graph.types import TensorSpec
 from trimaran.program.types import Instruction, Kind
 from trimaran.runtime.communication.channels import Channels, InFlight, Pending
@@ -45,7 +46,7 @@ class MessageLayout:
         end = 0
         for spec in specs:
             shape = tuple(size_at(size, batch) for size in spec.shape)
-            dtype = getattr(torch, spec.dtype)
+            dtype = dtype_of(spec.dtype)
             nbytes = prod(shape) * dtype.itemsize
             start = aligned(end)
             end = start + nbytes

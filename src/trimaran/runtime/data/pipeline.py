@@ -36,8 +36,8 @@ from trimaran.runtime.data.datasets import (
 from trimaran.runtime.data.loader import TIMEOUT_S, Loader
 from trimaran.runtime.data.orders import Orders, other_order
 from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
-from trimaran.runtime.data.reading import Reading, Request
-from trimaran.runtime.data.streaming import StreamReader, digest_of
+from trimaran.runtime.data.reading import Reading, Request, digest_of
+from trimaran.runtime.data.streaming import StreamReader
 from trimaran.runtime.precision import place_batch
 from trimaran.runtime.streams import Lane
 from trimaran.user_code.datasets import is_stream

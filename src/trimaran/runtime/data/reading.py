@@ -25,12 +25,14 @@ Source:
     thread's work (`CLOCK_THREAD_CPUTIME_ID`) is asked in its place.
 """
 
+import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import numpy
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
@@ -249,7 +251,6 @@ class Reading(Dataset[Answer]):
             seed: of what is drawn in their epoch
         """
         # That module imports this one.
-        from trimaran.runtime.data.streaming import digest_of
 
         try:
             return digest_of(self._fetch(samples, seed))
@@ -327,3 +328,62 @@ def _stack(samples: list[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
     if samples[0].layout != torch.strided or samples[0].is_nested:
         return collate_tensor_fn(samples, collate_fn_map=collate_fn_map)  # says what to do
     return torch.stack(samples, 0)
+
+
+_WHOLE_BYTES, _LOOKED_AT = 1 << 14, 1 << 11
+"""Largest array of which all bytes count for its digest, and number of elements, evenly spread, that count of a larger
+one [bytes, elements]."""
+_DEEPEST = 8
+
+
+def digest_of(samples: Sequence[Any]) -> int:
+    """A digest of some samples, of 63 bits and never 0.
+
+    Args:
+        samples: as the data set gave them; of large arrays a part counts
+    """
+    found = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        _add(sample, found.update, 0)
+    return (int.from_bytes(found.digest(), "big") >> 1) or 1
+
+
+def _add(value: Any, update: Callable[[bytes], None], depth: int) -> None:
+    update(type(value).__name__.encode())
+    if isinstance(value, torch.Tensor):
+        _add_tensor(value, update)
+    elif isinstance(value, numpy.ndarray | numpy.generic):
+        array = numpy.asarray(value)
+        update(f"{array.dtype} {array.shape}".encode())
+        if array.dtype.kind != "O":
+            update(_few(array.reshape(-1), array.nbytes).tobytes())
+    elif isinstance(value, str | bytes | int | float | complex | None):
+        update(repr(value).encode())
+    elif depth == _DEEPEST:
+        return
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            update(repr(key).encode())
+            _add(part, update, depth + 1)
+    elif isinstance(value, tuple | list):
+        update(str(len(value)).encode())
+        for part in value:
+            _add(part, update, depth + 1)
+    elif hasattr(value, "__array_interface__"):
+        # Such as pictures that are still to be converted.
+        _add(numpy.asarray(value), update, depth + 1)
+    else:
+        _add(getattr(value, "__dict__", None), update, depth + 1)
+
+
+def _add_tensor(tensor: torch.Tensor, update: Callable[[bytes], None]) -> None:
+    update(f"{tensor.dtype} {tuple(tensor.shape) if not tensor.is_nested else 'nested'}".encode())
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or not tensor.numel():
+        return
+    plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+    few = _few(plain, plain.nbytes).cpu().contiguous()
+    update(few.view(torch.uint8).numpy().tobytes())
+
+
+def _few(flat: Any, nbytes: int) -> Any:
+    return flat if nbytes <= _WHOLE_BYTES else flat[:: max(1, len(flat) // _LOOKED_AT)]

@@ -15,26 +15,17 @@ that is under way, and, where what the stream holds is then other than it was, a
 """
 
 import copy
-import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-import numpy
-import torch
-
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.runtime.communication.channels import ALONE, Agreement
-from trimaran.runtime.data.reading import now, since
+from trimaran.runtime.data.reading import digest_of, now, since
 from trimaran.user_code.datasets import describe, streaming_fault
 from trimaran.user_code.held_state import HeldState, changed, generator_state
 from trimaran.user_code.randomness import derive_seed, seeded
-
-_WHOLE_BYTES, _LOOKED_AT = 1 << 14, 1 << 11
-"""Largest array of which all bytes count for its digest, and number of elements, evenly spread, that count of a larger
-one [bytes, elements]."""
-_DEEPEST = 8
 
 
 class StreamReader:
@@ -430,56 +421,3 @@ def _unlike(first: int, agreed: int, rank: int, total: int) -> str:
     if agreed != total:
         return f"rank {first} has had {agreed} samples where rank {rank} has had {total}"
     return f"of {total} samples the last ones differ between rank {first} and rank {rank}"
-
-
-def digest_of(samples: Sequence[Any]) -> int:
-    """A digest of some samples, of 63 bits and never 0.
-
-    Args:
-        samples: as the data set gave them; of large arrays a part counts
-    """
-    found = hashlib.blake2b(digest_size=8)
-    for sample in samples:
-        _add(sample, found.update, 0)
-    return (int.from_bytes(found.digest(), "big") >> 1) or 1
-
-
-def _add(value: Any, update: Callable[[bytes], None], depth: int) -> None:
-    update(type(value).__name__.encode())
-    if isinstance(value, torch.Tensor):
-        _add_tensor(value, update)
-    elif isinstance(value, numpy.ndarray | numpy.generic):
-        array = numpy.asarray(value)
-        update(f"{array.dtype} {array.shape}".encode())
-        if array.dtype.kind != "O":
-            update(_few(array.reshape(-1), array.nbytes).tobytes())
-    elif isinstance(value, str | bytes | int | float | complex | None):
-        update(repr(value).encode())
-    elif depth == _DEEPEST:
-        return
-    elif isinstance(value, Mapping):
-        for key, part in value.items():
-            update(repr(key).encode())
-            _add(part, update, depth + 1)
-    elif isinstance(value, tuple | list):
-        update(str(len(value)).encode())
-        for part in value:
-            _add(part, update, depth + 1)
-    elif hasattr(value, "__array_interface__"):
-        # Such as pictures that are still to be converted.
-        _add(numpy.asarray(value), update, depth + 1)
-    else:
-        _add(getattr(value, "__dict__", None), update, depth + 1)
-
-
-def _add_tensor(tensor: torch.Tensor, update: Callable[[bytes], None]) -> None:
-    update(f"{tensor.dtype} {tuple(tensor.shape) if not tensor.is_nested else 'nested'}".encode())
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or not tensor.numel():
-        return
-    plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-    few = _few(plain, plain.nbytes).cpu().contiguous()
-    update(few.view(torch.uint8).numpy().tobytes())
-
-
-def _few(flat: Any, nbytes: int) -> Any:
-    return flat if nbytes <= _WHOLE_BYTES else flat[:: max(1, len(flat) // _LOOKED_AT)]

@@ -13,14 +13,13 @@ from torch import nn
 
 from trimaran.graph.capture.capture import Capture
 from trimaran.graph.capture.segments import Segment, build_part
-from trimaran.graph.types import Graph, Op
-from trimaran.program.gradients import Bucket, gradient_buckets
+from trimaran.graph.types import Graph
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.partition import segment_ops, tied_segments
-from trimaran.program.lowering.tensor_parallel import own_parameters
+from trimaran.program.lowering.rows import buckets_of_rank
 from trimaran.program.rules.fit import check_parts
-from trimaran.program.strategy import Execution, Strategy
-from trimaran.program.types import Instruction, Kind
+from trimaran.program.strategy import Execution
+from trimaran.program.types import Kind
 from trimaran.runtime.parts.part import Making, Part, ReduceBucket
 from trimaran.runtime.parts.replica import BucketReducer
 from trimaran.runtime.step.dgrad_wgrad import Deferred
@@ -147,7 +146,7 @@ def segmented_part(making: Making, capture: Capture) -> Part:
     segments = {number: build_part(capture, parts, number) for number in own}
     named = {number: parameters_by_name(graph, segment) for number, segment in segments.items()}
     tied = tied_segments(graph, parts)
-    buckets = _buckets(strategy, graph, parts, tied, making.instructions) if strategy.dp > 1 else {}
+    buckets = buckets_of_rank(graph, strategy, making.instructions) if strategy.dp > 1 else {}
     stages = {
         number: SegmentStage(
             segment,
@@ -169,24 +168,3 @@ def segmented_part(making: Making, capture: Capture) -> Part:
         never=tuple(parameter for name, parameter in trained.items() if name in making.never),
         reads=any(segment.inputs or segment.is_last for segment in segments.values()),
     )
-
-
-def _buckets(
-    strategy: Strategy,
-    graph: Graph,
-    parts: Sequence[Sequence[Op]],
-    tied: Mapping[str, Sequence[int]],
-    instructions: Sequence[Instruction],
-) -> dict[int, tuple[Bucket, ...]]:
-    """The gradient buckets of each segment of a rank; a weight of several is in the one that completes last."""
-    order = dict.fromkeys(
-        instruction.segment
-        for instruction in reversed(instructions)
-        if instruction.kind in _COMPLETING and instruction.segment is not None
-    )
-    taken = set(own_parameters(graph, strategy))
-    found = {}
-    for number in order:
-        found[number] = gradient_buckets(graph, parts[number], strategy.bucket_bytes, without=taken)
-        taken.update(name for name, users in tied.items() if number in users)
-    return found

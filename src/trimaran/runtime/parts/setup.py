@@ -22,7 +22,7 @@ from trimaran.program.refusals import update_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.runtime.communication.channels import Agreement, Channels
-from trimaran.runtime.data.streaming import digest_of
+from trimaran.runtime.data.reading import digest_of
 from trimaran.runtime.parts.part import Making, Part, Used
 from trimaran.runtime.parts.replica import BucketedReplica, Replica
 from trimaran.runtime.parts.segments import parameters_by_name, segmented_part

@@ -9,15 +9,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trimaran.networks.alexnet import AlexNet
+from trimaran.networks.alexnet_overfeat_vgg import AlexNet, Vgg
 from trimaran.networks.densenet import DenseNet
-from trimaran.networks.googlenet import GoogLeNet
+from trimaran.networks.googlenet_inception import GoogLeNet, InceptionV3
 from trimaran.networks.gpt import Gpt2
-from trimaran.networks.inception_v3 import InceptionV3
-from trimaran.networks.lstm_language import LstmLanguageModel
+from trimaran.networks.recurrent import LstmLanguageModel
 from trimaran.networks.resnet import ResNet
 from trimaran.networks.unet import UNet
-from trimaran.networks.vgg import Vgg
 from trimaran.networks.vit import VisionTransformer, VitSize
 
 

@@ -7,11 +7,12 @@ import pytest
 
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalModel, AnalyticalProblem, groups, members
-from trimaran.planner.analytical.guides import GUIDES, MEGATRON, TORCHTITAN, follows, recommended
+from trimaran.planner.analytical.guides import GUIDES, MEGATRON, TORCHTITAN
 from trimaran.planner.analytical.search import baselines, search_degrees, transformer_problem
 from trimaran.planner.pins import Pins
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program.strategy import Degrees
+from trimaran_studies.validation.regret import follows, recommended
 
 WIDE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=2048)
 

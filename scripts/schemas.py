@@ -1,18 +1,29 @@
-"""JSON Schemas of the files of this package, made from their types and docstrings.
+"""JSON Schemas of the files of the package, made from their types and docstrings: `python scripts/schemas.py FOLDER`.
 
-`python -m trimaran.program.schema docs/schemas` writes them; a test checks that they are up to date.
+A test checks that those in docs/schemas are up to date.
 """
 
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from trimaran.jobs.learning_rate import Recipe
+from trimaran.measure.calibration.results import (
+    CALIBRATION_VERSION,
+    CalibrationBody,
+    DeviceFigures,
+    Estimate,
+    LinkFigures,
+    ProductRate,
+)
+from trimaran.pricing.noise import Noise
+from trimaran.pricing.tables import Fingerprint
+from trimaran.pricing.types import Interference
 from trimaran.program.gradients import Compression
 from trimaran.program.json_files import PROGRAM_VERSION
 from trimaran.program.memory import CodecChoice
@@ -32,70 +43,59 @@ _TYPES = (
     *(CandidateRow, CodecChoice, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedTraining),
     Recipe,
     *(Prediction, Premises, Program, Shard, Strategy),
+    *(CalibrationBody, DeviceFigures, Estimate, Fingerprint, Interference, LinkFigures, Noise, ProductRate),
 )
 _CONTENT_DIGEST = {
     "type": "string",
     "description": "SHA-256 of everything else in the file but the schema version, as JSON with sorted keys and no "
     "white space; absent in a plan that a person wrote",
 }
+_CALIBRATION_DIGEST = {"type": "string", "description": "SHA-256 of everything else in the file but the schema version"}
+_TABLE = {
+    "type": "object",
+    "required": ["schema_version", "digest", "table"],
+    "properties": {
+        "schema_version": {"type": "integer", "description": "of the table"},
+        "digest": {"type": "string", "description": "SHA-256 of the table"},
+        "table": {"type": "object", "description": "durations with their intervals, and the fingerprint they are for"},
+    },
+}
 
 
-def program_schema() -> dict[str, Any]:
-    """JSON Schema of the JSON form of a program."""
-    return make_schema(Program, _TYPES, title="Trimaran program", version=PROGRAM_VERSION)
-
-
-def plan_schema() -> dict[str, Any]:
-    """JSON Schema of a plan file."""
-    return make_schema(Plan, _TYPES, title="Trimaran plan", version=PLAN_VERSION, extra={"digest": _CONTENT_DIGEST})
-
-
-def format_schemas() -> dict[str, str]:
+def schemas() -> dict[str, str]:
     """The text of each schema, by file name."""
-    return format_all({"program.schema.json": program_schema(), "plan.schema.json": plan_schema()})
+    made = {
+        "program": make_schema(Program, title="Trimaran program", version=PROGRAM_VERSION),
+        "plan": make_schema(Plan, title="Trimaran plan", version=PLAN_VERSION, extra={"digest": _CONTENT_DIGEST}),
+        "calibration": calibration_schema(),
+    }
+    return {f"{name}.schema.json": json.dumps(one, indent=2, ensure_ascii=False) + "\n" for name, one in made.items()}
 
 
-def format_all(schemas: Mapping[str, object]) -> dict[str, str]:
-    """The text of some schemas, by file name."""
-    return {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
+def calibration_schema() -> dict[str, Any]:
+    """JSON Schema of a calibration file."""
+    schema = make_schema(
+        CalibrationBody,
+        title="Trimaran calibration",
+        version=CALIBRATION_VERSION,
+        extra={"digest": _CALIBRATION_DIGEST},
+    )
+    schema["properties"]["costs"]["items"] = _TABLE
+    schema["required"].insert(1, "digest")
+    return schema
 
 
-def write_texts(texts: Mapping[str, str], arguments: Sequence[str]) -> int:
-    """Write texts into the folder that is named on the command line; returns the exit code.
-
-    Args:
-        texts: by file name
-        arguments: of the command line
-    """
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m MODULE FOLDER\n")
-        return 2
-    folder = Path(arguments[0])
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return 0
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Write the schemas into the folder that is named; returns the exit code."""
-    return write_texts(format_schemas(), arguments)
-
-
-def make_schema(
-    wanted: type, types: Collection[type], *, title: str, version: int, extra: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def make_schema(wanted: type, *, title: str, version: int, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The JSON Schema of a file, described by the docstrings of its types.
 
     Args:
         wanted: type of the whole file
-        types: whose attributes are described; `wanted` among them
         title: of the schema
         version: schema version of the file
         extra: properties that the type does not have
     """
     (_,), components = msgspec.json.schema_components([wanted], ref_template="#/$defs/{name}")
-    for kind in types:
+    for kind in _TYPES:
         if kind.__name__ in components:
             _describe(components[kind.__name__], kind)
     top = components.pop(wanted.__name__)
@@ -117,4 +117,7 @@ def _describe(schema: dict[str, Any], kind: type) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in schemas().items():
+        (folder / name).write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""AlexNet in the form for one device.
+"""Convolutions one after the other, then dense layers: AlexNet, OverFeat and VGG.
 
-The form of 2012, with its wider layers, normalization and groups, is here too.
+AlexNet in the form for one device.
 
 Source:
     Krizhevsky, "One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997, 2014. Parameter
@@ -9,11 +9,26 @@ Source:
 AlexNet as published in 2012: two groups of maps, local response normalization, poolings that overlap.
 
 Its groups are halves of the maps that two devices shared; with one group it is the form of several frameworks' examples
-(`groups=1`, 62,378,344 parameters). The form for one device, of 2014, is in `alexnet.py`.
+(`groups=1`, 62,378,344 parameters).
 
 Source:
     Krizhevsky, Sutskever, Hinton, "ImageNet Classification with Deep Convolutional Neural Networks", NeurIPS 2012, and
     Caffe's `bvlc_alexnet`, which has the norm behind the activation: 60,965,224 parameters for images of 227 × 227.
+
+OverFeat, its fast model, in the form of table 1 of the paper on one column: images of 231 × 231, no normalization,
+poolings that do not overlap: 145,920,872 parameters. It is the form that convnet benchmarks and the vDNN paper ran.
+
+Source:
+    Sermanet et al., "OverFeat: Integrated Recognition, Localization and Detection using Convolutional Networks",
+    ICLR 2014, table 1.
+
+VGG: groups of convolutions of 3 × 3, each group followed by a pooling, and three dense layers. `VGG_GROUPS` names how
+many convolutions each of the five groups has. The very deep ones are those of the vDNN paper: for every hundred layers,
+each group of VGG-16 has 20 more.
+
+Source:
+    Simonyan & Zisserman, ICLR 2015 (VGG-11 to 19); Rhu et al., MICRO 2016 (VGG-116 to 416). Parameter names and sizes
+    as in torchvision's `vgg16`: 138,357,544 parameters.
 """
 
 from itertools import pairwise
@@ -165,3 +180,117 @@ class AlexNet2012(ConvolutionalClassifier):
         )
         self.avgpool = nn.AdaptiveAvgPool2d((pooled, pooled))
         self.classifier = dense_layers(five * pooled * pooled, dense, dense, classes, dropout=dropout)
+
+
+class OverFeat(ConvolutionalClassifier):
+    """Five convolutions and three dense layers, the first of them with most of the parameters.
+
+    Images have at least 71 × 71 pixels, in publications 231 × 231.
+
+    Args:
+        classes: number of classes
+        channels: channels of the image
+        width: multiplies the feature maps and the dense layers
+        dropout: probability in front of the first two dense layers
+
+    Example:
+        >>> OverFeat(classes=10, width=0.125)(torch.zeros(2, 3, 71, 71)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(self, classes: int = 1000, channels: int = 3, width: float = 1.0, dropout: float = 0.5) -> None:
+        super().__init__()
+        one, two, three, four, five = (scaled(maps, width) for maps in (96, 256, 512, 1024, 1024))
+        dense1, dense2 = scaled(3072, width), scaled(4096, width)
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, one, 11, stride=4),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2, 2),
+            nn.Conv2d(one, two, 5),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2, 2),
+            nn.Conv2d(two, three, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(three, four, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(four, five, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2, 2),
+        )
+        self.avgpool = nn.AdaptiveAvgPool2d((6, 6))
+        self.classifier = dense_layers(five * 6 * 6, dense1, dense2, classes, dropout=dropout, drops_inputs=True)
+
+
+VGG_GROUPS: dict[int, tuple[int, ...]] = {
+    11: (1, 1, 2, 2, 2),
+    13: (2, 2, 2, 2, 2),
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+    116: (22, 22, 23, 23, 23),
+    216: (42, 42, 43, 43, 43),
+    316: (62, 62, 63, 63, 63),
+    416: (82, 82, 83, 83, 83),
+}
+"""Convolutions of each group, by the number of layers that have weights."""
+
+_MAPS = (64, 128, 256, 512, 512)
+_POOLED = 7  # height and width of the maps that the dense layers see
+
+
+class Vgg(ConvolutionalClassifier):
+    """A network of the VGG family.
+
+    Images have at least 32 × 32 pixels, in publications 224 × 224.
+
+    Args:
+        groups: convolutions of each of the five groups, one of `VGG_GROUPS`
+        classes: number of classes
+        channels: channels of the image
+        width: multiplies the feature maps and the dense layers
+        norm: a batch norm behind every convolution
+        dropout: probability behind the first two dense layers
+
+    Example:
+        >>> Vgg(VGG_GROUPS[16], classes=10, width=0.125)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        groups: tuple[int, ...] = VGG_GROUPS[16],
+        *,
+        classes: int = 1000,
+        channels: int = 3,
+        width: float = 1.0,
+        norm: bool = False,
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.features = nn.Sequential()
+        for maps, convolutions in zip(_MAPS, groups, strict=True):
+            outputs = scaled(maps, width)
+            for _ in range(convolutions):
+                self._add_convolution(channels, outputs, norm=norm)
+                channels = outputs
+            self.features.append(nn.MaxPool2d(2, 2))
+        self.avgpool = nn.AdaptiveAvgPool2d((_POOLED, _POOLED))
+        dense = scaled(4096, width)
+        self.classifier = dense_layers(channels * _POOLED**2, dense, dense, classes, dropout=dropout)
+        self._draw_weights()
+
+    def _add_convolution(self, inputs: int, outputs: int, *, norm: bool) -> None:
+        self.features.append(nn.Conv2d(inputs, outputs, 3, padding=1))
+        if norm:
+            self.features.append(nn.BatchNorm2d(outputs))
+        self.features.append(nn.ReLU(inplace=True))
+
+    def _draw_weights(self) -> None:
+        # With torch's own draw, and without batch norm, the differences between images vanish within a hundred layers.
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)

@@ -1,0 +1,83 @@
+"""Functions in files of the user, as "file.py:function".
+
+Errors in such a file are reported as the user's, with the line and without a traceback of ours.
+"""
+
+import functools
+import importlib.util
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.abc import Loader
+from pathlib import Path
+from types import ModuleType
+
+from trimaran.base.errors import InputError, did_you_mean
+from trimaran.base.files import given, is_file
+from trimaran.base.user_errors import users
+
+
+def load_function(reference: str) -> Callable[..., object]:
+    """A function of the user's.
+
+    Args:
+        reference: "file.py:function"
+
+    Raises:
+        InputError: no such file or function, or the file raises
+    """
+    path, colon, name = reference.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        raise InputError(f'"{reference}" is no "file.py:function"', code="user-function.malformed", reference=reference)
+    return _function(_load(Path(path)), name, path)
+
+
+@functools.cache
+def _load(path: Path) -> ModuleType:
+    if not is_file(given(path)):
+        raise InputError(f"no file {path}", code="user-function.missing-file", path=str(path))
+    path = given(path).resolve()
+    name = f"trimaran_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file", path=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # The file may import its neighbours, as it could when run as a script.
+    sys.path.insert(0, str(path.parent))
+    try:
+        with drawing_alike(), users(str(path), code="user-function.file-raises"):
+            _execute(module, spec.loader, path)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def drawing_alike() -> AbstractContextManager[None]:
+    """What a file and its factory draw, such as the teacher of a loss, is the same in each process."""
+    from trimaran.user_code.randomness import seeded
+
+    return seeded(0)
+
+
+def _execute(module: ModuleType, loader: Loader, path: Path) -> None:
+    try:
+        loader.exec_module(module)
+    except SyntaxError as error:
+        text = (error.text or "").rstrip()
+        raise InputError(
+            f"{path}:{error.lineno}: syntax error: {error.msg}\n    {text.strip()}", code="user-function.syntax-error"
+        ) from None
+
+
+def _function(module: ModuleType, name: str, path: str) -> Callable[..., object]:
+    found = getattr(module, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    raise InputError(
+        f'{path} has no function "{name}"{did_you_mean(name, names)}',
+        code="user-function.missing",
+        path=path,
+        function=name,
+    )
