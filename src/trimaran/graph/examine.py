@@ -690,9 +690,9 @@ class _Examination:
                 raise
             self._prepare(double=False)
             splits = self._splits(most)
-        while self.part_failed and 2 * most <= largest_look(self._job, self._samples):
+        while self.part_failed and most < (largest := largest_look(self._job, self._samples)):
             # Few samples may be too few.
-            most, self.part_failed = 2 * most, ""
+            most, self.part_failed = min(2 * most, largest), ""
             splits = self._splits(most)
         splits += self._told(splits, most)
         _check_weights(splits)
@@ -785,10 +785,15 @@ class _Examination:
             raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
         weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
         reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
-        _, apart, in_turn = self._differences(splits, reduction, None, None)
+        gradients, apart, in_turn = self._differences(splits, reduction, None, None)
         difference = in_turn if microbatches else apart
         if difference <= self.tolerance:
             return ""
+        if gradients <= self.tolerance:
+            return (
+                "now each forward changes a buffer by the samples that it sees, or once more: update it in "
+                "Job.on_step, or use one device without microbatches"
+            )
         place = self._mixed_at(splits[0])
         return (
             f"now the loss of a batch is not made of the losses of its parts{f' (first at {place})' if place else ''}: "
@@ -939,6 +944,7 @@ class _Examination:
         """
         held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        carried, drawn_once = self._carried, self._drawn_once
         varying: tuple[str, ...] = ()
         try:
             with torch.no_grad():
@@ -954,12 +960,18 @@ class _Examination:
                     break
             uses = zip(self._names, every[0].run.gradients, runs[0].run.gradients, strict=True)
             varying = tuple(name for name, one, other in uses if (one is None) != (other is None))
+            # What a step takes over from then on, as a state that is kept between batches.
+            kept = set(self._differs(self._held_before, runs[0].run.held))
+            if kept.difference(self._differs(every[0].held, every[0].run.held)):
+                self._find_carried([runs[0], *every[1:]])
+                self._carried |= carried
             runs = [one for one in runs if math.isfinite(one.run.value) and len(one.parts) > 1]
             _, apart, in_turn = self._differences(runs, reduction, weight, None) if runs else (0.0, 0.0, 0.0)
         except Exception:  # noqa: BLE001 the user's, with a value that may never be there
             return 0.0, 0.0, varying
         finally:
             self._held_state, self._held_before, self._initial, self.part_failed = held, before, initial, failed
+            self._carried, self._drawn_once = carried, drawn_once
             for name, noted_as in noted.items():
                 setattr(self, name, noted_as)
             self._put_back()
@@ -1143,7 +1155,10 @@ class _Examination:
                 break
             # Two thirds and one third, which are even numbers of six samples; then halves: what pairs samples differs.
             split = self._split(group, size // 2 if number and size > 2 else None)
-            if number and self.part_failed:
+            if not number and self.part_failed:
+                self.part_failed = ""
+                split = self._split(group, size // 2)
+            elif self.part_failed:
                 self.part_failed = ""
                 split = self._split(group[-size:])
             splits.append(split)
@@ -1338,7 +1353,7 @@ class _Examination:
 
     def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
         """The whole, and its parts: apart, and in turn."""
-        drawn = Draws()
+        drawn = Draws(sizes)
         # A forward may write to its input.
         run = self._pass(copied_batch(whole), drawn)
         starts = [0, *itertools.accumulate(sizes)]
@@ -1436,7 +1451,7 @@ class _Examination:
         """The first line at which something of the batch is not made of that of its parts; empty: not known."""
         starts = [0, *itertools.accumulate(split.sizes)]
         bounds = [None, *((start, stop, starts[-1]) for start, stop in itertools.pairwise(starts))]
-        drawn = Draws()
+        drawn = Draws(split.sizes)
         kept: list[list[tuple[str, Tensor, str]]] = []
         try:
             for batch, bound in zip((split.whole, *split.parts), bounds, strict=True):
@@ -2150,7 +2165,7 @@ class _Examination:
         """Whether parts that were padded with the whole add up, by some reduction."""
         starts = [0, *itertools.accumulate(split.sizes)]
         parts = [slice_batch(split.whole, start, stop) for start, stop in itertools.pairwise(starts)]
-        drawn = Draws()
+        drawn = Draws(split.sizes)
         run = self._pass(split.whole, drawn)
         passes = []
         for part, (start, stop) in zip(parts, itertools.pairwise(starts), strict=True):

@@ -498,14 +498,13 @@ class Callbacks:
                 "requires_grad of other parameters": flips,
                 "weights": moved if self._is_whole else (),
                 "weights in another way": weights,
-                "buffers": buffers,
                 "the options of the optimizer": [one for one in tuned if one >= 0],
                 "the options of the optimizer in another way": _of_like(options_before, options),
                 "what the data set reads, in another way": [one for one in data if one >= 0],
             },
         )
         if any(buffers):
-            self._compare_buffers(before.buffers, after.buffers)
+            self._compare_buffers(name, before.buffers, after.buffers)
         if any(set_numbers):
             self._compare_numbers(before.numbers, after.numbers)
         if operation in (_END, "step") and not self._is_whole and any(moved):
@@ -601,11 +600,16 @@ class Callbacks:
         """Whether each rank updates a share of every parameter."""
         return self._strategy.segments == 1 and (self._strategy.tp > 1 or self._strategy.zero >= 2)
 
-    def _compare_buffers(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """See that buffers that were the same on each rank still are; those of batch norm never were."""
+    def _compare_buffers(self, who: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """See that buffers that were the same on each rank still are; those of batch norm never were.
+
+        One that a rank alone has changed may be what others had already, as where a rank runs a part of the network.
+        """
         heard = self._executor.agreement.gather_objects((before, after), "how callbacks have changed buffers")
         names = [name for name, _ in self._executor.model.named_buffers()]
         befores, afters = (list(zip(*one, strict=False)) for one in zip(*heard, strict=True))
+        apart = any(then != now and len(set(now)) > 1 for then, now in zip(befores, afters, strict=False))
+        self._refuse_unlike(who, {"buffers": [int(then != now) for then, now in heard] if apart else ()})
         unlike = [
             name
             for name, then, now in zip(names, befores, afters, strict=False)

@@ -594,10 +594,10 @@ class Session:
         """Look at the job again, where a rank was asked to: whether one was asked to stop; every rank calls it."""
         told = self.executor.agreement.gather_integers([REQUESTS.stop, int(REQUESTS.look)], "a request")
         if any(look for _, look in told):
+            asked, REQUESTS.look = REQUESTS.look, False
             with self.executor.agreement.alike("the job as it is now"):
-                if REQUESTS.look and self.executor.seen is not None:
+                if asked and self.executor.seen is not None:
                     self._look_again(self.executor.seen, step)
-            REQUESTS.look = False
         return any(stop for stop, _ in told)
 
     def _look_again(self, seen: Behaviour, step: int) -> None:
@@ -610,8 +610,8 @@ class Session:
         whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
         if obstacle := look_at_later(self.job, self.model, seen, whole=whole, microbatches=several):
             raise InputError(
-                f"the loss of step {step} is made of other operations than that of the first step, as a count, a "
-                f"callback or the data say, and {obstacle}",
+                f"step {step} does other operations than the first one, as a count, a callback or the data say, and "
+                f"{obstacle}",
                 code="session.loss-changed",
                 step=step,
             )
