@@ -523,14 +523,14 @@ class _Pass:
 
     value: float
     weight: float | None
-    gradients: list[Tensor | None]
-    buffers: list[Tensor]
-    held: Values
-    bends: tuple[Bend, ...]
-    path: int
-    read: tuple[int | bool, ...]
-    read_at: tuple[str, ...]
-    states: tuple[int, ...]
+    gradients: list[Tensor | None] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+    held: Values = field(default_factory=dict)
+    bends: tuple[Bend, ...] = ()
+    path: int = 0
+    read: tuple[int | bool, ...] = ()
+    read_at: tuple[str, ...] = ()
+    states: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -600,6 +600,8 @@ class _Examination:
         # Losses of the first batch, once more.
         self._again: list[float] = []
         self._read: list[int] = []
+        # A whole global batch of these samples, and its halves: their losses alone.
+        self._all: tuple[list[int], _Split] | None = None
         self._prepare(double=True)
 
     @property
@@ -730,6 +732,10 @@ class _Examination:
         without = self._without_weight(weight or self._job.loss_weight)
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
+        if self._all is not None and not self._holds_for_all(reduction, weight, tolerance):
+            whole = self._split(self._all[0], len(self._all[0]) // 2)
+            splits = [*splits, whole] if len(whole.parts) > 1 else splits
+            reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         self._failing += self._emptied(found.batches)
         later = self._later(splits, reduction, weight, tolerance, apart, in_turn)
         varying = tuple(dict.fromkeys((*found.varying, *later.pop("varying", ()))))
@@ -1243,21 +1249,48 @@ class _Examination:
         yield last if full <= size or not quick or self._goes_another_way(last, size) else last[-size:]
 
     def _goes_another_way(self, numbers: list[int], size: int) -> bool:
-        """Whether a batch goes through other operations, or with other numbers, than its last few samples."""
-        ways = []
-        for some in (numbers, numbers[-size:]):
-            coupled = Coupled(Draws(), None)
+        """Whether a batch goes through other operations, or with other numbers, than its last few samples.
+
+        Where it does not, the losses of the batch and of its halves are kept: `_holds_for_all`.
+        """
+        count, half = len(numbers), len(numbers) // 2
+        bounds = [None, (0, half, count), (half, count, count)]
+        drawn, batches, passes = Draws((half, count - half)), list[Any](), list[_Pass]()
+        ways: list[tuple[list[str], list[Any]]] = []
+        for some, bound in zip(
+            (numbers, numbers[:half], numbers[half:], numbers[-size:]), (*bounds, None), strict=True
+        ):
+            coupled = Coupled(drawn if len(ways) < len(bounds) else Draws(), bound)
             seed_generators(self._job.seed)
             try:
                 batch = self._batch(some)
+                batches.append(copied_batch(batch))
                 with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
-                    loss_value(self._job, call_model(self._job, self._work, batch), batch)
+                    value = loss_value(self._job, call_model(self._job, self._work, batch), batch)
             except Exception:  # noqa: BLE001 - as where gradients are computed inside
                 return True
             finally:
                 self._put_back()
+            total, weight = value if isinstance(value, tuple) else (value, None)
             ways.append((coupled.operations, coupled.constants))
-        return ways[0] != ways[1]
+            passes.append(_Pass(value=float(total), weight=None if weight is None else float(weight)))
+        if ways[0] != ways[-1]:
+            return True
+        run, *apart = passes[: len(bounds)]
+        if math.isfinite(run.value):
+            whole, *parts = batches[: len(bounds)]
+            sizes = [half, count - half]
+            self._all = numbers, _Split(whole=whole, parts=parts, sizes=sizes, run=run, apart=apart, in_turn=apart)
+        return False
+
+    def _holds_for_all(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> bool:
+        """Whether the loss of a whole global batch is made of those of its halves, too.
+
+        What takes the first of so many, or as many as there are at least, does nothing where there are few samples.
+        """
+        if self._all is None or reduction in ("batch", "unknown"):
+            return True
+        return self._difference(self._all[1], self._all[1].apart, reduction, weight) <= tolerance
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
         """Read samples from all over the data set, and note what a loss may treat in its own way."""

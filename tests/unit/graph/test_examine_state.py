@@ -908,6 +908,21 @@ def test_a_whole_batch_is_looked_at_only_where_it_goes_another_way(monkeypatch: 
     assert max(sizes) == 20
 
 
+def first_ten(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="none").sort(descending=True).values[:10].mean()
+
+
+def when_often(output: Tensor, target: Tensor) -> Tensor:
+    often = functional.relu(torch.bincount(target, minlength=3).double() - 6).mean()
+    return functional.cross_entropy(output, target) + often * output.square().mean()
+
+
+@pytest.mark.parametrize("loss", [first_ten, when_often])
+def test_what_does_nothing_with_few_samples_is_looked_at_with_many(loss: Callable[..., Any]) -> None:
+    """The operations of a whole global batch are those of six samples, of which it takes all."""
+    assert refused(make_job(loss=loss, global_batch_size=24)).keys() >= REPLICAS | MICROBATCHES
+
+
 class Logging:
     """A loss that appends to a list, and perhaps reads it."""
 
