@@ -1286,7 +1286,7 @@ class _Examination:
     def _holds_for_all(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> bool:
         """Whether the loss of a whole global batch is made of those of its halves, too.
 
-        What takes the first of so many, or as many as there are at least, does nothing where there are few samples.
+        What takes the twenty hardest, or counts to ten first, does nothing where there are few samples.
         """
         if self._all is None or reduction in ("batch", "unknown"):
             return True
