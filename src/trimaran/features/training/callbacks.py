@@ -168,13 +168,37 @@ class Callbacks:
         """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
         return tuple(changed(self._held_before, self._values()))
 
+    def kept_in_modules(self) -> dict[str, bool | int | float | str]:
+        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them."""
+        values = {called: vars(module)[name] for called, module, name in self._attributes()}
+        # Not those of other classes, such as of an enum, which a checkpoint does not know.
+        plain = {called: one for called, one in values.items() if type(one) in (bool, int, float, str)}
+        return {called: plain[called] for called in self.kept() if called in plain}
+
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        """Put plain values back into the modules that had them.
+
+        Args:
+            kept: from `kept_in_modules`
+        """
+        for called, module, name in self._attributes():
+            if called in kept:
+                vars(module)[name] = kept[called]
+
+    def _attributes(self) -> list[tuple[str, nn.Module, str]]:
+        """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
+        return [
+            (f"{name} of {path or 'the model'}", module, name)
+            for path, module in self._executor.model.named_modules()
+            for name, one in vars(module).items()
+            if isinstance(one, bool | int | float | str)
+        ]
+
     def _values(self) -> Values:
         values, model = self._held.versions(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
             return {}
-        for path, module in model.named_modules():
-            plain = {name: one for name, one in vars(module).items() if isinstance(one, bool | int | float | str)}
-            values |= {f"{name} of {path or 'the model'}": one for name, one in plain.items()}
+        values |= {called: vars(module)[name] for called, module, name in self._attributes()}
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):

@@ -918,7 +918,10 @@ class Session:
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, []
-        if (kept := figures.get("kept")) and not self._callbacks.kept():
+        in_modules = figures.get("kept_in_modules", {})
+        self._callbacks.put_back(in_modules)
+        kept = [one for one in figures.get("kept", ()) if one not in in_modules]
+        if kept and not {*self._callbacks.kept()}.difference(in_modules):
             notes = (
                 *notes,
                 f"callbacks of the job had changed {format_some([*kept])}, which no checkpoint has: here it is as at "
@@ -992,6 +995,7 @@ class Session:
             "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
             "kept": self._callbacks.kept(),
+            "kept_in_modules": self._callbacks.kept_in_modules(),
         }
         with self.executor.agreement.alike("what is carried"):
             own, plain = self._own_position(), encode(figures, "session.carried")
