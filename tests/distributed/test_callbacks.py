@@ -30,7 +30,7 @@ from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
 from trimaran.features.training.rank import TrainOptions, train_rank
 from trimaran.features.training.session import Session
-from trimaran.graph.capture.capture import Capture, capture
+from trimaran.graph.capture.capture import Capture, capture, capture_and_look
 from trimaran.graph.examine import examine
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
@@ -545,6 +545,42 @@ def test_a_term_that_begins_later_in_a_reentrant_checkpoint_is_looked_at(tmp_pat
     for found in launch(add_late_terms, ([REPLICAS, PIPELINE], Hidden, 2), ranks=2, log_dir=tmp_path, device="cpu"):
         assert [told for told, _, _ in found] == ["", "session.loss-changed"] * 2
         assert max(steps for _, _, steps in found[1::2]) <= 7
+
+
+class Observing(torch.nn.Module):
+    """Notes in a buffer how large its outputs are, while another one says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(6, 3)
+        self.register_buffer("most", torch.zeros(()))
+        self.register_buffer("observes", torch.zeros((), dtype=torch.uint8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        output = self.net(x)
+        if self.observes:
+            self.most.copy_(output.detach().abs().max())  # type: ignore[operator]
+        return output
+
+
+@pytest.mark.parametrize("begins", [2, 99])
+def test_a_buffer_that_a_forward_begins_to_write_to_is_looked_at(begins: int) -> None:
+    """The loss of that step is made as before; a microbatch wrote its own figure."""
+
+    def on_step(session: Any, step: int, metrics: Any) -> None:
+        for one in session.model.buffers():
+            if step == begins and one.dtype is torch.uint8:
+                one.fill_(1)
+
+    job = make_job(on_step, model=lambda: Observing().double())
+    strategy, made = builders.strategy(microbatches=2), capture_and_look(job)
+    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=True)
+    session = Session(job, strategy, program, made, World(), owns_world=False)
+    session.executor.know(made.graph.behaviour)
+    session._begin_loop()
+    told = refusal_of(lambda: [session.step(one) for one in session.batches()])
+    assert (told, session.steps == begins + 2) == (("session.loss-changed", True) if begins == 2 else ("", False))
+    session.close()
 
 
 class Dropping(torch.nn.Module):

@@ -98,3 +98,50 @@ def attention_normed() -> Job:
 
     parts = {"embed": lambda: nn.Embedding(WORDS, 16), "attend": attention, "head": lambda: nn.Linear(16, WORDS)}
     return job(of(forward, **parts), per_token, dataset=tokens)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, CLASSES))
+
+
+@seldom("a callback resets running statistics, which one stage of two has", by_microbatch=True)
+def resets_statistics() -> Job:
+    def reset(session: Any, step: int, found: dict[str, float]) -> None:
+        if step == 3:
+            session.model[1].reset_running_stats()
+
+    return job(normed, on_step=reset)
+
+
+class Remembers(nn.Module):
+    """An RNN whose state goes on from batch to batch, from when a callback says so (truncated backpropagation)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on, self.state = False, None
+        self.embed, self.rnn = nn.Embedding(WORDS, 16), nn.GRU(16, 16, batch_first=True)
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        fits = self.goes_on and self.state is not None and self.state.shape[1] == len(ids)
+        hidden, state = self.rnn(self.embed(ids), self.state if fits else None)
+        self.state = state.detach() if self.goes_on else None
+        return self.head(hidden)  # type: ignore[no-any-return]
+
+
+@seldom("a state goes on from batch to batch, from when a callback says so")
+def remembers_later() -> Job:
+    def go_on(session: Any, step: int, found: dict[str, float]) -> None:
+        session.model.goes_on = step >= 2
+
+    return job(Remembers, per_token, dataset=tokens, on_step=go_on, drop_last=True)
+
+
+@seldom("the three hardest samples of a batch, where few samples are fewer")
+def three_hardest() -> Job:
+    return job(mlp, lambda o, t: functional.cross_entropy(o, t, reduction="none").topk(3).values.mean())
+
+
+@seldom("a bound on mutual information, by the batch in another order", by_microbatch=True)
+def shuffled_bound() -> Job:
+    return job(mlp, lambda o, t: functional.cross_entropy(o, t) + o[torch.randperm(len(o))].exp().mean().log())

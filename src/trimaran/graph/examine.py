@@ -530,14 +530,14 @@ class _Pass:
 
     value: float
     weight: float | None
-    gradients: list[Tensor | None]
-    buffers: list[Tensor]
-    held: Values
-    bends: tuple[Bend, ...]
-    path: int
-    read: tuple[int | bool, ...]
-    read_at: tuple[str, ...]
-    states: tuple[int, ...]
+    gradients: list[Tensor | None] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
+    held: Values = field(default_factory=dict)
+    bends: tuple[Bend, ...] = ()
+    path: int = 0
+    read: tuple[int | bool, ...] = ()
+    read_at: tuple[str, ...] = ()
+    states: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -607,6 +607,8 @@ class _Examination:
         # Losses of the first batch, once more.
         self._again: list[float] = []
         self._read: list[int] = []
+        # A whole global batch of these samples, and its halves: their losses alone.
+        self._all: tuple[list[int], _Split] | None = None
         self._prepare(double=True)
 
     @property
@@ -697,9 +699,9 @@ class _Examination:
                 raise
             self._prepare(double=False)
             splits = self._splits(most)
-        while self.part_failed and 2 * most <= largest_look(self._job, self._samples):
+        while self.part_failed and most < (largest := largest_look(self._job, self._samples)):
             # Few samples may be too few.
-            most, self.part_failed = 2 * most, ""
+            most, self.part_failed = min(2 * most, largest), ""
             splits = self._splits(most)
         splits += self._told(splits, most)
         _check_weights(splits)
@@ -737,6 +739,10 @@ class _Examination:
         without = self._without_weight(weight or self._job.loss_weight)
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
+        if self._all is not None and not self._holds_for_all(reduction, weight, tolerance):
+            whole = self._split(self._all[0], len(self._all[0]) // 2)
+            splits = [*splits, whole] if len(whole.parts) > 1 else splits
+            reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         self._failing += self._emptied(found.batches)
         later = self._later(splits, reduction, weight, tolerance, apart, in_turn)
         varying = tuple(dict.fromkeys((*found.varying, *later.pop("varying", ()))))
@@ -792,10 +798,15 @@ class _Examination:
             raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
         weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
         reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
-        _, apart, in_turn = self._differences(splits, reduction, None, None)
+        gradients, apart, in_turn = self._differences(splits, reduction, None, None)
         difference = in_turn if microbatches else apart
         if difference <= self.tolerance:
             return ""
+        if gradients <= self.tolerance:
+            return (
+                "now each forward changes a buffer by the samples that it sees, or once more: update it in "
+                "Job.on_step, or use one device without microbatches"
+            )
         place = self._mixed_at(splits[0])
         return (
             f"now the loss of a batch is not made of the losses of its parts{f' (first at {place})' if place else ''}: "
@@ -940,6 +951,7 @@ class _Examination:
         """
         held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
         noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
+        carried, drawn_once = self._carried, self._drawn_once
         varying: tuple[str, ...] = ()
         try:
             with torch.no_grad():
@@ -955,12 +967,18 @@ class _Examination:
                     break
             uses = zip(self._names, every[0].run.gradients, runs[0].run.gradients, strict=True)
             varying = tuple(name for name, one, other in uses if (one is None) != (other is None))
+            # What a step takes over from then on, as a state that is kept between batches.
+            kept = set(self._differs(self._held_before, runs[0].run.held))
+            if kept.difference(self._differs(every[0].held, every[0].run.held)):
+                self._find_carried([runs[0], *every[1:]])
+                self._carried |= carried
             runs = [one for one in runs if math.isfinite(one.run.value) and len(one.parts) > 1]
             _, apart, in_turn = self._differences(runs, reduction, weight, None) if runs else (0.0, 0.0, 0.0)
         except Exception:  # noqa: BLE001 the user's, with a value that may never be there
             return 0.0, 0.0, varying
         finally:
             self._held_state, self._held_before, self._initial, self.part_failed = held, before, initial, failed
+            self._carried, self._drawn_once = carried, drawn_once
             for name, noted_as in noted.items():
                 setattr(self, name, noted_as)
             self._put_back()
@@ -1144,7 +1162,10 @@ class _Examination:
                 break
             # Two thirds and one third, which are even numbers of six samples; then halves: what pairs samples differs.
             split = self._split(group, size // 2 if number and size > 2 else None)
-            if number and self.part_failed:
+            if not number and self.part_failed:
+                self.part_failed = ""
+                split = self._split(group, size // 2)
+            elif self.part_failed:
                 self.part_failed = ""
                 split = self._split(group[-size:])
             splits.append(split)
@@ -1229,21 +1250,48 @@ class _Examination:
         yield last if full <= size or not quick or self._goes_another_way(last, size) else last[-size:]
 
     def _goes_another_way(self, numbers: list[int], size: int) -> bool:
-        """Whether a batch goes through other operations, or with other numbers, than its last few samples."""
-        ways = []
-        for some in (numbers, numbers[-size:]):
-            coupled = Coupled(Draws(), None)
+        """Whether a batch goes through other operations, or with other numbers, than its last few samples.
+
+        Where it does not, the losses of the batch and of its halves are kept: `_holds_for_all`.
+        """
+        count, half = len(numbers), len(numbers) // 2
+        bounds = [None, (0, half, count), (half, count, count)]
+        drawn, batches, passes = Draws((half, count - half)), list[Any](), list[_Pass]()
+        ways: list[tuple[list[str], list[Any]]] = []
+        for some, bound in zip(
+            (numbers, numbers[:half], numbers[half:], numbers[-size:]), (*bounds, None), strict=True
+        ):
+            coupled = Coupled(drawn if len(ways) < len(bounds) else Draws(), bound)
             seed_generators(self._job.seed)
             try:
                 batch = self._batch(some)
+                batches.append(copied_batch(batch))
                 with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
-                    loss_value(self._job, call_model(self._job, self._work, batch), batch)
+                    value = loss_value(self._job, call_model(self._job, self._work, batch), batch)
             except Exception:  # noqa: BLE001 - as where gradients are computed inside
                 return True
             finally:
                 self._put_back()
+            total, weight = value if isinstance(value, tuple) else (value, None)
             ways.append((coupled.operations, coupled.constants))
-        return ways[0] != ways[1]
+            passes.append(_Pass(value=float(total), weight=None if weight is None else float(weight)))
+        if ways[0] != ways[-1]:
+            return True
+        run, *apart = passes[: len(bounds)]
+        if math.isfinite(run.value):
+            whole, *parts = batches[: len(bounds)]
+            sizes = [half, count - half]
+            self._all = numbers, _Split(whole=whole, parts=parts, sizes=sizes, run=run, apart=apart, in_turn=apart)
+        return False
+
+    def _holds_for_all(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> bool:
+        """Whether the loss of a whole global batch is made of those of its halves, too.
+
+        What takes the twenty hardest, or counts to ten first, does nothing where there are few samples.
+        """
+        if self._all is None or reduction in ("batch", "unknown"):
+            return True
+        return self._difference(self._all[1], self._all[1].apart, reduction, weight) <= tolerance
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
         """Read samples from all over the data set, and note what a loss may treat in its own way."""
@@ -1339,7 +1387,7 @@ class _Examination:
 
     def _run(self, whole: Any, parts: list[Any], sizes: list[int]) -> _Split:
         """The whole, and its parts: apart, and in turn."""
-        drawn = Draws()
+        drawn = Draws(sizes)
         # A forward may write to its input.
         run = self._pass(copied_batch(whole), drawn)
         starts = [0, *itertools.accumulate(sizes)]
@@ -1437,7 +1485,7 @@ class _Examination:
         """The first line at which something of the batch is not made of that of its parts; empty: not known."""
         starts = [0, *itertools.accumulate(split.sizes)]
         bounds = [None, *((start, stop, starts[-1]) for start, stop in itertools.pairwise(starts))]
-        drawn = Draws()
+        drawn = Draws(split.sizes)
         kept: list[list[tuple[str, Tensor, str]]] = []
         try:
             for batch, bound in zip((split.whole, *split.parts), bounds, strict=True):
@@ -2159,7 +2207,7 @@ class _Examination:
         """Whether parts that were padded with the whole add up, by some reduction."""
         starts = [0, *itertools.accumulate(split.sizes)]
         parts = [slice_batch(split.whole, start, stop) for start, stop in itertools.pairwise(starts)]
-        drawn = Draws()
+        drawn = Draws(split.sizes)
         run = self._pass(split.whole, drawn)
         passes = []
         for part, (start, stop) in zip(parts, itertools.pairwise(starts), strict=True):

@@ -11,7 +11,7 @@ import operator
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,43 @@ def _written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
 
 
 class Draws:
-    """What was drawn for a whole batch, in order."""
+    """What was drawn for a whole batch, in order.
 
-    def __init__(self) -> None:
+    Args:
+        sizes: of the parts that will get it; none: not known, or there are none
+    """
+
+    def __init__(self, sizes: Sequence[int] = ()) -> None:
+        self.sizes = tuple(sizes)
+        self.below: dict[int, int] = {}
+        """Of draws of numbers of samples, by their place: what all are below."""
         self.made: list[tuple[str, list[Tensor]]] = []
         self.taken: dict[tuple[int, int], int] = {}
         """Of each draw, and each of its tensors: how much of it earlier parts have got."""
+
+    def keep_within(self, drawn: Tensor, below: int) -> None:
+        """Have numbers of samples of the whole, as of a permutation, name none of another part.
+
+        Args:
+            drawn: one for each sample, or several; changed in place
+            below: they are from 0 up to here
+        """
+        samples = sum(self.sizes)
+        if len(self.sizes) < 2 or not drawn.dim() or drawn.shape[0] % samples or below % samples or not below:
+            return
+        self.below[len(self.made)] = below
+        rows, each = drawn.shape[0] // samples, below // samples
+        permutes = drawn.dim() == 1 and bool(torch.equal(drawn.sort().values, torch.arange(below).to(drawn)))
+        kept, start = drawn.clone(), 0
+        for size in self.sizes:
+            stop = start + size
+            of_part = drawn[start * rows : stop * rows]
+            if permutes:
+                inside = kept[(kept >= start * each) & (kept < stop * each)]
+            else:
+                inside = start * each + of_part % (size * each)
+            of_part.copy_(inside)
+            start = stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +159,16 @@ class Bend:
         """In words."""
         written = {**_COMPARING, **_READING}.get(self.name, self.name)
         return f'"{written}"{f" in {self.place}" if self.place else ""}'
+
+
+def _below(name: str, args: Any) -> int | None:
+    """What the whole numbers of a draw are below; None: they are none from 0 on, or that is not known."""
+    if name == "randperm":
+        return int(args[0])
+    if name == "multinomial":
+        return len(args[0]) if args[0].dim() == 1 else None
+    lowest, most = (args[0], args[1]) if name == "randint" and isinstance(args[1], int) else (0, args[0])
+    return int(most) if name == "randint" and not lowest else None
 
 
 def place_of_user() -> str:
@@ -310,10 +351,13 @@ class Coupled(TorchDispatchMode):
             made = [
                 one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, Tensor)
             ]
+            below = _below(name, args)
             if self._bound is None:
+                if below is not None and isinstance(result, Tensor):
+                    self._draws.keep_within(result, below)
                 self._draws.made.append((str(func), [one.detach().clone() for one in made]))
             else:
-                self._take(str(func), made, own=own)
+                self._take(str(func), made, own=own, below=below)
         return result
 
     def _note_bend(self, name: str, args: Any) -> bool:
@@ -383,7 +427,7 @@ class Coupled(TorchDispatchMode):
             made = result if isinstance(result, tuple | list) else [result]
             self._detached |= {_address(one): one for one in made if isinstance(one, Tensor) and _address(one)}
 
-    def _take(self, name: str, made: list[Tensor], *, own: bool) -> None:
+    def _take(self, name: str, made: list[Tensor], *, own: bool, below: int | None) -> None:
         place, self._next = self._next, self._next + 1
         if place >= len(self._draws.made) or self._draws.made[place][0] != name:
             self.lost = True
@@ -397,6 +441,9 @@ class Coupled(TorchDispatchMode):
                 self.lost = True
             else:
                 one.copy_(part)
+                if below is not None and self._bound is not None and self._draws.below.get(place, below) != below:
+                    # Numbers of samples, from the first of the part on.
+                    one -= self._draws.below[place] // self._bound[2] * self._bound[0]
 
     def _part(self, one: Tensor, whole: Tensor, key: tuple[int, int]) -> Tensor | None:
         """What a part gets of a draw: along the dim of the samples what is theirs, along others the beginning."""

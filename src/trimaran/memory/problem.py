@@ -164,8 +164,9 @@ class _Finder:
         number, version = value
         storage = self.trace.storages[number]
         if storage.role in (Role.PARAMETER, Role.BUFFER):
+            # What takes the place of a parameter, as by `functional_call`, may be gone by then.
             later = self.writers.get((number, version + 1))
-            return later is None or later > last_use
+            return storage.outside_end > last_use and (later is None or later > last_use)
         return storage.movable and storage.version == version
 
     def _stale(self, ops: Collection[int], sources: Collection[int], last_use: int) -> bool:

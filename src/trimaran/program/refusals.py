@@ -307,8 +307,7 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         )
     yield from _python_objections(seen, strategy)
     replicas, microbatches = strategy.dp > 1, strategy.microbatches > 1
-    # Parts alone may fail by draws of the whole, such as a permutation; those that fail in training are known.
-    if seen.not_looked not in ("", TOO_LARGE) and not seen.part_failed and (replicas or microbatches):
+    if seen.not_looked not in ("", TOO_LARGE) and (replicas or microbatches):
         yield (
             "it is not known whether parts of a batch train it as the whole does, as a look at the job failed: "
             f"{seen.not_looked}; let it run on a few samples, or use one device without microbatches"

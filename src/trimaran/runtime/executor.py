@@ -30,7 +30,7 @@ from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.metrics import Outputs
-from trimaran.graph.optimizers import optimizer_traits
+from trimaran.graph.optimizers import modules_of, optimizer_traits
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.world import World
@@ -311,7 +311,9 @@ class Executor:
         looked = behaviour is not None and behaviour.reduction not in ("batch", "gathers", "unknown")
         if behaviour is not None and looked and not behaviour.accepted and not self._cycle:
             parts = splits_batches(self._strategy)
-            self._interpreter.structures = Structures(varies=bool(behaviour.path)) if parts else None
+            modules = (*self.model.modules(), *modules_of(self._job.loss))
+            watched = Structures(varies=bool(behaviour.path), modules=modules) if parts else None
+            self._interpreter.structures = watched
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.

@@ -1,5 +1,6 @@
 """Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
 
+import enum
 import json
 import math
 import os
@@ -609,20 +610,41 @@ def test_what_callbacks_keep_is_said(tmp_path: Path) -> None:
         session.load_checkpoint(tmp_path)
         (note,) = session.notes
         assert "averages['bias'] of Job.on_step" in note
-        assert "p of 1" in note
+        assert "p of 1" not in note
+        assert session.model[1].p == 0.25
 
 
-def test_what_a_callback_that_keeps_nothing_has_set_is_said(tmp_path: Path) -> None:
+class Way(enum.IntEnum):
+    """A value that a checkpoint does not know."""
+
+    FIRST = 1
+    SECOND = 2
+
+
+def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> None:
+    """They were noted, and the first step after a break was one with those at the start."""
+
     def make() -> Job:
-        return make_job(on_step=lambda session, step, metrics: setattr(session.model[1], "p", 0.25))
+        def model() -> Any:
+            made = make_job().model()
+            made[1].way = Way.FIRST
+            return made
+
+        def set_some(session: Any, step: int, metrics: dict[str, float]) -> None:
+            session.model[1].p, session.model[1].way = 0.25, Way.SECOND
+            session.model[2].eval()
+
+        return make_job(model=model, on_step=set_some)
 
     with session_of(make()) as session:
         take_steps(session, 2)
         session.save_checkpoint(tmp_path)
     with session_of(make()) as session:
         session.load_checkpoint(tmp_path)
+        assert (session.model[1].p, session.model[1].training, session.model[2].training) == (0.25, True, False)
         (note,) = session.notes
-        assert "p of 1" in note
+        assert "way of 1" in note
+        assert "p of 1" not in note
 
 
 def damage(path: Path) -> None:

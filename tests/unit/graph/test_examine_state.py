@@ -908,6 +908,21 @@ def test_a_whole_batch_is_looked_at_only_where_it_goes_another_way(monkeypatch: 
     assert max(sizes) == 20
 
 
+def first_ten(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="none").sort(descending=True).values[:10].mean()
+
+
+def when_often(output: Tensor, target: Tensor) -> Tensor:
+    often = functional.relu(torch.bincount(target, minlength=3).double() - 6).mean()
+    return functional.cross_entropy(output, target) + often * output.square().mean()
+
+
+@pytest.mark.parametrize("loss", [first_ten, when_often])
+def test_what_does_nothing_with_few_samples_is_looked_at_with_many(loss: Callable[..., Any]) -> None:
+    """The operations of a whole global batch are those of six samples, of which it takes all."""
+    assert refused(make_job(loss=loss, global_batch_size=24)).keys() >= REPLICAS | MICROBATCHES
+
+
 class Logging:
     """A loss that appends to a list, and perhaps reads it."""
 
@@ -1716,6 +1731,30 @@ def test_a_term_that_the_loss_brings_in_after_some_calls_is_looked_at() -> None:
     assert objection(never, Strategy(dp=2)) is None
 
 
+class Keeps(nn.Module):
+    """Adds a share of the last output, from when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.keeps, self.last = layers(), False, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.net(x)
+        if not self.keeps:
+            return output
+        before, self.last = self.last, output.detach()  # type: ignore[assignment]
+        return output if before is None or len(before) != len(output) else output + 0.1 * before
+
+
+def test_a_state_that_is_kept_from_a_later_step_on_is_looked_at() -> None:
+    """It is not there yet in the first step in which it is kept, and microbatches took over each other's."""
+
+    def keep(session: Any, step: int, metrics: dict[str, float]) -> None:
+        session.model.keeps = step > 2
+
+    assert refused(make_job(model=Keeps, on_step=keep)).keys() >= REPLICAS | MICROBATCHES
+
+
 def follow_spread(session: Any, step: int, metrics: dict[str, float]) -> None:
     session.model.heat = 1.0 + session.model.spread
 
@@ -1959,12 +1998,52 @@ def test_parts_of_a_batch_are_refused_where_a_look_fails() -> None:
     assert objection(replace(failed, accepted=True), Strategy(dp=2)) is None
 
 
-def test_a_permutation_of_a_batch_that_parts_cannot_have_refuses_nothing() -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        lambda count: torch.randperm(count),
+        lambda count: torch.randint(count, (count,)),
+        lambda count: torch.randint(0, count, (count, 2))[:, 1],
+        lambda count: torch.multinomial(torch.ones(count), count, replacement=True),
+    ],
+    ids=["randperm", "randint", "several", "multinomial"],
+)
+def test_numbers_of_samples_that_are_drawn_stay_within_parts(numbers: Callable[[int], Tensor]) -> None:
+    """Parts failed on those of the whole, so that it was not known whether they add up, and nothing was refused."""
+
     def mixed(output: Tensor, target: Tensor) -> Tensor:
-        other = target[torch.randperm(len(target))]
+        other = target[numbers(len(target))]
         return 0.7 * functional.cross_entropy(output, target) + 0.3 * functional.cross_entropy(output, other)
 
-    assert objection(look(make_job(loss=mixed)), Strategy(dp=2, microbatches=2)) is None
+    def informed(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) + output[numbers(len(target))].exp().mean().log()
+
+    assert not refused(make_job(loss=mixed)).keys() & {*REPLICAS, *MICROBATCHES}
+    assert refused(make_job(loss=informed)).keys() >= REPLICAS | MICROBATCHES
+
+
+def hardest(output: Tensor, target: Tensor, *, most: int) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="none").topk(most).values.mean()
+
+
+def at_least_three(output: Tensor, target: Tensor) -> Tensor:
+    if len(target) < 3:
+        raise ValueError("too few")
+    return functional.cross_entropy(output, target)
+
+
+def test_halves_of_a_batch_are_looked_at_where_smaller_parts_fail() -> None:
+    """A look had parts of 4 and 2 samples of 6, and where these failed nothing was refused."""
+    usual = {"global_batch_size": 8, "drop_last": True}
+    assert refused(make_job(loss=functools.partial(hardest, most=3), **usual)).keys() >= REPLICAS | MICROBATCHES
+    assert not refused(make_job(loss=at_least_three, **usual))
+
+
+def test_parts_that_are_larger_than_a_look_are_refused_where_its_own_fail() -> None:
+    seen = look(make_job(loss=functools.partial(hardest, most=13), global_batch_size=96, drop_last=True))
+    found = objection(seen, Strategy(dp=2))
+    assert found is not None
+    assert "it is not known" in found
 
 
 class ByDifficulty(Dataset[Any]):

@@ -127,6 +127,18 @@ def test_weights_that_are_no_leaves_train_alike() -> None:
     assert_trains_alike(step, budget="80%")
 
 
+def test_weights_that_are_gone_before_the_backward_are_no_source_of_recipes() -> None:
+    """A bias is added and not saved; with noise on it, it ends with the forward. Without a host all is recomputed."""
+
+    def step(_: int, model: nn.Module, batch: Tensor) -> list[Tensor]:
+        noisy = {name: one + 0.01 * torch.randn_like(one) for name, one in model.named_parameters()}
+        outputs = torch.func.functional_call(model, noisy, (batch,))
+        noisy.clear()
+        return square(outputs)
+
+    assert_trains_alike(step, budget="75%", host=0)
+
+
 def test_hooks_around_the_loop_end_the_recording() -> None:
     torch.manual_seed(0)
     model, batch = network(), torch.randn(256, 64)

@@ -168,13 +168,37 @@ class Callbacks:
         """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
         return tuple(changed(self._held_before, self._values()))
 
+    def kept_in_modules(self) -> dict[str, bool | int | float | str]:
+        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them."""
+        values = {called: vars(module)[name] for called, module, name in self._attributes()}
+        # Not those of other classes, such as of an enum, which a checkpoint does not know.
+        plain = {called: one for called, one in values.items() if type(one) in (bool, int, float, str)}
+        return {called: plain[called] for called in self.kept() if called in plain}
+
+    def put_back(self, kept: Mapping[str, Any]) -> None:
+        """Put plain values back into the modules that had them.
+
+        Args:
+            kept: from `kept_in_modules`
+        """
+        for called, module, name in self._attributes():
+            if called in kept:
+                vars(module)[name] = kept[called]
+
+    def _attributes(self) -> list[tuple[str, nn.Module, str]]:
+        """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
+        return [
+            (f"{name} of {path or 'the model'}", module, name)
+            for path, module in self._executor.model.named_modules()
+            for name, one in vars(module).items()
+            if isinstance(one, bool | int | float | str)
+        ]
+
     def _values(self) -> Values:
         values, model = self._held.versions(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
             return {}
-        for path, module in model.named_modules():
-            plain = {name: one for name, one in vars(module).items() if isinstance(one, bool | int | float | str)}
-            values |= {f"{name} of {path or 'the model'}": one for name, one in plain.items()}
+        values |= {called: vars(module)[name] for called, module, name in self._attributes()}
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
@@ -498,14 +522,13 @@ class Callbacks:
                 "requires_grad of other parameters": flips,
                 "weights": moved if self._is_whole else (),
                 "weights in another way": weights,
-                "buffers": buffers,
                 "the options of the optimizer": [one for one in tuned if one >= 0],
                 "the options of the optimizer in another way": _of_like(options_before, options),
                 "what the data set reads, in another way": [one for one in data if one >= 0],
             },
         )
         if any(buffers):
-            self._compare_buffers(before.buffers, after.buffers)
+            self._compare_buffers(name, before.buffers, after.buffers)
         if any(set_numbers):
             self._compare_numbers(before.numbers, after.numbers)
         if operation in (_END, "step") and not self._is_whole and any(moved):
@@ -601,11 +624,16 @@ class Callbacks:
         """Whether each rank updates a share of every parameter."""
         return self._strategy.segments == 1 and (self._strategy.tp > 1 or self._strategy.zero >= 2)
 
-    def _compare_buffers(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """See that buffers that were the same on each rank still are; those of batch norm never were."""
+    def _compare_buffers(self, who: str, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """See that buffers that were the same on each rank still are; those of batch norm never were.
+
+        One that a rank alone has changed may be what others had already, as where a rank runs a part of the network.
+        """
         heard = self._executor.agreement.gather_objects((before, after), "how callbacks have changed buffers")
         names = [name for name, _ in self._executor.model.named_buffers()]
         befores, afters = (list(zip(*one, strict=False)) for one in zip(*heard, strict=True))
+        apart = any(then != now and len(set(now)) > 1 for then, now in zip(befores, afters, strict=False))
+        self._refuse_unlike(who, {"buffers": [int(then != now) for then, now in heard] if apart else ()})
         unlike = [
             name
             for name, then, now in zip(names, befores, afters, strict=False)

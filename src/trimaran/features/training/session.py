@@ -594,10 +594,10 @@ class Session:
         """Look at the job again, where a rank was asked to: whether one was asked to stop; every rank calls it."""
         told = self.executor.agreement.gather_integers([REQUESTS.stop, int(REQUESTS.look)], "a request")
         if any(look for _, look in told):
+            asked, REQUESTS.look = REQUESTS.look, False
             with self.executor.agreement.alike("the job as it is now"):
-                if REQUESTS.look and self.executor.seen is not None:
+                if asked and self.executor.seen is not None:
                     self._look_again(self.executor.seen, step)
-            REQUESTS.look = False
         return any(stop for stop, _ in told)
 
     def _look_again(self, seen: Behaviour, step: int) -> None:
@@ -610,8 +610,8 @@ class Session:
         whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
         if obstacle := look_at_later(self.job, self.model, seen, whole=whole, microbatches=several):
             raise InputError(
-                f"the loss of step {step} is made of other operations than that of the first step, as a count, a "
-                f"callback or the data say, and {obstacle}",
+                f"step {step} does other operations than the first one, as a count, a callback or the data say, and "
+                f"{obstacle}",
                 code="session.loss-changed",
                 step=step,
             )
@@ -918,7 +918,10 @@ class Session:
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, []
-        if (kept := figures.get("kept")) and not self._callbacks.kept():
+        in_modules = figures.get("kept_in_modules", {})
+        self._callbacks.put_back(in_modules)
+        kept = [one for one in figures.get("kept", ()) if one not in in_modules]
+        if kept and not {*self._callbacks.kept()}.difference(in_modules):
             notes = (
                 *notes,
                 f"callbacks of the job had changed {format_some([*kept])}, which no checkpoint has: here it is as at "
@@ -992,6 +995,7 @@ class Session:
             "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
             "kept": self._callbacks.kept(),
+            "kept_in_modules": self._callbacks.kept_in_modules(),
         }
         with self.executor.agreement.alike("what is carried"):
             own, plain = self._own_position(), encode(figures, "session.carried")

@@ -1,4 +1,4 @@
-"""Whether the loss is made of the operations of which it was made in the first step.
+"""Whether a step does what the first one did: of which operations its loss is made, and which buffers it writes to.
 
 A look at the job before the training says whether the losses of the parts of a batch are the loss of the batch. A term
 that begins in a later step, by whatever counts steps or is set by a callback, is not there yet. But autograd then has
@@ -8,13 +8,18 @@ structure is a request (`launch.requests`) to look again before anything goes by
 The structure is the number of nodes that the forward made, and the types of those nearest to the loss, in order. Where
 the look has seen that the forward goes different ways, or after many structures, it is the types alone.
 
+A buffer that a forward begins to write to, as an observer that is switched on, leaves the loss of that step as it was.
+So it is noted which buffers the forwards of the first step wrote to, those of batch norms apart; another one is a
+request, too.
+
 A reentrant checkpoint is one node, and runs its forward again in the backward: nodes that a backward makes are counted
 as well. Losses may be added up by then, so that ranks may hear of it in the next step only.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._autograd import _get_sequence_nr
 
 from trimaran.launch.requests import REQUESTS
@@ -31,10 +36,14 @@ class Structures:
 
     Args:
         varies: they are other ones for other samples or seeds
+        modules: whose buffers are watched: those of the model and the loss
     """
 
-    def __init__(self, *, varies: bool) -> None:
+    def __init__(self, *, varies: bool, modules: Iterable[nn.Module] = ()) -> None:
         self._varies = varies
+        self._holders = [part for part in modules if not isinstance(part, nn.modules.batchnorm._BatchNorm)]
+        self._before: dict[tuple[int, str], tuple[int, int]] = {}
+        self._written = set[tuple[int, str]]()
         self._first: int | None = None
         self._known = set[tuple[int, tuple[type, ...]]]()
         self._types = set[type]()
@@ -44,9 +53,10 @@ class Structures:
     def begin(self) -> None:
         """A forward or a backward begins."""
         self._began = _get_sequence_nr()
+        self._before = self._buffers()
 
     def end(self, loss: Tensor, step: int) -> None:
-        """A forward has ended; asks for a look where the structure of its loss is a new one.
+        """A forward has ended; asks for a look where its loss has a new structure, or another buffer is written to.
 
         Args:
             loss: of a part of the batch
@@ -62,14 +72,17 @@ class Structures:
                 met.add(node)
                 found.append(type(node))
                 todo += [one for one, _ in node.next_functions]
+        if self._first is None:
+            self._first = step
+        written = {place for place, now in self._buffers().items() if self._before.get(place) != now}
+        REQUESTS.look |= step != self._first and not written <= self._written
+        self._written |= written
         structure = made, tuple(found)
         if structure in self._known:
             return
         known = self._types.issuperset(found) if self._varies or len(self._known) >= _MANY else False
         self._known.add(structure)
         self._types.update(found)
-        if self._first is None:
-            self._first = step
         REQUESTS.look |= not known and step != self._first
 
     def end_backward(self, step: int) -> None:
@@ -81,3 +94,12 @@ class Structures:
         made = _get_sequence_nr() - self._began
         REQUESTS.look |= not (made in self._again or self._varies or len(self._again) > _MANY or step == self._first)
         self._again.add(made)
+
+    def _buffers(self) -> dict[tuple[int, str], tuple[int, int]]:
+        """Which tensor each buffer is, and how often that was written to."""
+        return {
+            (place, name): (id(buffer), buffer._version)
+            for place, part in enumerate(self._holders)
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        }
