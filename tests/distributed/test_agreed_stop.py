@@ -17,7 +17,7 @@ from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 
 from trimaran.features.training.session import Session
-from trimaran.launch.requests import REQUESTS
+from trimaran.launch.stop_requests import REQUESTS
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower
 from trimaran.program.strategy import Strategy

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from trimaran.base.files import given_from_here
 from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.launch.failures import to_failure
-from trimaran.launch.requests import REQUESTS
+from trimaran.launch.stop_requests import REQUESTS
 from trimaran.launch.supervise import ALL_ANSWERED, Request
 from trimaran.launch.world import Place, World, choose_device, leave_world, open_world
 

@@ -112,7 +112,7 @@ class Executor:
         steps: training steps done
         training: the whole state of the training, to be taken and put back
         seen: of the job, before the first step; None: nobody has looked
-        asked: a rank had a request (`launch.requests`) in the last step, or in its last batch of an
+        asked: a rank had a request (`launch.stop_requests`) in the last step, or in its last batch of an
             evaluation; the same on every rank after a step
 
     Raises:

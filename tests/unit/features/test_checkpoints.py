@@ -30,7 +30,7 @@ from trimaran.features.training.rank import Cadence, _train_epochs, parse_saving
 from trimaran.features.training.run_record import RunDirectory, RunRecord, create_run_directory
 from trimaran.features.training.train import _listener, _Stopping, check_resumable
 from trimaran.jobs.resolve import JobSource
-from trimaran.launch.requests import REQUESTS
+from trimaran.launch.stop_requests import REQUESTS
 from trimaran.runtime.data.reading import digest_of
 
 

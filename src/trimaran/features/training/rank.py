@@ -525,7 +525,7 @@ class _Steps:
     """
 
     def __init__(self, world: "World") -> None:
-        from trimaran.launch.requests import REQUESTS
+        from trimaran.launch.stop_requests import REQUESTS
 
         self._world = world
         self._last: dict[str, Any] | None = None

@@ -49,7 +49,7 @@ from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.examine import look_at_gathering, look_at_later
 from trimaran.graph.types import ParameterUse
-from trimaran.launch.requests import REQUESTS, stopping_code
+from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
 from trimaran.memory_budget import planned_memory
 from trimaran.planning.target import job_as_planned

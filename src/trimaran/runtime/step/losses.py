@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import typical_weight
-from trimaran.launch.requests import REQUESTS
+from trimaran.launch.stop_requests import REQUESTS
 from trimaran.launch.world import World
 from trimaran.runtime.step.on_nan import MOST_SKIPPED, OnNan
 from trimaran.runtime.step.state import LossTerm, State

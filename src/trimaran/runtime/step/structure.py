@@ -3,7 +3,7 @@
 A look at the job before the training says whether the losses of the parts of a batch are the loss of the batch. A term
 that begins in a later step, by whatever counts steps or is set by a callback, is not there yet. But autograd then has
 other nodes behind the loss. So each forward of a part is compared with those of the first step, and a loss of another
-structure is a request (`launch.requests`) to look again before anything goes by the step.
+structure is a request (`launch.stop_requests`) to look again before anything goes by the step.
 
 The structure is the number of nodes that the forward made, and the types of those nearest to the loss, in order. Where
 the look has seen that the forward goes different ways, or after many structures, it is the types alone.
@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch._C._autograd import _get_sequence_nr
 
-from trimaran.launch.requests import REQUESTS
+from trimaran.launch.stop_requests import REQUESTS
 
 _NEAREST = 256
 """Nodes that are compared."""
