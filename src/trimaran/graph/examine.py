@@ -209,8 +209,8 @@ FULL_SECONDS = 2.0
 LATER_SECONDS = 2.0
 """After this no further value that later steps may have is tried [s of this process]."""
 
-MOST_TEXTS = 8
-"""Texts of callbacks that are tried in the place of another."""
+MOST_WRITTEN = 8
+"""Texts, and numbers, of callbacks that are tried in the place of another."""
 
 MOST_MOVED = 4096
 """Elements of a tensor that callbacks may set, of which others are tried."""
@@ -901,7 +901,7 @@ class _Examination:
         """Values that may be in the place of one in later steps: numbers, and what the code of callbacks has."""
         if isinstance(one.value, str):
             texts = (ast.literal_eval(name)[0] for name in self._callbacks.read if name[:2] in ("['", '["'))
-            return [text for text in sorted(texts) if text != one.value][:MOST_TEXTS]
+            return [text for text in sorted(texts) if text != one.value][:MOST_WRITTEN]
         if isinstance(one.value, types.FunctionType):
             callbacks = HeldState({"on_step": self._job.on_step, "on_epoch": self._job.on_epoch}, undoable=False)
             found = callbacks.settable(lambda path, name: True, (types.FunctionType,))
@@ -911,7 +911,13 @@ class _Examination:
             generator = torch.Generator().manual_seed(self._job.seed)
             factor = 0.5 + torch.rand(one.value.shape, generator=generator, dtype=torch.float64) if few else None
             return [] if factor is None else [one.value * factor.to(one.value)]
-        return _others_than(one.value, counted=one.path in self._carried)
+        usual = _others_than(one.value, counted=one.path in self._carried)
+        if isinstance(one.value, bool):
+            return usual
+        kinds = int if isinstance(one.value, int) else (int, float)
+        numbers = self._callbacks.numbers.get(leaf_of(one.path), frozenset())
+        set_to = sorted(number for number in numbers if isinstance(number, kinds) and number != one.value)
+        return [*set_to[:MOST_WRITTEN], *(number for number in usual if number not in set_to)]
 
     def _changing_list(self) -> str:
         """A list of functions that the forward or the loss holds, and that the code of callbacks names and changes."""

@@ -446,10 +446,12 @@ class Names:
     Attributes:
         written: what it may set
         read: what it may read
+        numbers: of each name that it may set, those that stand in the same code
     """
 
     written: frozenset[str]
     read: frozenset[str]
+    numbers: Mapping[str, frozenset[int | float]]
 
 
 def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Names:
@@ -476,17 +478,23 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
     # Assigning to a property calls its function.
     set_by = (getattr(made, "fset", None) for one in classes for name, made in vars(one).items() if name in stored)
     codes += [one.__code__ for one in set_by if isinstance(one, types.FunctionType)]
-    written, read = set[str](), set[str]()
+    numbers, read = dict[str, frozenset[int | float]](), set[str]()
     for code in codes:
         instructions = list(dis.get_instructions(code))
         keys = {one for one in code.co_consts if isinstance(one, str)}
         entries = {f"[{one!r}]" for one in code.co_consts if isinstance(one, str | int)}
-        written |= {one.argval for one in instructions if one.opname in _STORING}
+        written = {one.argval for one in instructions if one.opname in _STORING}
         if "setattr" in code.co_names or any(one.opname == "STORE_SUBSCR" for one in instructions):
             written |= entries | keys
+        there = frozenset(
+            one.argval
+            for one in instructions
+            if one.opname in ("LOAD_CONST", "LOAD_SMALL_INT") and type(one.argval) in (int, float)
+        )
+        numbers |= {name: numbers.get(name, frozenset()) | there for name in written}
         loaded = {one.argval for one in instructions if one.opname.startswith("LOAD_") and one.opname != "LOAD_CONST"}
         read |= {*loaded, *(f"[{one!r}]" for one in keys)}
-    return Names(frozenset(written), frozenset(read))
+    return Names(frozenset(numbers), frozenset(read), numbers)
 
 
 def leaf_of(path: str) -> str:

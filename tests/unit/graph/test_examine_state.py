@@ -1419,6 +1419,23 @@ def test_what_is_no_number_is_looked_at_as_callbacks_set_it(kept: str, later: Ca
     assert (seen.later != "") == (later is over_the_batch or kept == "list")
 
 
+@pytest.mark.parametrize("label", [1, 77])
+def test_a_number_is_looked_at_as_callbacks_set_it(label: int) -> None:
+    """A label that is ignored later makes the mean that of other samples; what is no label leaves it as it is."""
+    loss = nn.CrossEntropyLoss()
+
+    def ignore(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        loss.ignore_index = 1
+
+    def ignore_none(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+        loss.ignore_index = 77
+
+    seen = look(make_job(loss=loss, on_epoch=ignore if label == 1 else ignore_none))
+    assert loss.ignore_index == -100
+    assert (seen.later == "ignore_index of module of the loss is 1") == (label == 1)
+    assert (objection(seen, Strategy(dp=2)) is None) == (label == 77)
+
+
 @pytest.mark.parametrize("counted", [itertools.count(3, 2), iter([3, 5]), iter(range(3, 300))])
 def test_an_iterator_of_the_loss_is_where_it_was(counted: Any) -> None:
     """The look called the loss some dozens of times, so that what it counts began later in the training."""
