@@ -19,7 +19,7 @@ from trimaran.memory_hooks.accountant import Accountant
 from trimaran.memory_hooks.arena import HostArena, page_lock
 from trimaran.memory_hooks.copies import ArenaStore, CudaEngine
 from trimaran.memory_hooks.executor import MemoryExecutor
-from trimaran.memory_hooks.recompute import differs
+from trimaran.memory_hooks.recompute_check import differs
 
 pytestmark = pytest.mark.cuda_only
 

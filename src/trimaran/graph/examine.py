@@ -70,15 +70,8 @@ from trimaran.graph.examine_modes import (
     has_storage,
     span_of,
 )
-from trimaran.graph.gradients import (
-    are_alike,
-    gradient_hooks,
-    kept_gradient,
-    largest,
-    largest_difference,
-    summed,
-    whole_gradient,
-)
+from trimaran.graph.gradient_hooks import gradient_hooks
+from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_difference, summed, whole_gradient
 from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
 from trimaran.graph.metrics import copied_metric, kind_of_metric
 from trimaran.graph.optimizers import (

@@ -52,7 +52,7 @@ INTERVAL_S = 1.0
 STEP = "step"
 """The phase in which a training step is run; others are for people, such as "evaluation"."""
 
-_DISTRIBUTED = ("torch/distributed/", "trimaran/runtime/communication/", "trimaran/runtime/zero/fsdp")
+_DISTRIBUTED = ("torch/distributed/", "trimaran/runtime/communication/", "trimaran/runtime/zero/collectives")
 # Code that is compiled already runs in other files of torch.compile.
 _COMPILING = (
     "torch/_dynamo/convert_frame",

@@ -15,7 +15,7 @@ from trimaran.memory.blocks import Room
 from trimaran.memory_hooks.arena import PAGE_BYTES, HostArena, page_lock
 from trimaran.memory_hooks.coding import Traffic
 from trimaran.memory_hooks.copies import CopyEngine, CudaEngine, HostEngine
-from trimaran.memory_hooks.recompute import CHUNK_BYTES
+from trimaran.memory_hooks.recompute_check import CHUNK_BYTES
 from trimaran.pricing.copy_codecs import copy_codec
 from trimaran.pricing.offload_costs import MemoryCosts, measured_costs
 from trimaran.program.memory import CodecChoice, check_codec_runs

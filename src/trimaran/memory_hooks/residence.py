@@ -25,7 +25,7 @@ from trimaran.graph.trace.types import View
 from trimaran.memory_hooks.arena import ArenaUse, HostArena
 from trimaran.memory_hooks.copies import CopyEngine
 from trimaran.memory_hooks.in_place_changes import Witness
-from trimaran.memory_hooks.recompute import Fingerprints, describe, differs
+from trimaran.memory_hooks.recompute_check import Fingerprints, describe, differs
 from trimaran.memory_hooks.schedule import Externals
 from trimaran.memory_hooks.units import ForwardPass, Unit
 from trimaran.program.memory import Recipe

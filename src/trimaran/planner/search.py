@@ -55,7 +55,7 @@ from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_count, format_seconds
-from trimaran.planner.best_first import Work, best_first, work_within
+from trimaran.planner.best_first import best_first
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
     MODEL_ERROR,
@@ -96,6 +96,7 @@ from trimaran.planner.space import (
     unfaithfulness,
 )
 from trimaran.planner.trials import Prospect, Trials
+from trimaran.planner.work import Work, work_within
 from trimaran.program.layout import even_nodes
 from trimaran.program.rules.fit import memory_obstacle
 from trimaran.program.strategy import Strategy

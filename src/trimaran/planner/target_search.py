@@ -17,7 +17,7 @@ from functools import partial
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
-from trimaran.planner.best_first import Work, best_first, work_within
+from trimaran.planner.best_first import best_first
 from trimaran.planner.bounds import QuickBounds
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option, largest_peak, simplicity
@@ -27,6 +27,7 @@ from trimaran.planner.search import OUTLINED_S, REFINED_S, SPLIT_S, Hunt, deepen
 from trimaran.planner.space import Rejection, accumulations, enumerate_strategies
 from trimaran.planner.target_estimates import Contender
 from trimaran.planner.trials import Prospect, Trials
+from trimaran.planner.work import Work, work_within
 from trimaran.program.strategy import Strategy
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,11 +8,6 @@ repeats it.
 Ranks that are rehearsed side by side give each other their small values and their Python objects, through files in a
 folder where they meet: a value is given when an operation is asked for, and taken when it is waited for. Of a rank that
 is not rehearsed the value of the one that stands for it is taken, and this one's own object.
-
-The key-value store that ranks find each other by, for a rank without peers.
-
-What this rank sets it gets; counters count as if every rank had added the same; waiting ends at once. A key of another
-rank is empty, and listed as invented.
 """
 
 import hashlib
@@ -33,7 +28,6 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing
-from torch._C._distributed_c10d import Store as TorchStore
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -47,6 +41,7 @@ from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
 from trimaran.rehearsal.results import Given, results
+from trimaran.rehearsal.stores import store_kind
 from trimaran.rehearsal.tensors import fake
 from trimaran.rehearsal.values import forget, is_small, set_twin, twin_of
 
@@ -1083,70 +1078,3 @@ def _named_reduction(value: Any) -> str:
     operation = getattr(value, "reduceOp", value)
     text = str(getattr(operation, "op", operation)).lower().rsplit(".", 1)[-1]
     return text if text in _REDUCTIONS else ""
-
-
-def store_kind(recorder: Recorder, world: int) -> type[TorchStore]:
-    """A class of stores that takes any arguments of torch's own.
-
-    Args:
-        recorder: lists keys that are not known
-        world: ranks in all
-    """
-    made: list[TorchStore] = []  # torch holds only what is below Python
-
-    class Store(TorchStore):
-        """Of one rank."""
-
-        def __init__(self, *_: Any, **others: Any) -> None:
-            super().__init__()
-            made.append(self)
-            self.host = str(others.get("host_name", "127.0.0.1"))
-            self.port = int(others.get("port", 29500) or 29500)
-            self._values: dict[str, bytes] = {}
-
-        def set(self, key: str, value: Any) -> None:
-            self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
-
-        def get(self, key: str) -> bytes:
-            if key not in self._values:
-                recorder.invent("key of another rank", "store.get", "empty")
-            return self._values.get(key, b"")
-
-        def add(self, key: str, amount: int) -> int:
-            total = int(self._values.get(key, b"0")) + amount * (world if amount > 0 else 1)
-            self._values[key] = str(total).encode()
-            return total
-
-        def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
-            expected = expected.encode() if isinstance(expected, str) else expected
-            if self._values.get(key, b"") == expected or key not in self._values:
-                self.set(key, desired)
-            return self._values[key]
-
-        def append(self, key: str, value: Any) -> None:
-            self._values[key] = self._values.get(key, b"") + (value.encode() if isinstance(value, str) else value)
-
-        def multi_get(self, keys: list[str]) -> list[bytes]:
-            return [self.get(key) for key in keys]
-
-        def multi_set(self, keys: list[str], values: list[Any]) -> None:
-            for key, value in zip(keys, values, strict=True):
-                self.set(key, value)
-
-        def check(self, keys: list[str]) -> bool:
-            return True
-
-        def wait(self, *_: Any) -> None: ...
-
-        def set_timeout(self, *_: Any) -> None: ...
-
-        def delete_key(self, key: str) -> bool:
-            return self._values.pop(key, None) is not None
-
-        def num_keys(self) -> int:
-            return len(self._values)
-
-        def has_extended_api(self) -> bool:
-            return True
-
-    return Store

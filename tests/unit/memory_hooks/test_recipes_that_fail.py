@@ -12,7 +12,8 @@ from torch import nn
 
 from trimaran.memory_hooks.arena import HostArena
 from trimaran.memory_hooks.copies import HostEngine
-from trimaran.memory_hooks.recompute import differs, repeat
+from trimaran.memory_hooks.recompute import repeat
+from trimaran.memory_hooks.recompute_check import differs
 from trimaran.program.memory import Recipe
 
 

@@ -7,7 +7,7 @@ import torch
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.exchange import replica_memory
 from trimaran.rehearsal.record import Kernel, TensorForm
-from trimaran.rehearsal.recorder import is_product, product_bytes, scratch_bytes
+from trimaran.rehearsal.workspaces import is_product, product_bytes, scratch_bytes
 
 
 def test_workspaces_of_products_are_those_of_the_predictor() -> None:

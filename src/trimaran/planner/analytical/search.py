@@ -10,7 +10,7 @@ of that bound (`best_first.py`), and their strategies are tried in the order of 
 fastest on these devices, and what follows, until it is some times that step, are runners-up. Levels of ZeRO with which
 a group needs far too much memory, whatever it recomputes, are not priced. The bound of the whole is the least of the
 groups in which something fits, or that were not looked at. Once something fits, the search ends after a number of
-strategies, or with a limit of work (`planner/best_first.py`), and says so where something faster may be left. Left out:
+strategies, or with a limit of work (`planner/work.py`), and says so where something faster may be left. Left out:
 devices that differ, expert placement, offloading.
 
 Devices may stay idle: fewer of them are searched too, most first, as far as the work of the batch, spread perfectly
@@ -53,10 +53,11 @@ from trimaran.planner.analytical.candidates import (
     zero_levels,
 )
 from trimaran.planner.analytical.guides import GUIDES, Guide, Order, recomputes_layers
-from trimaran.planner.best_first import Work, best_first, work_within
+from trimaran.planner.best_first import best_first
 from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
+from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_priced, training_program, usual_year
@@ -189,7 +190,7 @@ def check_types(pins: Pins, precision: Precision) -> None:
 
 
 PRICED_S = 0.00008
-"""Work of pricing a step [s on the reference, see `planner/best_first.py`]."""
+"""Work of pricing a step [s on the reference, see `planner/work.py`]."""
 
 MEASURED_S = 0.0001
 """Work of adding up the memory of a strategy [s, likewise]."""
