@@ -181,10 +181,9 @@ def _left_out(
         errors = []
         for point in rows:
             step = point.step(constants)
-            waited = (step.tensor_s + step.bubble_s + step.data_s) / step.seconds
             parts = {
                 "base": 1.0,
-                "exchange": waited,
+                "exchange": step.waited,
                 "experts": float(point.run.shape.experts is not None),
                 "framework": float(kind == "framework"),
                 "device": float(kind == "device"),

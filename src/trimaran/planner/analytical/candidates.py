@@ -162,6 +162,7 @@ PARTS: Mapping[str, str] = {
     "compute_s": "compute",
     "tensor_s": "exchanges inside layers",
     "bubble_s": "idle stages",
+    "send_s": "exchanges between stages",
     "data_s": "exchanges between replicas",
     "update_s": "update",
     "slowest_s": "slowest rank",

@@ -626,8 +626,7 @@ class StepConstants:
             0.2449
         """
         widths = self.widths
-        waited = (step.tensor_s + step.bubble_s + step.data_s) / step.seconds
-        parts = [widths["base"], widths["exchange"] * waited, *[widths["cell"]] * len(not_said)]
+        parts = [widths["base"], widths["exchange"] * step.waited, *[widths["cell"]] * len(not_said)]
         parts += [widths["experts"]] if shape.experts is not None else []
         parts += [widths["framework"]] if program.framework not in self.fitted["frameworks"] else []
         parts += [widths["device"]] if device.architecture not in self.fitted["architectures"] else []
@@ -1386,7 +1385,8 @@ class TransformerStep:
     Attributes:
         compute_s: products, attention and elementwise work of all microbatches on the slowest stage [s]
         tensor_s: exchanges inside layers, as far as they are waited for [s]
-        bubble_s: wait of the pipeline, for its filling and for sends between stages [s]
+        bubble_s: wait while the pipeline fills and drains [s]
+        send_s: exchanges between stages, as far as they are waited for [s]
         data_s: exchanges between replicas, as far as they are waited for [s]
         update_s: the optimizer [s]
         slowest_s: what the slowest of all ranks takes longer than their mean, for which the others wait [s]
@@ -1398,14 +1398,20 @@ class TransformerStep:
     bubble_s: float
     data_s: float
     update_s: float
+    send_s: float = 0.0
     slowest_s: float = 0.0
     unequal_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The whole step [s]."""
-        parts = self.compute_s + self.tensor_s + self.bubble_s + self.data_s + self.update_s
+        parts = self.compute_s + self.tensor_s + self.bubble_s + self.send_s + self.data_s + self.update_s
         return parts + self.unequal_s + self.slowest_s
+
+    @property
+    def waited(self) -> float:
+        """Share of the step in which its slowest stage waits for exchanges and for other stages [0..1]."""
+        return (self.tensor_s + self.bubble_s + self.send_s + self.data_s) / self.seconds
 
 
 class StageStep(NamedTuple):
@@ -1433,7 +1439,8 @@ class ReplicaStep:
         slowest_s: of the slowest stage [s]
         inside_s: of it, exchanges inside layers [s]
         slowest_at: which stage
-        bubble_s: wait of the pipeline [s]
+        bubble_s: wait while the pipeline fills and drains [s]
+        send_s: wait for exchanges between stages [s]
         bound_s: no step of it is shorter [s]
     """
 
@@ -1442,6 +1449,7 @@ class ReplicaStep:
     inside_s: float
     slowest_at: int
     bubble_s: float
+    send_s: float
     bound_s: float
 
 
@@ -1469,12 +1477,13 @@ def _replica_step(
     slowest = max(per_stage)
     slowest_at = per_stage.index(slowest)
     inner = stages[slowest_at][1]
-    sends = _both_ways(shape, degrees, program, exchange)
-    through = (sum(per_stage) - slowest) * _filling(shape, degrees, program, slowest_at, slowest, device, constants)
-    through += sends * (degrees.pp - 1)
-    waited = send_seconds(degrees, sends, constants)
-    bubble_s = through + degrees.microbatches * waited if degrees.pp > 1 else 0.0
-    seconds = degrees.microbatches * slowest + bubble_s
+    bubble_s = send_s = 0.0
+    if degrees.pp > 1:
+        filling = _filling(shape, degrees, program, slowest_at, slowest, device, constants)
+        bubble_s = (sum(per_stage) - slowest) * filling
+        sends = _both_ways(shape, degrees, program, exchange)
+        send_s = sends * (degrees.pp - 1) + degrees.microbatches * send_seconds(degrees, sends, constants)
+    seconds = degrees.microbatches * slowest + bubble_s + send_s
     return ReplicaStep(
         stages=tuple(
             StageStep(
@@ -1488,6 +1497,7 @@ def _replica_step(
         inside_s=inner,
         slowest_at=slowest_at,
         bubble_s=bubble_s,
+        send_s=send_s,
         # Sums of floats in another order may be less.
         bound_s=seconds * _slowest_factor(constants, degrees.devices) * (1.0 - 1e-9),
     )
@@ -1550,6 +1560,7 @@ def transformer_step(
         "compute_s": degrees.microbatches * (slowest - inner),
         "tensor_s": degrees.microbatches * inner,
         "bubble_s": alone.bubble_s,
+        "send_s": alone.send_s,
         "data_s": data_s,
         "update_s": 0.0 if program.frozen else update_s,
         "unequal_s": unequal,
@@ -1734,8 +1745,9 @@ def least_replica_seconds(
 def least_held(shape: TransformerShape, stages: int, tensor: int, expert: int, expert_tensor: int) -> tuple[int, int]:
     """Parameters that a rank of some stage holds at least: those that all replicas hold, and those of its experts.
 
-    Some stage has as many layers as stages have in the mean, or more. Of its layers at least those have experts that
-    are more than the stack's layers without.
+    Some stage has as many layers as stages have in the mean, or more, of which at least those have experts that are
+    more than the stack's layers without; and some stage has as many layers with experts as stages have of them in the
+    mean, or more. The one of the two that holds more is taken.
 
     Args:
         shape: the network
@@ -1743,12 +1755,23 @@ def least_held(shape: TransformerShape, stages: int, tensor: int, expert: int, e
         tensor: ranks that share a layer
         expert: ranks with different experts
         expert_tensor: ranks that share each of them
+
+    Example:
+        Of 61 layers the first three have no experts. On 24 stages one has at least three of the others.
+
+        >>> from trimaran.pricing.analytical.shapes import Experts, gpt_shape
+        >>> experts = Experts(count=8, active=1, ffn=64, dense_layers=3)
+        >>> shape = replace(gpt_shape(layers=61, hidden=64, heads=4), experts=experts)
+        >>> least_held(shape, 24, 1, 8, 1)[1] == 3 * expert_elements(shape, 60, expert=8, expert_tensor=1)
+        True
     """
-    kinds, layers = layer_kinds(shape, (range(shape.layers),)), -(-shape.layers // stages)
+    kinds = layer_kinds(shape, (range(shape.layers),))
     dense = min(layer_elements(shape, layer, tensor=tensor) for layer, _ in kinds)
     experts = max(expert_elements(shape, layer, expert=expert, expert_tensor=expert_tensor) for layer, _ in kinds)
-    others = sum(count for layer, count in kinds if not shape.has_experts(layer))
-    return layers * dense, max(0, layers - others) * experts
+    sparse = sum(count for layer, count in kinds if shape.has_experts(layer))
+    most, most_sparse = -(-shape.layers // stages), -(-sparse // stages)
+    either = ((most, max(0, most - (shape.layers - sparse))), (most_sparse, most_sparse))
+    return max(((layers * dense, with_experts * experts) for layers, with_experts in either), key=sum)
 
 
 def _ends(degrees: Degrees, stage: int) -> tuple[bool, bool]:

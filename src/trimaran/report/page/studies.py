@@ -1634,6 +1634,7 @@ _PLAN_COLOURS = {
     "compute": "var(--forward)",
     "exchanges inside layers": "var(--exposed)",
     "exchanges between replicas": "var(--load)",
+    "exchanges between stages": "var(--backward)",
     "idle stages": "var(--idle)",
     "update": "var(--update)",
     "slowest rank": "var(--after)",

@@ -70,6 +70,8 @@ WIDE = gpt_shape(layers=2, hidden=8192, heads=64, vocabulary=1024, sequence=1024
 EXPERTS = replace(WIDE, experts=builders.experts(count=64, active=2, ffn=4096))
 """Alone a rank has all of them, whose products are small and leave units idle."""
 
+FIRST_DENSE = replace(WIDE, layers=5, experts=builders.experts(count=8, active=2, ffn=4096, dense_layers=2))
+
 
 @pytest.mark.parametrize(
     ("cluster", "shape"),
@@ -79,13 +81,14 @@ EXPERTS = replace(WIDE, experts=builders.experts(count=64, active=2, ffn=4096))
         ("dgx-h100", EXPERTS),
         ("dgx-h100:2@ethernet-10g", EXPERTS),
         ("dgx-a100:3@ethernet-10g", SMALL),
+        ("dgx-h100:2@ethernet-10g", FIRST_DENSE),
     ],
 )
 def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(
     cluster: str, shape: TransformerShape
 ) -> None:
     precision = "fp16" if "v100" in cluster else "bf16"
-    asked = transformer_problem(shape, find_machine(cluster), batch=8 if shape is EXPERTS else 24, precision=precision)
+    asked = transformer_problem(shape, find_machine(cluster), batch=24 if shape is SMALL else 8, precision=precision)
     least = Least(asked)
     for box in boxes_below(asked, float("inf"), most=asked.devices)[::3]:
         inside = box.pinned(asked)

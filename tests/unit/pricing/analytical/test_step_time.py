@@ -100,9 +100,9 @@ def test_a_bubble_is_the_other_stages_passes_over_chunks() -> None:
     whole = seconds(builders.degrees(pipeline=4, microbatch=1, microbatches=8))
     parts = seconds(builders.degrees(pipeline=4, chunks=2, microbatch=1, microbatches=8))
     sends = 2 * 1024 * 1024 * 2 / 1e11
-    filling = whole.bubble_s - (3 + 8 * 0.5) * sends  # type: ignore[attr-defined]
-    with_chunks = parts.bubble_s - (3 + 8 * 2 * CONSTANTS.send_exposed) * sends  # type: ignore[attr-defined]
-    assert filling == pytest.approx(2 * with_chunks, rel=1e-9)
+    assert whole.send_s == pytest.approx((3 + 8 * 0.5) * sends, rel=1e-9)  # type: ignore[attr-defined]
+    assert parts.send_s == pytest.approx((3 + 8 * 2 * CONSTANTS.send_exposed) * sends, rel=1e-9)  # type: ignore[attr-defined]
+    assert whole.bubble_s == pytest.approx(2 * parts.bubble_s, rel=1e-9)  # type: ignore[attr-defined]
 
 
 def test_sends_may_have_a_rate_of_their_own() -> None:
