@@ -26,9 +26,9 @@ def explain(
     what_if: Annotated[
         list[str] | None,
         option(
-            'Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "latency=0", "wire=x0.5", "interference=0", '
-            '"compute=x2", "load=0", "memory=8GiB", "devices=4"; several at once with commas between them. '
-            "Repeatable.  "
+            'Try a change: "link=10Gb/s", "link=x2", "link=pcie3x16", "network=x2", "latency=0", "wire=x0.5", '
+            '"interference=0", "compute=x2", "load=0", "memory=8GiB", "devices=4"; several at once with commas between '
+            "them. Repeatable.  "
             "[default: a list of them]"
         ),
     ] = None,

@@ -233,15 +233,9 @@ def outdated(strategy: Strategy, found: Search[Any]) -> tuple[str, ...]:
 
 
 def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
-    """A plan of the analytical model, the model of its explanation, and notes; changes are refused: plan again."""
+    """A plan of the analytical model, the model of its explanation, and notes."""
     source, request, plan = asked.source, asked.request, asked.plan
-    if asked.what_if:
-        raise InputError(
-            f"--what-if {asked.what_if[0]}: the analytical model plans {source.reference} on {request.cluster}; plan "
-            "again with other --memory, --devices, --batch or another --cluster",
-            code="explain.what-if-needs-program",
-            what_if=asked.what_if[0],
-        )
+    changes = [parse_change(text) for text in asked.what_if] or None
     kinds = [(name, pins_of_kind(name)) for name in asked.why_not]
     if plan is not None:
         source, request = replace(source, reference=plan.job), _as_modelled(plan, request, asked.path)
@@ -262,7 +256,7 @@ def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
         evidence = replace(evidence, plan=plan, chosen=chosen)
         notes = (*notes, *outdated(plan.strategy, found))
     evidence = with_prices(evidence)
-    case = AnalyticalCase(problem=evidence.problem, found=found, why_not=kinds)
+    case = AnalyticalCase(problem=evidence.problem, found=found, why_not=kinds, changes=changes)
     return replace(planned, evidence=evidence), case, notes
 
 

@@ -63,11 +63,11 @@ def print_explanation(out: Console, explained: Explained) -> None:
             out.print()
             out.print(contrast_table(explanation.chosen, answer.other))
     if explanation.chosen.legs:
-        # Without a program nothing is simulated again.
+        # Remedies are simulated, which takes a program.
         out.print()
         out.print(remedies_view(explanation.remedies, not_worth=explanation.not_worth_it))
-        out.print()
-        _print_outcomes(out, explanation.outcomes)
+    out.print()
+    _print_outcomes(out, explanation.outcomes, is_here=explained.planned.request.is_here)
     _print_alternatives(out, explained)
     print_notes(out, explained.notes)
 
@@ -199,12 +199,12 @@ def _measure(candidates: Iterable[Option]) -> str:
     return "epoch" if any(candidate.objective == "epoch" for candidate in candidates) else "step"
 
 
-def outcome_table(outcomes: Sequence[Outcome]) -> Table:
-    """The gain of each change."""
+def outcome_table(outcomes: Sequence[Outcome], *, is_here: bool = True) -> Table:
+    """The gain of each change, on this machine or on another."""
     caption = "this plan: its time then; gain: share of the time saved; n×: n times as long\n"
     caption += "then chosen: by a new search; =: this plan; its step: of what is then chosen"
     if any(outcome.change.what == "devices" for outcome in outcomes):
-        caption += "\ndevices: each like those there are, with a core each"
+        caption += f"\ndevices: each like those there are{', with a core each' if is_here else ''}"
     pairs = [(one.kept, one.best) for one in outcomes if one.kept is not None and one.best is not None]
     if any(kept.samples_factor != best.samples_factor for kept, best in pairs):
         caption = caption.replace("by a new search", "by a new search, the soonest to the target")
@@ -258,10 +258,10 @@ def _print_alternatives(out: Console, explained: Explained) -> None:
         out.print(f"[dim]rejected: {escape(counts)}[/]")
 
 
-def _print_outcomes(out: Console, outcomes: Sequence[Outcome]) -> None:
+def _print_outcomes(out: Console, outcomes: Sequence[Outcome], *, is_here: bool) -> None:
     telling = [outcome for outcome in outcomes if not _is_nothing(outcome)]
     if telling:
-        out.print(outcome_table(telling))
+        out.print(outcome_table(telling, is_here=is_here))
     nothing = [outcome.change.name for outcome in outcomes if _is_nothing(outcome)]
     if nothing:
         out.print(f"[dim]No difference: {', '.join(nothing)}[/]")

@@ -10,6 +10,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.planner.explanation.what_if import changed, parse_change
+from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
 from trimaran.planning.explanation import Explained, explain_plan
 from trimaran.planning.loaded_plans import write_planned
@@ -146,6 +147,45 @@ def test_other_degrees_than_a_search_would_choose_are_explained_too(tmp_path: Pa
     assert any("would be chosen" in note for note in explained.notes)
 
 
-def test_changes_are_refused_where_the_analytical_model_plans() -> None:
-    with raises("explain.what-if-needs-program", match="--what-if", what_if="link=x2"):
-        explain_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=["link=x2"])
+@pytest.mark.parametrize(
+    ("change", "other"),
+    [
+        ("devices=32", {"cluster": "dgx-h100:4"}),
+        ("memory=40GiB", {"memory_bytes": 40 << 30}),
+        ("network=x1", {}),
+    ],
+)
+def test_a_changed_machine_has_the_plan_that_is_made_for_it(change: str, other: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"cluster": "dgx-h100:2", "batch": 64}
+    outcome = explain_plan("llama2:7b", builders.cluster_request(**asked), what_if=[change]).explanation.outcomes[0]
+    there = make_plan("llama2:7b", builders.cluster_request(**asked | other)).chosen
+    assert outcome.best is not None
+    assert outcome.best.strategy == there.strategy
+    assert outcome.best.step_time_s == pytest.approx(there.step_time_s, rel=1e-9)
+
+
+def test_changes_of_the_machine_shorten_their_parts_of_a_step() -> None:
+    """A pipeline across two nodes: its sends alone are faster on a faster network."""
+    pins = pins_of_strategy("dp2 pp2 1f1b tp4 zero1 m8 mb4")
+    request = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=pins)
+    explained = explain_plan("llama2:7b", request, what_if=["network=x2", "compute=x2", "link=x2", "wire=x0.5"])
+    before = explained.planned.modelled.chosen.step
+    after = {one.change.text: one.kept.step for one in explained.explanation.outcomes}  # type: ignore[union-attr]
+    network, compute = after["network=x2"], after["compute=x2"]
+    assert 0.5 * before.send_s < network.send_s < 0.7 * before.send_s
+    assert (network.compute_s, network.tensor_s) == (before.compute_s, before.tensor_s)
+    assert 0.5 * before.compute_s < compute.compute_s < 0.6 * before.compute_s
+    assert (compute.send_s, compute.tensor_s) == (before.send_s, before.tensor_s)
+    assert after["link=x2"].tensor_s < 0.6 * before.tensor_s
+    assert after["link=x2"] == after["wire=x0.5"]
+
+
+@pytest.mark.parametrize("change", ["link=10Gb/s", "load=0"])
+def test_changes_that_the_analytical_model_does_not_know_are_refused(change: str) -> None:
+    with raises("what-if.not-analytical", match="network=x2", what_if=change):
+        explain_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100:2"), what_if=[change])
+
+
+def test_one_node_has_no_network_to_change() -> None:
+    with raises("what-if.one-node", what_if="network=x2"):
+        explain_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100"), what_if=["network=x2"])

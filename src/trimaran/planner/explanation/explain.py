@@ -32,7 +32,15 @@ from trimaran.planner.analytical.search import fastest
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import MODEL_ERROR, Option
 from trimaran.planner.explanation.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
-from trimaran.planner.explanation.remedies import Outcome, default_changes, outcome_of, rank_outcomes, remedies_for
+from trimaran.planner.explanation.remedies import (
+    Outcome,
+    analytical_changes,
+    analytical_outcome_of,
+    default_changes,
+    outcome_of,
+    rank_outcomes,
+    remedies_for,
+)
 from trimaran.planner.explanation.what_if import Change
 from trimaran.planner.pins import Pins, pins_of_strategy, spreading
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory
@@ -254,7 +262,7 @@ class Explanation:
         alternatives: the other candidates, fastest first
         contrasts: an answer for each kind that was asked about
         rejected: strategies that were not priced or do not fit, where they are kept one by one
-        outcomes: an answer for each change, most gain first; none where no program was simulated
+        outcomes: an answer for each change, most gain first
         remedies: the known remedies that save more than the simulation leaves out, most first; none where no program
             was simulated
         not_worth_it: those that save less, most first
@@ -290,7 +298,7 @@ class Case(Protocol):
         """For each kind that was asked about: its name, the best of it, why it cannot be run; empty where it can."""
 
     def what_helps(self, anatomy: Anatomy, /) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
-        """Gains of changes and remedies; none where no program is simulated."""
+        """Gains of changes, and of remedies where a program is simulated."""
 
 
 def explain(case: Case, *, chosen: Option | None = None, paid: Sequence[PinPrice] = (), goal: str = "") -> Explanation:
@@ -399,17 +407,19 @@ class SimulatedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticalCase:
-    """A plan of the analytical model: no program, so no critical path, and neither changes nor remedies are simulated.
+    """A plan of the analytical model: no program, so no critical path, and no remedies are simulated.
 
     Attributes:
         problem: that was searched
         found: result of the search; its pins do not bind the kinds
         why_not: kinds to compare with
+        changes: to try; None: the usual ones
     """
 
     problem: AnalyticalProblem
     found: Search[AnalyticalCandidate]
     why_not: Sequence[tuple[str, Pins]] = ()
+    changes: Sequence[Change] | None = None
 
     def dissect(self, option: AnalyticalCandidate) -> Anatomy:
         """The parts of its step."""
@@ -424,9 +434,12 @@ class AnalyticalCase:
                 yield name, None, error.message
 
     def what_helps(self, anatomy: Anatomy) -> tuple[tuple[Outcome, ...], tuple[Remedy, ...]]:
-        """Nothing: no program is simulated."""
-        del anatomy
-        return (), ()
+        """Gains of changes, by the model."""
+        problem, plan = self.problem, cast(AnalyticalCandidate, anatomy.candidate)
+        asked = analytical_changes(problem) if self.changes is None else self.changes
+        limit_s = problem.time_limit_s
+        hurried = dataclasses.replace(problem, time_limit_s=None if limit_s is None else limit_s / len(asked))
+        return rank_outcomes([analytical_outcome_of(change, plan, hurried) for change in asked]), ()
 
 
 _PINS_OF_KINDS = {

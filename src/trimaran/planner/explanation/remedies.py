@@ -6,15 +6,18 @@ steps. Where it changes the batch, time is compared per sample, and the effect o
 epochs that training needs is left out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
+from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
+from trimaran.planner.analytical.search import fastest
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.choice import Option
 from trimaran.planner.explanation.critical_path import INPUT_PIPELINE, Part
-from trimaran.planner.explanation.what_if import Change, changed
+from trimaran.planner.explanation.what_if import Change, changed, changed_analytically
 from trimaran.planner.input_pipeline import changed_loading, limit_there, loading_changes
 from trimaran.planner.problem import Problem, assess, is_compiled_known, lack_of_memory, reassess
 from trimaran.planner.search import search
@@ -43,8 +46,8 @@ class Outcome:
     """
 
     change: Change
-    kept: Candidate | None
-    best: Candidate | None
+    kept: Option | None
+    best: Option | None
     gain: float | None
     gain_interval: tuple[float, float] | None
     best_gain: float | None
@@ -88,6 +91,17 @@ def _more_devices(problem: Problem) -> int:
     return next((number for number in more if problem.batch % number == 0), problem.devices + 1)
 
 
+def analytical_changes(problem: AnalyticalProblem) -> tuple[Change, ...]:
+    """The usual changes for a plan of the analytical model."""
+    changes = [Change(what="compute", factor=2.0), Change(what="memory", factor=2.0)]
+    if problem.devices > 1:
+        changes.append(Change(what="link", factor=2.0))
+        changes.append(Change(what="devices", value=problem.devices // 2))
+    if problem.machine.fabric is not None:
+        changes.append(Change(what="network", factor=2.0))
+    return (*changes, Change(what="devices", value=2 * problem.devices))
+
+
 def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
     """A plan after a change.
 
@@ -97,11 +111,36 @@ def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
         problem: as it is
     """
     after = changed(problem, change)
-    kept, obstacle = _keep(chosen, after)
+    return _outcome(change, chosen, _keep(chosen, after), lambda: search(after, choice_only=True).chosen)
+
+
+def analytical_outcome_of(change: Change, chosen: AnalyticalCandidate, problem: AnalyticalProblem) -> Outcome:
+    """A plan of the analytical model after a change.
+
+    Args:
+        change: of the machine
+        chosen: the plan, priced on the machine as it is
+        problem: as it is
+    """
+    after = changed_analytically(problem, change)
+    return _outcome(change, chosen, _keep_analytically(chosen, after), lambda: fastest(after))
+
+
+def _outcome(change: Change, chosen: Option, keeping: tuple[Option | None, str], find: Callable[[], Option]) -> Outcome:
+    """A plan after a change.
+
+    Args:
+        change: what is otherwise
+        chosen: the plan as it is
+        keeping: the same plan then, and why there is none
+        find: the choice then
+    """
+    kept, obstacle = keeping
+    best: Option | None = None
     try:
-        best = search(after, choice_only=True).chosen
+        best = find()
     except (InfeasibleError, InputError) as error:
-        best, obstacle = None, f"{obstacle}; {error.message}" if obstacle else error.message
+        obstacle = f"{obstacle}; {error.message}" if obstacle else error.message
     spread = () if kept is None else gains(chosen, kept)
     return Outcome(
         change=change,
@@ -120,7 +159,7 @@ def rank_outcomes(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     return tuple(sorted(outcomes, key=_rank))
 
 
-def gains(before: Candidate, after: Candidate, *, per: float = 1.0) -> tuple[float, ...]:
+def gains(before: Option, after: Option, *, per: float = 1.0) -> tuple[float, ...]:
     """Share of the time that is saved, of a step or an epoch, where all costs are low, at their median, and high.
 
     Args:
@@ -149,6 +188,17 @@ def _keep(chosen: Candidate, after: Problem) -> tuple[Candidate | None, str]:
     kept = reassess(chosen, after)
     lack = lack_of_memory(kept.peak_bytes, after)
     return (None, lack) if lack else (kept, "")
+
+
+def _keep_analytically(chosen: AnalyticalCandidate, after: AnalyticalProblem) -> tuple[AnalyticalCandidate | None, str]:
+    strategy, limit = chosen.strategy, after.memory_limit
+    if strategy.devices > after.devices:
+        return None, f"{strategy.name} needs {strategy.devices} devices"
+    model = AnalyticalModel(problem=after).taken(strategy)
+    admitted = model.admitted(strategy)
+    if admitted[1].peak > limit:
+        return None, f"{strategy.name} needs {format_bytes(admitted[1].peak)} on a rank, of {format_bytes(limit)}"
+    return model.price(strategy, admitted), ""
 
 
 def _rank(outcome: Outcome) -> tuple[float, float, str]:

@@ -8,6 +8,7 @@ measured again:
     link=pcie3x16  every pair of devices is joined by a link of that kind (`machine/links.toml`)
     link=10Gb/s    links are limited to that rate, in addition to the measured time of a transfer; a link that is
                    limited already is released in proportion, as far as it is limited
+    network=x2     the cards and links between nodes alone; of a rate, such as 100Gb/s, each of them
     latency=x0.5   half the latency of every transfer (0: none)
     wire=x0.5      half the bytes of messages, as 16 bits for 32 (without the time to convert them)
     interference=0 communication and compute at the same time do not slow each other down
@@ -21,8 +22,9 @@ once are separated by commas.
 
 A problem with other links of a catalog machine.
 
-Its transfers are priced by the links of its devices, so the change applies to the machine: every link faster, or a link
-of one kind between each two devices.
+Its transfers are priced by the links of its devices, so the change applies to the machine: every link faster, those
+between nodes alone, or a link of one kind between each two devices. The analytical model prices all of a step by the
+machine, so all changes apply to that: a device that computes twice as fast has twice the FLOP/s, bandwidth and power.
 """
 
 import difflib
@@ -33,7 +35,9 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, parse_rate, whole_number
 from trimaran.machine.catalog import find_link, link_types
-from trimaran.machine.types import Link, Machine
+from trimaran.machine.find import default_fabric
+from trimaran.machine.types import Device, Link, Machine
+from trimaran.planner.analytical.candidates import AnalyticalProblem
 from trimaran.planner.problem import Problem
 from trimaran.pricing.curves import at_size, latency
 from trimaran.pricing.tables import Curve, CurveKey, TensorFit, WholeCost
@@ -41,7 +45,9 @@ from trimaran.pricing.transfers import HOST, curve_path
 from trimaran.pricing.types import Cost, Interference
 
 MOST_DEVICES = 64
-"""Largest number of devices of a what-if: costs of a few measured ranks do not extrapolate further."""
+"""Largest number of devices like measured ones: costs of a few ranks do not extrapolate further."""
+
+_MOST_OF_A_CLUSTER = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,7 @@ class Change:
     """One thing that would be otherwise.
 
     Attributes:
-        what: "link", "latency", "wire", "interference", "compute", "load", "memory" or "devices"
+        what: "link", "network", "latency", "wire", "interference", "compute", "load", "memory" or "devices"
         factor: on the rate or amount; None where `value` is given
         value: rate [bytes/s], memory [bytes] or devices, in place of the present one
         kind: of link, by its name in the catalog; `value` is then its rate
@@ -107,13 +113,14 @@ class Change:
         value = self.value or 0.0
         if self.kind:
             return self.kind
-        if self.what == "link":
+        if self.what in ("link", "network"):
             return format_bit_rate(value)
         return format_bytes(value) if self.what == "memory" else f"{value:.0f}"
 
 
 _WORDS = {
     "link": "links",
+    "network": "network",
     "latency": "latency",
     "wire": "bytes of messages",
     "interference": "interference",
@@ -123,7 +130,7 @@ _WORDS = {
     "devices": "devices",
 }
 _LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
-_RATES = frozenset({"link", "compute"})
+_RATES = frozenset({"link", "network", "compute"})
 _ONLY_FACTORS = frozenset({"latency", "wire", "interference", "compute", "load"})
 
 
@@ -178,6 +185,7 @@ def _parse_one(text: str) -> Change:
 
 _EXAMPLES = {
     "link": "10Gb/s",
+    "network": "100Gb/s",
     "latency": "0",
     "wire": "x0.5",
     "interference": "0",
@@ -229,14 +237,18 @@ def _factor(what: str, digits: str, text: str) -> float:
 
 
 def _parse_value(what: str, value: str, text: str) -> float:
-    if what == "link":
+    if what in ("link", "network"):
         return parse_rate(value)
     if what == "memory":
         return parse_bytes(value)
-    devices = whole_number(value, least=1, most=MOST_DEVICES)
+    return _device_count(value, text, most=_MOST_OF_A_CLUSTER)
+
+
+def _device_count(value: str, text: str, *, most: int) -> int:
+    devices = whole_number(value, least=1, most=most)
     if devices is None:
         raise InputError(
-            f'what-if "{text}": expected a number of devices from 1 to {MOST_DEVICES}',
+            f'what-if "{text}": expected a number of devices from 1 to {most:,}',
             code="what-if.bad-device-count",
             what_if=text,
         )
@@ -257,8 +269,8 @@ def _on(machine: Machine, problem: Problem) -> Problem:
     return replace(problem, cluster=replace(problem.cluster, machine=machine))
 
 
-def _with_faster(problem: Problem, factor: float) -> Problem:
-    """All links of a catalog machine, with those of pairs and between nodes, faster by a factor."""
+def _with_faster(machine: Machine, factor: float, *, inside: bool = True) -> Machine:
+    """A catalog machine with faster links between nodes, and inside of them, by a factor."""
 
     def faster(link: Link) -> Link:
         return replace(
@@ -269,16 +281,28 @@ def _with_faster(problem: Problem, factor: float) -> Problem:
             source=f"assumed: what-if, {link.source}",
         )
 
-    machine = problem.cluster.machine
-    cards, fabric = machine.node.network_cards, machine.fabric
-    node = replace(
-        machine.node,
-        edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
-        network_cards=None if cards is None else (cards[0], faster(cards[1])),
-    )
-    pairs = {pair: faster(link) for pair, link in machine.pairs.items()}
-    changed_fabric = None if fabric is None else (fabric[0], faster(fabric[1]))
-    return _on(replace(machine, node=node, fabric=changed_fabric, pairs=pairs), problem)
+    node, fabric = machine.node, machine.fabric
+    if node.network_cards is not None:
+        node = replace(node, network_cards=(node.network_cards[0], faster(node.network_cards[1])))
+    if fabric is not None:
+        machine = replace(machine, fabric=(fabric[0], faster(fabric[1])))
+    if not inside:
+        return replace(machine, node=node)
+    node = replace(node, edges=tuple(replace(edge, link=faster(edge.link)) for edge in node.edges))
+    return replace(machine, node=node, pairs={pair: faster(link) for pair, link in machine.pairs.items()})
+
+
+def _with_network(machine: Machine, change: Change) -> Machine:
+    """A catalog machine of several nodes with faster cards and links between them."""
+    if machine.fabric is None:
+        raise InputError(
+            f'what-if "{change.text}": {machine.node.title} is one node; "link" is for the links inside of it',
+            code="what-if.one-node",
+            what_if=change.text,
+        )
+    link = machine.fabric[1]
+    present = link.raw_bytes_per_s or link.bytes_per_s
+    return _with_faster(machine, change.scale if change.value is None else change.value / present, inside=False)
 
 
 def changed(problem: Problem, change: Change) -> Problem:
@@ -291,7 +315,11 @@ def changed(problem: Problem, change: Change) -> Problem:
     for one in change.each:
         machine = problem.cluster.machine
         # Links that an earlier change put between each two devices have a latency that is known.
-        known = set(_APPLY) if machine.node.measured else _OF_CATALOG | ({"latency"} if machine.pairs else set())
+        known = (
+            set(_APPLY) - {"network"}
+            if machine.node.measured
+            else _OF_CATALOG | ({"latency"} if machine.pairs else set())
+        )
         if problem.room is not None:
             known = known | {"load"}
         if one.what not in known:
@@ -324,7 +352,7 @@ def _link(problem: Problem, change: Change) -> Problem:
 def _catalog_link(problem: Problem, change: Change) -> Problem:
     """All links of a catalog machine faster, or one of a rate between each two devices."""
     if change.value is None:
-        return _with_faster(problem, change.scale)
+        return _on(_with_faster(problem.cluster.machine, change.scale), problem)
     edges = problem.cluster.machine.node.edges
     asked = Link(
         name=change.text,
@@ -357,6 +385,10 @@ def _rate_limited(
     return _flows(curve, flow)
 
 
+def _network(problem: Problem, change: Change) -> Problem:
+    return _on(_with_network(problem.cluster.machine, change), problem)
+
+
 def _latency(problem: Problem, change: Change) -> Problem:
     factor = change.scale
     problem = _with_links(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
@@ -372,7 +404,7 @@ def _wire(problem: Problem, change: Change) -> Problem:
     """Fewer bytes of a message; on a catalog machine they take as long as all of them on faster links."""
     factor = change.scale
     if not problem.cluster.machine.node.measured:
-        return _with_faster(problem, 1.0 / factor)
+        return _on(_with_faster(problem.cluster.machine, 1.0 / factor), problem)
     problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
 
     def stretch(key: CurveKey, curve: Curve) -> Curve:
@@ -455,6 +487,7 @@ def _devices(problem: Problem, change: Change) -> Problem:
     if not cluster.machine.node.measured:
         grown = cluster.machine.allocate(wanted, memory_bytes=min(cluster.memory_bytes))
         return replace(problem, cluster=grown, devices=wanted)
+    _device_count(str(wanted), change.text, most=MOST_DEVICES)
     extra = max(0, wanted - cluster.size)
     return replace(_with_cores(problem, extra), cluster=cluster.grown(wanted), devices=wanted)
 
@@ -472,6 +505,7 @@ def _with_cores(problem: Problem, extra: int) -> Problem:
 
 _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
     "link": _link,
+    "network": _network,
     "latency": _latency,
     "wire": _wire,
     "interference": _interference,
@@ -482,8 +516,62 @@ _APPLY: Mapping[str, Callable[[Problem, Change], Problem]] = {
 }
 
 
-_OF_CATALOG = {"link", "wire", "compute", "memory", "devices"}
-"""Changes that a catalog machine allows."""
+_OF_CATALOG = {"link", "network", "wire", "compute", "memory", "devices"}
+"""Changes that a catalog machine allows, and the analytical model."""
+
+
+def changed_analytically(problem: AnalyticalProblem, change: Change) -> AnalyticalProblem:
+    """The problem of the analytical model as it would be.
+
+    Args:
+        problem: as it is
+        change: of the machine
+
+    Raises:
+        InputError: a change that a machine of the catalog does not allow, or one link between each two devices
+    """
+    for one in change.each:
+        if one.what not in _OF_CATALOG or (one.what == "link" and one.factor is None):
+            allowed = "link=x2, network=x2, network=100Gb/s, wire=x0.5, compute=x2, memory=80GiB, devices=64"
+            raise InputError(
+                f'what-if "{one.text}": the analytical model can be asked for {allowed} and the like; other links are '
+                "in another --cluster",
+                code="what-if.not-analytical",
+                what_if=one.text,
+            )
+        problem = _analytically(problem, one)
+    return problem
+
+
+def _analytically(problem: AnalyticalProblem, change: Change) -> AnalyticalProblem:
+    machine = problem.machine
+    if change.what == "memory":
+        limit = problem.device_bytes * change.scale if change.value is None else change.value
+        return replace(problem, memory_bytes=round(limit))
+    if change.what == "devices":
+        wanted = round(change.value or problem.devices)
+        nodes = max(machine.nodes, -(-wanted // machine.node.devices))
+        fabric = machine.fabric or (default_fabric(machine.node) if nodes > 1 else None)
+        return replace(problem, machine=replace(machine, nodes=nodes, fabric=fabric), devices=wanted)
+    if change.what == "compute":
+        node = machine.node
+        unlike = {number: _faster_device(device, change.scale) for number, device in node.unlike.items()}
+        node = replace(node, device=_faster_device(node.device, change.scale), unlike=unlike)
+        return replace(problem, machine=replace(machine, node=node))
+    if change.what == "network":
+        return replace(problem, machine=_with_network(machine, change))
+    factor = 1.0 / change.scale if change.what == "wire" else change.scale
+    return replace(problem, machine=_with_faster(machine, factor))
+
+
+def _faster_device(device: Device, factor: float) -> Device:
+    return replace(
+        device,
+        compute={name: replace(peak, flops_per_s=peak.flops_per_s * factor) for name, peak in device.compute.items()},
+        bandwidth=replace(device.bandwidth, bytes_per_s=device.bandwidth.bytes_per_s * factor),
+        # As many watts a FLOP/s: products keep their share of the peak.
+        power_w=device.power_w * factor,
+    )
 
 
 def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
