@@ -44,7 +44,7 @@ from trimaran.memory_hooks.splitting import Split
 from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
 from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
-from trimaran.pricing.machine_transfers import HostPath, sharing_device
+from trimaran.pricing.machine_transfers import sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, parse_codec
 from trimaran.report.memory import (
@@ -644,7 +644,7 @@ def estimate_memory(
     alone, coding = find_device(device), None if codec is None else parse_codec(codec)
     within = None if budget is None else parse_budget(budget)
     host_bytes, host_source = _host_room(alone, sharing, host)
-    catalog_device = sharing_device(alone, HostPath(sharing=sharing))
+    catalog_device = sharing_device(alone, sharing)
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
     chosen = choose_precision(source.reference, precision or source.precision, catalog_device, job=made)

@@ -26,7 +26,6 @@ of one kind between each two devices.
 """
 
 import difflib
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -248,8 +247,7 @@ def joined_by(link: Link, problem: Problem) -> Problem:
     joint = Link(
         bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
     )
-    pairs = dict.fromkeys(itertools.combinations(sorted(problem.cluster.numbers), 2), joint)
-    return _on(replace(problem.cluster.machine.rate_limited(None), pairs=pairs), problem)
+    return _on(replace(problem.cluster.machine.rate_limited(None), joint=joint), problem)
 
 
 def _on(machine: Machine, problem: Problem) -> Problem:
@@ -258,7 +256,7 @@ def _on(machine: Machine, problem: Problem) -> Problem:
 
 
 def _with_faster(problem: Problem, factor: float) -> Problem:
-    """All links of a catalog machine, with those of pairs and between nodes, faster by a factor."""
+    """All links of a catalog machine, with those between nodes and of each two devices, faster by a factor."""
 
     def faster(link: Link) -> Link:
         return replace(
@@ -276,9 +274,9 @@ def _with_faster(problem: Problem, factor: float) -> Problem:
         edges=tuple(replace(edge, link=faster(edge.link)) for edge in machine.node.edges),
         network_cards=None if cards is None else (cards[0], faster(cards[1])),
     )
-    pairs = {pair: faster(link) for pair, link in machine.pairs.items()}
     changed_fabric = None if fabric is None else (fabric[0], faster(fabric[1]))
-    return _on(replace(machine, node=node, fabric=changed_fabric, pairs=pairs), problem)
+    joint = None if machine.joint is None else faster(machine.joint)
+    return _on(replace(machine, node=node, fabric=changed_fabric, joint=joint), problem)
 
 
 def changed(problem: Problem, change: Change) -> Problem:
@@ -291,7 +289,7 @@ def changed(problem: Problem, change: Change) -> Problem:
     for one in change.each:
         machine = problem.cluster.machine
         # Links that an earlier change put between each two devices have a latency that is known.
-        known = set(_APPLY) if machine.node.measured else _OF_CATALOG | ({"latency"} if machine.pairs else set())
+        known = set(_APPLY) if machine.node.measured else _OF_CATALOG | ({"latency"} if machine.joint else set())
         if problem.room is not None:
             known = known | {"load"}
         if one.what not in known:
@@ -314,10 +312,10 @@ def _link(problem: Problem, change: Change) -> Problem:
         return _catalog_link(problem, change)
     if change.value is None:
         factor = 1.0 / change.scale
-        problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
+        problem = _with_joint(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
         return _with_transfers(problem, lambda _, curve: _flows(curve, lambda _, flow_s: flow_s * factor))
     rate, limit, bare_curves = change.value, machine.node.rate_limit, problem.bare_curves
-    problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
+    problem = _with_joint(problem, lambda link: replace(link, bytes_per_s=rate))
     return _with_transfers(problem, lambda key, curve: _rate_limited(rate, key, curve, limit, bare_curves))
 
 
@@ -359,7 +357,7 @@ def _rate_limited(
 
 def _latency(problem: Problem, change: Change) -> Problem:
     factor = change.scale
-    problem = _with_links(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
+    problem = _with_joint(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
 
     def shorten(key: CurveKey, curve: Curve) -> Curve:
         saved_s = latency(curve) * (1.0 - factor)
@@ -373,7 +371,7 @@ def _wire(problem: Problem, change: Change) -> Problem:
     factor = change.scale
     if not problem.cluster.machine.node.measured:
         return _with_faster(problem, 1.0 / factor)
-    problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
+    problem = _with_joint(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
 
     def stretch(key: CurveKey, curve: Curve) -> Curve:
         # The time of `size` bytes becomes that of `size / factor`.
@@ -486,9 +484,9 @@ _OF_CATALOG = {"link", "wire", "compute", "memory", "devices"}
 """Changes that a catalog machine allows."""
 
 
-def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
+def _with_joint(problem: Problem, change: Callable[[Link], Link]) -> Problem:
     machine = problem.cluster.machine
-    return _on(replace(machine, pairs={pair: change(link) for pair, link in machine.pairs.items()}), problem)
+    return problem if machine.joint is None else _on(replace(machine, joint=change(machine.joint)), problem)
 
 
 def _with_transfers(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -> Problem:
