@@ -163,9 +163,10 @@ def _seal_table(content: bytes) -> bytes:
 
 
 def _read_table(path: Path) -> object:
-    from trimaran.pricing.table_files import encode_table, read_table
+    from trimaran.base.files import read_bytes
+    from trimaran.pricing.table_files import decode_table, encode_table
 
-    return encode_table(read_table(path))
+    return encode_table(decode_table(read_bytes(path), origin=str(path)))
 
 
 def _read_cached(path: Path) -> object:
