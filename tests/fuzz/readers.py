@@ -221,7 +221,8 @@ def _kept_workloads() -> Sequence[bytes]:
 
 
 def _read_kept(path: Path) -> object:
-    from trimaran.planning.workloads import GRAPHS, Request
+    from trimaran.planning.tracing.request import Request
+    from trimaran.planning.tracing.workloads import GRAPHS
 
     request = Request(reference="digits", precision="fp32", optimizer="")
     kept = GRAPHS.path(request)
@@ -757,7 +758,7 @@ READERS: Mapping[str, Reader] = {
         seal=_seal_calibration,
     ),
     "workload cache": Reader(
-        modules=("trimaran/planning/workloads.py",),
+        modules=("trimaran/planning/tracing/workloads.py",),
         file_name="graph.msgpack",
         form="msgpack",
         seeds=_kept_workloads,

@@ -6,7 +6,7 @@ import pytest
 
 from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.graph.types import Phase
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran_studies.specification.hybrid_parallelism import PUBLISHED_WORK
 
 pytestmark = pytest.mark.published

@@ -43,8 +43,8 @@ from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.splitting import Split
 from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
-from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
+from trimaran.planning.tracing.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.pricing.machine_transfers import sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, parse_codec

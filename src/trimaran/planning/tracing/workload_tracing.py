@@ -25,8 +25,8 @@ from trimaran.graph.trace.live_bytes import StepMemory, step_memory
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
-from trimaran.planning.meta_trace import JobTracer
-from trimaran.planning.workloads import AffineStep, Request
+from trimaran.planning.tracing.meta_trace import JobTracer
+from trimaran.planning.tracing.request import AffineStep, Request
 from trimaran.user_code.batches import name_tensors
 from trimaran.user_code.model import make_model, sample_batch
 
