@@ -161,10 +161,6 @@ def test_options_reach_the_job() -> None:
     assert small.gradient_bytes == usual.gradient_bytes
 
 
-def test_a_sample_of_text_has_as_many_items_as_tokens() -> None:
-    assert (workload("text-lstm", batch=4).items_per_sample, workload("digits", batch=4).items_per_sample) == (48, 1)
-
-
 def test_a_file_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(
@@ -192,7 +188,6 @@ def test_a_configuration_of_hugging_face(tmp_path: Path) -> None:
             3
         )[0]
     )
-    assert one.items_per_sample == 16
     assert sum(gradient.elements for gradient in one.gradients) * 4 == one.parameter_bytes
     path.write_text(json.dumps({**config, "n_layer": 1}))
     _forget()
