@@ -13,7 +13,7 @@ import msgspec
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
-from trimaran.base.remedies import Remedy
+from trimaran.base.remedies import MemoryHelp, Remedy
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.machine.catalog import catalog
 from trimaran.program.plan_file import Plan, against_baseline
@@ -42,7 +42,7 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES, MemoryHelp, Rehearsal, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.rehearsal import PURPOSES, Rehearsal, RehearsedRank, RehearsedStep, Trouble
 
 Pair = tuple[Real | None, Real | None]
 
