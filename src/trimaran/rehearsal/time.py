@@ -21,7 +21,7 @@ Left out: the script's own Python, loading of data, and torch.compile: a script 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, Columns, Timeline
@@ -157,6 +157,7 @@ def step_time(
     machine: Machine,
     *,
     kinds: Mapping[int, int] | None = None,
+    software: Software | None = None,
     calibration: Calibration | None = None,
 ) -> StepTime:
     """The step time of a rehearsed script on a machine.
@@ -165,6 +166,7 @@ def step_time(
         records: of the ranks that were rehearsed, at least one
         machine: nodes and what joins them, with at least as many devices as the records have ranks
         kinds: by rank, the rehearsed rank that does the same; ranks that are not named wait for nobody
+        software: framework and year; None: PyTorch of today's models
         calibration: factors from one device
 
     Returns:
@@ -175,7 +177,7 @@ def step_time(
     """
     if not records:
         raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
-    asked = _Asked(machine=machine, kinds=dict(kinds or {}), calibration=calibration)
+    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software or Software(), calibration=calibration)
     excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
     return _Answer(excerpts, asked).give()
@@ -239,8 +241,8 @@ class _Asked:
 
     machine: Machine
     kinds: dict[int, int]
+    software: Software
     calibration: Calibration | None
-    software: Software = field(default_factory=Software)
 
     @property
     def device(self) -> Device:
