@@ -42,8 +42,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
-from trimaran.program.lowering.rows import COMPLETING
-from trimaran.program.lowering.schedules import Compute, Order, compute_order, play
+from trimaran.program.lowering.schedules import COMPLETING, Compute, Order, compute_order, play
 from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind

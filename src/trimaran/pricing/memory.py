@@ -53,8 +53,7 @@ from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
 from trimaran.pricing.compute import put_off, weight_shares
 from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.lowering.rows import COMPLETING
-from trimaran.program.lowering.schedules import stashed_versions
+from trimaran.program.lowering.schedules import COMPLETING, stashed_versions
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, sharded_bytes, share_of
 from trimaran.program.lowering.zero import after_update, padded_bytes, shard_bytes
 from trimaran.program.strategy import Strategy

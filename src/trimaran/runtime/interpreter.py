@@ -33,8 +33,7 @@ from trimaran.graph.behaviour import WholeMetric
 from trimaran.graph.trace.record import loading
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded
-from trimaran.program.lowering.rows import COMPLETING
-from trimaran.program.lowering.schedules import FORWARDS
+from trimaran.program.lowering.schedules import COMPLETING, FORWARDS
 from trimaran.program.overlap import of_batch
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
