@@ -2,9 +2,8 @@
 
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
 kernel than a device does, the device's is asked for: attention (`attend`), dropout (`drop_out`) and autocast
-(`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states
-in one storage; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
-workspace.
+(`autocast`), recurrent layers (`run_layers`). What still differs: the fused forms of optimizers may need scratch memory
+that is not seen; convolutions have no workspace.
 
 Lets functions of torch be replaced while a model runs, also those that functions of torch call.
 
@@ -384,7 +383,6 @@ def trace_on_meta(
     *,
     make_optimizer: Callable[[Trained], Optimizer] | None = None,
     autocast: torch.dtype | None = None,
-    layers: bool = False,
 ) -> StepTrace:
     """Trace one step of training.
 
@@ -396,7 +394,6 @@ def trace_on_meta(
         loss: `(model, batch)` to the scalar loss
         make_optimizer: makes the optimizer from parameters; None: no update, and no state
         autocast: lower precision, such as `torch.bfloat16`; None: none
-        layers: recurrent layers run in one operation each, as a library of a GPU runs them; otherwise step by step
 
     Returns:
         The trace, with no durations.
@@ -404,7 +401,7 @@ def trace_on_meta(
     Raises:
         InputError: the model cannot run without data, as where it decides by the values of a tensor
     """
-    rules = _Rules(autocast=autocast, layers=layers)
+    rules = _Rules(autocast)
     with _telling():
         model = _model_on_meta(make_model)
         batch = replaced(make_batch(), torch.Tensor, _to_meta)
@@ -438,7 +435,7 @@ def trace_twice_on_meta(
     Raises:
         InputError: as for `trace_on_meta`
     """
-    rules = _Rules(autocast=autocast, layers=True)
+    rules = _Rules(autocast)
     with _telling():
         model = _model_on_meta(make_model)
         optimizer = _made(make_optimizer, model)
@@ -501,10 +498,9 @@ def _telling() -> Iterator[None]:
 class _Rules:
     """Which functions run in another form."""
 
-    def __init__(self, *, autocast: torch.dtype | None, layers: bool) -> None:
+    def __init__(self, autocast: torch.dtype | None) -> None:
         self._dtype = autocast
         self._casting = Autocast(autocast) if autocast is not None else None
-        self._layers = layers
 
     def asked_for(self) -> AbstractContextManager[Any]:
         """Modules that ask whether autocast is on, as recurrent ones do, are told; meta tensors are not cast by it."""
@@ -523,7 +519,7 @@ class _Rules:
             return self._attend
         if name == "dropout":
             return drop_out
-        if self._layers and name in CELLS:
+        if name in CELLS:
             return self._run_layers
         return self._casting.replacement(name) if self._casting is not None else None
 
