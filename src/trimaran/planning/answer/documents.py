@@ -566,8 +566,7 @@ def option_document(option: Option) -> dict[str, Any]:
         "limiter": option.limiter,
     }
     if isinstance(option, AnalyticalCandidate):
-        need = {"least": option.need.least, "usual": option.need.usual, "most": option.need.most}
-        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": need}
+        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": asdict(option.need)}
     return figures
 
 
