@@ -31,8 +31,8 @@ from trimaran.planner.explanation.critical_path import Bottleneck
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
+from trimaran.planning.answer.results import Planned, Simulated
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
-from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.analytical.shapes import NO_BIASES, Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import (
@@ -94,7 +94,7 @@ def cluster(
     name: str = "test",
     kind: str = "cpu",
     memory_bytes: int = 2**30,
-    links: Mapping[tuple[int, int], Link] | None = None,
+    joint: Link | None = None,
     link: Link | None = None,
     uplink: Link | None = None,
 ) -> Allocation:
@@ -106,7 +106,7 @@ def cluster(
         name: of the machine
         kind: of the devices
         memory_bytes: of each of them [bytes]
-        links: between pairs of devices
+        joint: a link that every two devices have for themselves
         link: what the links between ranks of this machine are held to
         uplink: of each host
     """
@@ -124,23 +124,20 @@ def cluster(
         source=HAND,
     )
     fabric = None if uplink is None else (1, uplink)
-    return Machine(node=node, nodes=nodes, fabric=fabric, pairs=links or {}).allocate()
+    return Machine(node=node, nodes=nodes, fabric=fabric, joint=joint).allocate()
 
 
-def linked(
-    allocation: Allocation, *, link: Link | None = None, links: Mapping[tuple[int, int], Link] | None = None
-) -> Allocation:
-    """The same devices on other links: held to a rate, or with other ones between pairs.
+def linked(allocation: Allocation, *, link: Link | None = None, joint: Link | None = None) -> Allocation:
+    """The same devices on other links: held to a rate, or one for each two of them.
 
     Args:
         allocation: as it is
         link: what the links between ranks of this machine are held to; None: as they are
-        links: between pairs of devices; None: as they are
+        joint: that every two devices have for themselves; None: they have none
     """
     machine = allocation.machine
     machine = machine if link is None else machine.rate_limited(link)
-    machine = machine if links is None else dataclasses.replace(machine, pairs=links)
-    return dataclasses.replace(allocation, machine=machine)
+    return dataclasses.replace(allocation, machine=dataclasses.replace(machine, joint=joint))
 
 
 # Costs

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Machine
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions, handling_s
 from trimaran.pricing.exchange.frameworks import (
     HOROVOD,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from trimaran.base.errors import InfeasibleError
 from trimaran.machine.catalog import find_device
 from trimaran.memory.vdnn import Offload
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran_studies.reproduce import vdnn_dynamic
 from trimaran_studies.reproduce.vdnn import PAPER_SOFTWARE, network_job

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from trimaran.memory_hooks.splitting import Split as Split
     from trimaran.memory_hooks.splitting import splitting as splitting
     from trimaran.planner.pins import Pins as Pins
-    from trimaran.planning.explanation import Explained as Explained
-    from trimaran.planning.meta_trace import parse_split as parse_split
+    from trimaran.planning.answer.explained import Explained as Explained
+    from trimaran.planning.answer.results import Planned as Planned
     from trimaran.planning.requests import Loading as Loading
     from trimaran.planning.requests import TargetRequest as TargetRequest
-    from trimaran.planning.results import Planned as Planned
+    from trimaran.planning.tracing.meta_trace import parse_split as parse_split
     from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm as CollectiveAlgorithm
     from trimaran.pricing.failures import Reliability as Reliability
     from trimaran.pricing.types import Cost as Cost
@@ -98,10 +98,10 @@ _MODULES = {
     "trimaran.memory_budget": ("VirtualMemory", "virtual_memory"),
     "trimaran.memory_hooks.splitting": ("Split", "splitting"),
     "trimaran.planner.pins": ("Pins",),
-    "trimaran.planning.explanation": ("Explained",),
-    "trimaran.planning.meta_trace": ("parse_split",),
+    "trimaran.planning.answer.explained": ("Explained",),
+    "trimaran.planning.tracing.meta_trace": ("parse_split",),
     "trimaran.planning.requests": ("Loading", "TargetRequest"),
-    "trimaran.planning.results": ("Planned",),
+    "trimaran.planning.answer.results": ("Planned",),
     "trimaran.pricing.collectives.algorithms": ("CollectiveAlgorithm",),
     "trimaran.pricing.failures": ("Reliability",),
     "trimaran.pricing.types": ("Cost", "ProgramCosts"),

@@ -14,7 +14,9 @@ from trimaran.features.check import Checked, check_job
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import NO_PINS, Pins, checked_pins, parse_pins
-from trimaran.planning.explanation import Explained, explain_plan
+from trimaran.planning.answer.explained import Explained
+from trimaran.planning.answer.results import Planned
+from trimaran.planning.explanation import explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import (
     NO_LOADING,
@@ -25,7 +27,6 @@ from trimaran.planning.requests import (
     counts_given,
     parse_request,
 )
-from trimaran.planning.results import Planned
 from trimaran.pricing.collectives.algorithms import CollectiveAlgorithm, algorithms
 from trimaran.pricing.collectives.algorithms import collective_cost as cost_of_collective
 from trimaran.pricing.types import Cost

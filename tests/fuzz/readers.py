@@ -163,9 +163,10 @@ def _seal_table(content: bytes) -> bytes:
 
 
 def _read_table(path: Path) -> object:
-    from trimaran.pricing.table_files import encode_table, read_table
+    from trimaran.base.files import read_bytes
+    from trimaran.pricing.table_files import decode_table, encode_table
 
-    return encode_table(read_table(path))
+    return encode_table(decode_table(read_bytes(path), origin=str(path)))
 
 
 def _read_cached(path: Path) -> object:
@@ -220,7 +221,8 @@ def _kept_workloads() -> Sequence[bytes]:
 
 
 def _read_kept(path: Path) -> object:
-    from trimaran.planning.workloads import GRAPHS, Request
+    from trimaran.planning.tracing.request import Request
+    from trimaran.planning.tracing.workloads import GRAPHS
 
     request = Request(reference="digits", precision="fp32", optimizer="")
     kept = GRAPHS.path(request)
@@ -756,7 +758,7 @@ READERS: Mapping[str, Reader] = {
         seal=_seal_calibration,
     ),
     "workload cache": Reader(
-        modules=("trimaran/planning/workloads.py",),
+        modules=("trimaran/planning/tracing/workloads.py",),
         file_name="graph.msgpack",
         form="msgpack",
         seeds=_kept_workloads,

@@ -16,7 +16,7 @@ from trimaran.planner.epoch import EpochData
 from trimaran.planner.result import Search
 from trimaran.planner.search import search
 from trimaran.planner.space import Rejection, enumerate_strategies
-from trimaran.planning.pages import print_candidates
+from trimaran.planning.answer.pages import print_candidates
 
 FOLDER = Path(__file__).parent / "plans"
 

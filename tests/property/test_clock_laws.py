@@ -21,8 +21,8 @@ from trimaran.placement.solve import place
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.result import Search
+from trimaran.planning.answer.results import Outlook
 from trimaran.planning.plan import make_plan
-from trimaran.planning.results import Outlook
 from trimaran.pricing.analytical.shapes import gpt_shape
 
 SHAPE = gpt_shape(layers=24, hidden=4096, heads=32, vocabulary=51200, sequence=2048)

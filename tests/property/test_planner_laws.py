@@ -55,12 +55,8 @@ class Case:
     @property
     def cluster(self) -> Allocation:
         numbers = random.Random(self.seed)
-        pairs = [(a, b) for a in range(self.devices) for b in range(a + 1, self.devices)]
-        links = {
-            pair: builders.link(bytes_per_s=numbers.uniform(50, 5000), latency_s=numbers.random(), source="drawn")
-            for pair in pairs
-        }
-        return builders.cluster(self.devices, name="drawn", links=links if self.linked else {})
+        link = builders.link(bytes_per_s=numbers.uniform(50, 5000), latency_s=numbers.random(), source="drawn")
+        return builders.cluster(self.devices, name="drawn", joint=link if self.linked else None)
 
     @property
     def table(self) -> CostTable:

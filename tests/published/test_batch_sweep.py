@@ -3,7 +3,7 @@
 import pytest
 
 from trimaran.machine.catalog import find_device
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.kernels.estimate import estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran_studies.reproduce.batch_sweep import IMAGES_PER_S, SOURCE, sweep_errors

@@ -16,9 +16,9 @@ from trimaran.planner.pins import Pins
 from trimaran.planner.placed_network import place_for
 from trimaran.planner.problem import assess_split
 from trimaran.planner.space import unplaced
-from trimaran.planning.documents import plan_document
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.results import Planned, Simulated
 from trimaran.planning.plan import make_plan
-from trimaran.planning.results import Planned, Simulated
 from trimaran.program.types import Kind
 
 pytestmark = pytest.mark.published

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.cpu_forms import forms_of_a_cpu
 from tests.dropped import live_dropped
 from torch import Tensor, nn
 from torch.nn import functional
@@ -49,9 +50,8 @@ def trace(model: Callable[[], nn.Module], count: int, size: int = 224, optimizer
     def momentum(parameters: object) -> SGD:
         return SGD(parameters, lr=0.1, momentum=0.9)  # type: ignore[arg-type]
 
-    return trace_on_meta(
-        model, images(count, size), loss, make_optimizer=momentum if optimizer is SGD else None, attention="cpu"
-    )
+    with forms_of_a_cpu():
+        return trace_on_meta(model, images(count, size), loss, make_optimizer=momentum if optimizer is SGD else None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 from trimaran.jobs.published_jobs import network_job
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran_studies.reproduce.vdnn import PAPER_FIGURES, ReproducedPolicy, reproduce_vdnn
 from trimaran_studies.reproduce.vdnn_accounting import baseline, network_of
 from trimaran_studies.reproduce.vdnn_dynamic import Algorithm, Convolution

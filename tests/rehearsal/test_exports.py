@@ -23,9 +23,9 @@ from trimaran.features.export.torchtitan import to_torchtitan
 from trimaran.features.rehearse.ask import answer, ask
 from trimaran.machine.catalog import find_device
 from trimaran.planner.analytical.search import program_of
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.rehearsed import PlanRehearsed, compare_with_plan
 from trimaran.planning.requests import PlanRequest, parse_software
-from trimaran.planning.results import Planned
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.pricing.analytical.shapes import gpt_shape, parameter_count
 from trimaran.program.strategy import Strategy

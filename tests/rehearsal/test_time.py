@@ -12,7 +12,7 @@ from tests.rehearsal.rehearsing import rehearse_rank
 
 from trimaran.features.rehearse.ask import ask
 from trimaran.machine.find import find_machine
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
 from trimaran.pricing.kernels.software import Software
 from trimaran.rehearsal.time import StepTime, step_time

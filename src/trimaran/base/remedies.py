@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trimaran.base.decoding import Real
+from trimaran.base.decoding import Count, Real
 from trimaran.base.errors import InputError
 
 Actor = Literal["plan", "script", "network"]
@@ -194,6 +194,33 @@ class Remedy:
     def known(self) -> KnownRemedy:
         """Its entry in the catalogue."""
         return CATALOGUE[self.id]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryHelp:
+    """A remedy for a lack of memory, played on the record of a rank.
+
+    Attributes:
+        rank: global
+        name: in a few words
+        action: what to do, one sentence
+        saves_bytes: of what is reserved at the peak [bytes]
+        reserved_bytes: at the peak with it [bytes]
+        fits: whether the device has room then, with the most of NCCL's buffers
+        basis: the figures that it is made of
+        assumption: what was assumed
+        id: its entry in `CATALOGUE`; "" in documents of earlier versions
+    """
+
+    rank: Count
+    name: str
+    action: str
+    saves_bytes: Real
+    reserved_bytes: Count
+    fits: bool
+    basis: str
+    assumption: str
+    id: str = ""
 
 
 def rank_remedies(remedies: Iterable[Remedy]) -> list[Remedy]:

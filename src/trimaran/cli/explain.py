@@ -7,7 +7,7 @@ from trimaran.cli.options import CurveName, Json, LoadingOptions, PinOptions, Se
 from trimaran.cli.output import console, errors_reported, print_json, progress_shown
 
 if TYPE_CHECKING:
-    from trimaran.planning.results import Planned
+    from trimaran.planning.answer.results import Planned
 
 
 @grouped
@@ -38,8 +38,8 @@ def explain(
     """Say why a plan is what it is, what it was chosen over, and what would help."""
     with errors_reported(as_json=as_json):
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.answer.explained import explanation_document, print_explanation
         from trimaran.planning.explanation import explain_plan
-        from trimaran.planning.explanation_pages import explanation_document, print_explanation
         from trimaran.planning.requests import parse_target
         from trimaran.program.plan_file import plan_path, read_plan
 

@@ -257,7 +257,7 @@ def with_sequence(job: str, tokens: int | None) -> str:
     """
     if tokens is None:
         return job
-    from trimaran.planning.workloads import in_full
+    from trimaran.planning.tracing.request import in_full
 
     return in_full(job, {"sequence": str(tokens)})
 

@@ -21,9 +21,9 @@ from trimaran.cli.output import console, errors_reported
 
 if TYPE_CHECKING:
     from trimaran.base.progress import Progress
+    from trimaran.planning.answer.results import Planned
     from trimaran.planning.rehearsed import PlanRehearsed
     from trimaran.planning.requests import PlanRequest
-    from trimaran.planning.results import Planned
     from trimaran.program.strategy import Strategy
 
 
@@ -134,8 +134,8 @@ def rehearsal_by(
     def rehearse(planned: "Planned", progress: "Progress") -> "PlanRehearsed":
         from dataclasses import replace
 
+        from trimaran.planning.answer.results import Simulated
         from trimaran.planning.rehearsed import neighbours, tried_neighbour
-        from trimaran.planning.results import Simulated
 
         done = rehearse_plan(planned, target, progress=progress)
         tried = []
@@ -201,12 +201,10 @@ def rehearse_plan(
     from trimaran.base.progress import ignore_progress
     from trimaran.features.export import launch_plan
     from trimaran.features.rehearse.ask import answer, ask
-    from trimaran.planning.loaded_plans import whole_plan
     from trimaran.planning.rehearsed import compare_with_plan
-    from trimaran.planning.results import Simulated
 
-    evidence, limit = planned.evidence, planned.request.memory_bytes
-    chosen = whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan
+    limit = planned.request.memory_bytes
+    chosen = planned.evidence.whole_plan
     if strategy is not None:
         chosen = replace(chosen, strategy=strategy)
     launch = launch_plan(chosen, target, steps=STEPS)

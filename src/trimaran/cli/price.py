@@ -133,7 +133,7 @@ def _head(pricing: "Pricing") -> dict[str, Any]:
 def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
     """A strategy with its price, or the reason why it has none; times in seconds, sizes in bytes."""
     from trimaran.features.price import RefusedStrategy
-    from trimaran.planning.documents import degrees, like_document, outlook_document
+    from trimaran.planning.answer.documents import degrees, like_document, outlook_document
 
     asked = {"name": one.setting.name, "asked": one.setting.strategy}
     if isinstance(one, RefusedStrategy):
@@ -168,7 +168,7 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
     from rich.markup import escape
 
     from trimaran.base.units import format_seconds, format_span
-    from trimaran.planning.documents import like_document, outlook_document
+    from trimaran.planning.answer.documents import like_document, outlook_document
     from trimaran.report.plans import load_lines, run_lines
     from trimaran.report.tables import add_figures, add_words, frame_table
 

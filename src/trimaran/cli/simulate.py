@@ -18,8 +18,8 @@ def simulate(
     """Simulate one step: its time, its memory, and how each device spends it; of a plan for a target cluster, there."""
     with errors_reported(as_json=as_json):
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.answer.pages import print_simulation, simulation_document
         from trimaran.planning.estimated import on_its_machine
-        from trimaran.planning.pages import print_simulation, simulation_document
         from trimaran.planning.plan import obtain_plan
         from trimaran.program.plan_file import plan_path, read_plan
         from trimaran.report.trace import write_trace

@@ -129,8 +129,8 @@ def train(
             train_planned,
         )
         from trimaran.jobs.resolve import JobSource
+        from trimaran.planning.answer.pages import print_plan
         from trimaran.planning.loaded_plans import check_runs_here
-        from trimaran.planning.pages import print_plan
         from trimaran.planning.plan import obtain_plan
         from trimaran.planning.requests import parse_target
         from trimaran.program.strategy import Strategy

@@ -46,7 +46,7 @@ from trimaran.planning.requests import (
     parse_software,
     parse_syncs,
 )
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.collectives.corrections import corrected_by, read_logs
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.replica_memory import holds_words

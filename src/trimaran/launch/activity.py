@@ -88,7 +88,6 @@ class Beat:
         steps: training steps that have been done
         doing: token of the instruction under way; empty: none is
         started: instructions and phases that have been started; it grows while the rank gets on
-        since_s: for how long `started` has been the same, to a second [s]
         waits: the communication that it waits for; None: it waits for none that it knows of
         entered: communication that it has begun, and not seen the end of
         before_bytes: its memory before the job was made; 0: that is still to come [bytes]
@@ -100,7 +99,6 @@ class Beat:
     steps: int
     doing: str
     started: int
-    since_s: float
     waits: Wait | None
     entered: tuple[str, ...]
     before_bytes: int = 0
@@ -283,12 +281,8 @@ class Activity:
         finally:
             self.waits = before
 
-    def beat(self, since_s: float = 0.0) -> Beat:
-        """What is noted now.
-
-        Args:
-            since_s: see `Beat` [s]
-        """
+    def beat(self) -> Beat:
+        """What is noted now."""
         instruction = self.instruction if self.phase != "starting" else None
         waits, begun = self.waits, tuple(self.begun)
         if waits is None and instruction is not None and instruction.communicates:
@@ -299,7 +293,6 @@ class Activity:
             steps=self.steps,
             doing=self.doing,
             started=self.started,
-            since_s=since_s,
             waits=None if waits is None else Wait(what=waits[0], ranks=tuple(waits[1]), step=self.steps),
             entered=begun if waits is None or waits[0] in begun else (*begun, waits[0]),
             before_bytes=self.before_bytes[0],
@@ -348,13 +341,9 @@ def send_beats(send: Callable[[Beat], None], ended: threading.Event, activity: A
         ended: set when there is nothing more to say
         activity: notes to be sent
     """
-    seen, since = -1, time.monotonic()
     while not ended.wait(INTERVAL_S):
-        now = time.monotonic()
-        if activity.started != seen:
-            seen, since = activity.started, now
         try:
-            send(activity.beat(now - since))
+            send(activity.beat())
         except OSError:
             return
 

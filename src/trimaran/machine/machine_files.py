@@ -34,7 +34,7 @@ from trimaran.machine.catalog import (
 from trimaran.machine.nccl_topology import node_from_xml
 from trimaran.machine.nvidia_smi_topology import node_from_matrix
 from trimaran.machine.rings import ring_bandwidth
-from trimaran.machine.topology import leaves_of
+from trimaran.machine.topology import LEAF_WORDS, leaves_of
 from trimaran.machine.types import MOST_NODES, Leaves, Link, Machine, Node, Peak
 
 Found = TypeVar("Found")
@@ -71,7 +71,7 @@ def read_machine(text: str, *, file: str) -> Machine:
     )
     nodes = {name: _as_in_catalog(read_node(entry, names), tables) for name, entry in tables.items()}
     machine = document.table("machine")
-    machine.allow("node", "nodes", "fabric", "price", *_LEAF_KEYS)
+    machine.allow("node", "nodes", "fabric", "price", *LEAF_WORDS)
     if isinstance(machine.values.get("nodes"), dict):
         return _several_kinds(machine, tables, nodes, names)
     return _machine(machine, tables, nodes, names)
@@ -243,11 +243,8 @@ def _fabric(machine: Table, names: Names) -> tuple[int, Link] | None:
     return None if said is None else (said[0], named(machine, "fabric", said[1], names.link))
 
 
-_LEAF_KEYS = ("nodes_per_leaf", "oversubscription", "rails")
-
-
 def _leaves(machine: Table, node: Node) -> Leaves | None:
-    said = {key: str(machine.values[key]).lower() for key in _LEAF_KEYS if key in machine}
+    said = {key: str(machine.values[key]).lower() for key in LEAF_WORDS if key in machine}
     try:
         return leaves_of(said, node)
     except InputError as error:

@@ -412,8 +412,7 @@ class Machine:
         node: each of them
         nodes: how many
         fabric: links of the cards that join them, and how many of them a node uses; None with one node
-        pairs: links that only two devices use, by their numbers `(a, b)` with
-            a < b
+        joint: a link that every two devices have for themselves, in place of all others; None: they share those above
         leaves: the switches that these cards are connected to; None: any two nodes reach each other at the full rate
         kinds: names of the nodes that it has, and how many of each, where they differ; `node` is then the slowest
     """
@@ -421,7 +420,7 @@ class Machine:
     node: Node
     nodes: int = 1
     fabric: tuple[int, Link] | None = None
-    pairs: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    joint: Link | None = None
     leaves: Leaves | None = None
     kinds: tuple[tuple[str, int], ...] = ()
 
@@ -567,7 +566,6 @@ class Allocation:
         def moved(number: int) -> int:
             return number // each * (each + extra) + number % each
 
-        pairs = {(moved(a), moved(b)): link for (a, b), link in machine.pairs.items()}
         unlike = dict(machine.node.unlike)
         last = machine.device(self.numbers[-1])
         if last != machine.node.device:
@@ -575,7 +573,7 @@ class Allocation:
         node = replace(machine.node, devices=each + extra, unlike=unlike)
         first = machine.host(self.numbers[-1]) * (each + extra) + each
         return Allocation(
-            machine=replace(machine, node=node, pairs=pairs),
+            machine=replace(machine, node=node),
             numbers=(*map(moved, self.numbers), *range(first, first + extra)),
             memory_bytes=(*self.memory_bytes, *self.memory_bytes[-1:] * extra),
         )

@@ -177,10 +177,6 @@ def check_device(traced: str, engine: CopyEngine) -> None:
         )
 
 
-Delay = Callable[[str], None]
-"""Called by a copy thread with the name of its lane, before and after each copy."""
-
-
 class HostCopy:
     """A copy of one of the threads.
 
@@ -230,10 +226,6 @@ class _Job(NamedTuple):
 class HostEngine(CopyEngine):
     """The CPU as a device.
 
-    Args:
-        delay: called around each copy; tests stretch copies with it, to find what does not wait for them
-        codec: codes what is offloaded and has no codec by its plan, in the copy threads; None: bytes go as they are
-
     Example:
         >>> import torch
         >>> from trimaran.memory_hooks.arena import HostArena
@@ -246,9 +238,8 @@ class HostEngine(CopyEngine):
         >>> engine.close()
     """
 
-    def __init__(self, *, delay: Delay | None = None, codec: Codec | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
-        self._delay, self._codec = delay, codec
         self._codecs: dict[str, Codec] = {name: make() for name, make in CODECS.items()}
         self._lanes = {name: ThreadPoolExecutor(1, f"trimaran-{name}") for name in (TO_HOST, TO_DEVICE)}
 
@@ -281,15 +272,13 @@ class HostEngine(CopyEngine):
 
     def _transfer(self, storage: torch.UntypedStorage, offset: int, slot: Slot, lane: str) -> None:
         """Move the bytes."""
-        if self._delay is not None:
-            self._delay(lane)
         if offset + slot.nbytes > storage.nbytes():
             raise ValueError(
                 f"{slot.nbytes:,} bytes from byte {offset:,} are not in a storage of {storage.nbytes():,} bytes: it "
                 "was resized"
             )
         device, to_host = storage.data_ptr() + offset, lane == TO_HOST
-        codec = self._codecs[slot.codec] if slot.codec else self._codec
+        codec = self._codecs[slot.codec] if slot.codec else None
         if to_host and codec is not None and slot.views and codec.takes(slot.views, offset):
             slot.coding = Coding(codec)
         if slot.coding is None:
@@ -299,8 +288,6 @@ class HostEngine(CopyEngine):
             slot.coding.save(bytes_at(device, slot.nbytes), bytes_at(slot.address, slot.nbytes))
         else:
             slot.coding.load(bytes_at(slot.address, slot.nbytes), bytes_at(device, slot.nbytes))
-        if self._delay is not None:
-            self._delay(lane)
 
 
 class CudaCopy:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.trace.calls import Recording
-from trimaran.graph.trace.storages import has_storage, view_of
+from trimaran.graph.trace.storages import has_storage
 from trimaran.memory_hooks.arena import HostArena
 from trimaran.memory_hooks.copies import CopyEngine, check_device
 from trimaran.memory_hooks.in_place_changes import Witness
@@ -52,9 +52,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _task: Callable[[], int] = torch._C._current_graph_task_id
 is_wrapper: Callable[[Any], bool] = is_traceable_wrapper_subclass
 
-Mismatch = Callable[[int, str], None]
-"""Told of the first pack of a forward pass that is not the planned one: its number, and what differs."""
-
 
 class MemoryExecutor:
     """The pair of hooks, and the forward passes that are under way.
@@ -66,10 +63,8 @@ class MemoryExecutor:
         arena: memory on the host
         keep: tensors that must stay when there is no plan, in addition to those of the recording: parameters, buffers
         smallest_bytes: storages below it stay when there is no plan [bytes]
-        on_mismatch: told once for each forward pass that has left its plan
         observe: called at each tick of the plan with its moment, after its steps
         predicted_peak_bytes: for the statistics [bytes]
-        repeat_recipe: runs recipes; None: with the calls of the recording
 
     Raises:
         InputError: the plan does not belong to the recording, or that was made on another device
@@ -84,24 +79,20 @@ class MemoryExecutor:
         *,
         keep: Iterable[torch.Tensor] = (),
         smallest_bytes: int = 1 << 20,
-        on_mismatch: Mismatch | None = None,
         observe: Callable[[int], None] | None = None,
         predicted_peak_bytes: int | None = None,
-        repeat_recipe: Repeat | None = None,
     ) -> None:
         if recording is not None:
             check_device(recording.trace.device, engine)
         self._externals = None if recording is None else Externals(recording, plan)
         self._schedule = None if recording is None else make_schedule(recording.trace, plan, recording.externals)
-        if repeat_recipe is None:
-            repeat_recipe = _no_recipes if recording is None else functools.partial(repeat, recording)
-        self._residence = Residence(engine, arena, repeat_recipe, self._externals)
+        recipes: Repeat = _no_recipes if recording is None else functools.partial(repeat, recording)
+        self._residence = Residence(engine, arena, recipes, self._externals)
         self._planned = Planned(self._residence, observe, self._externals)
         self._reactive = Reactive(self._residence, smallest_bytes)
         self._kept = weakref.WeakSet(tensor.untyped_storage() for tensor in keep)
         if recording is not None:
             self._kept.update(staying(recording))
-        self._on_mismatch = on_mismatch
         self._observe = observe
         self._predicted = predicted_peak_bytes
         self._verify = False
@@ -181,7 +172,7 @@ class MemoryExecutor:
         if forward.position != tick.before or not tick.matches(tensor):
             return self._pack_beyond(tensor, forward, inside)
         if not index and not inside and self._externals is not None and self._externals.lost:
-            return self._leave(tensor, forward, "what recipes read is no more there")
+            return self._leave(tensor, forward)  # what recipes read is no more there
         forward.packs = index + 1
         if tick.unit is None and not tick.steps and self._observe is None:
             return Kept(tensor.detach(), tensor._version, forward, index, weakref.ref(tensor), tensor.output_nr)
@@ -229,7 +220,7 @@ class MemoryExecutor:
                 forward.packs = index
                 if inside:
                     return self._kept_handle(tensor, None, -1)
-                return self._leave(tensor, forward, f"pack {index} is of another storage")
+                return self._leave(tensor, forward)
             handle = Handle(unit, tick.view, Witness(tensor, tick.node), forward, index, self._residence)
             if forward.deferred:
                 self._planned.release_late(forward)
@@ -250,14 +241,14 @@ class MemoryExecutor:
             return self.pack(tensor) if self._current.schedule is not None else self._pack_free(tensor, self._current)
         if forward.reactive:
             return self._pack_free(tensor, forward)
-        return self._leave(tensor, forward, f"pack {forward.packs} is {view_of(tensor)}")
+        return self._leave(tensor, forward)
 
     def _is_extra(self, tensor: torch.Tensor, schedule: Schedule) -> bool:
         """Whether a pack behind the last planned one is no new forward: something small, such as a metric of a loss."""
         begins = bool(schedule.packs) and schedule.packs[0].matches(tensor)
         return not begins and not self._reactive.wants(tensor.untyped_storage())
 
-    def _leave(self, tensor: torch.Tensor, forward: ForwardPass, what: str) -> Any:
+    def _leave(self, tensor: torch.Tensor, forward: ForwardPass) -> Any:
         """This forward pass has left its plan. Perhaps a new one has begun after one that was abandoned."""
         schedule = forward.schedule
         if schedule is not None and forward.packs and forward.may_restart and schedule.packs[0].matches(tensor):
@@ -268,8 +259,6 @@ class MemoryExecutor:
         if schedule is not None and forward.packs < len(schedule.packs):
             self._residence.done.strangers += schedule.packs[forward.packs].looks_like(tensor)
         self._reactive.give_up(forward)
-        if self._on_mismatch is not None:
-            self._on_mismatch(forward.packs, what)
         return self._pack_free(tensor, forward)
 
     def _pack_free(self, tensor: torch.Tensor, forward: ForwardPass) -> Any:

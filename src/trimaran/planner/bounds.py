@@ -64,11 +64,11 @@ from trimaran.pricing.transfers import transfer_cost
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer, add, multiply
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
+from trimaran.program.lowering.schedules import BACKWARDS, FORWARDS
 from trimaran.program.strategy import Execution, Strategy
 from trimaran.program.types import SENDS, Instruction, Kind, Program
 
-_FORWARDS = (Kind.FORWARD, Kind.EVALUATE)
-_REPEATED = (*_FORWARDS, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+_REPEATED = FORWARDS | BACKWARDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def stage_of(
         # links takes as long together as one after the other.
         return moved(item) if costs.at_once == 1 else costs.transfers[item.id].flow_s * flow
 
-    forwards = [busy(item) for item in instructions if item.kind in _FORWARDS]
+    forwards = [busy(item) for item in instructions if item.kind in FORWARDS]
     backwards = [busy(item) for item in instructions if item.kind == Kind.BACKWARD]
     loads = [busy(item) for item in instructions if item.kind == Kind.LOAD]
     left_out = microbatches - len(forwards)

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 from trimaran.base.units import format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate, Cases
-from trimaran.planner.space import SCHEDULES, unfaithfulness
+from trimaran.planner.pins import ORDERS
+from trimaran.planner.space import unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
 from trimaran.program.strategy import IN_LINE, Strategy
 
@@ -42,7 +43,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
         strategy.microbatches,
         bool(strategy.parts),
         strategy.chunks,
-        (*SCHEDULES, "pipedream").index(strategy.schedule),
+        (*ORDERS, "pipedream").index(strategy.schedule),
         strategy.feeding.cached,
         strategy.feeding.workers,
     )

@@ -48,7 +48,7 @@ from trimaran.program.strategy import (
 SPREADING: tuple[str, ...] = ("dp", "pp", "tp", "placement", "zero", "sharded", "p2p", "hierarchical")
 """Kinds that spread a network or its state over devices."""
 
-ORDERS: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+ORDERS: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 """Kinds of order in a pipeline."""
 
 PLAIN_ORDERS: frozenset[str] = frozenset({"gpipe", "1f1b"})

@@ -42,7 +42,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
-from trimaran.program.lowering.schedules import Compute, Order, compute_order, play
+from trimaran.program.lowering.schedules import COMPLETING, Compute, Order, compute_order, play
 from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -389,9 +389,6 @@ def _needed_by(step: Compute, segments: int) -> tuple[Kind, int, int]:
     return Kind.FORWARD, segment, step.microbatch
 
 
-_ENDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
-
-
 def in_flight(order: Order) -> tuple[int, ...]:
     """For each segment, the most microbatches that are between their forward and the end of their backward.
 
@@ -410,7 +407,7 @@ def in_flight(order: Order) -> tuple[int, ...]:
             if step.kind == Kind.FORWARD:
                 now[step.segment] = now.get(step.segment, 0) + 1
                 most[step.segment] = max(most.get(step.segment, 0), now[step.segment])
-            elif step.kind in _ENDS:
+            elif step.kind in COMPLETING:
                 now[step.segment] -= 1
     return tuple(most[segment] for segment in sorted(most))
 

@@ -98,6 +98,7 @@ from trimaran.planner.space import (
 from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.work import Work, work_within
 from trimaran.program.layout import even_nodes
+from trimaran.program.lowering.schedules import COMPLETING
 from trimaran.program.rules.fit import memory_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -407,7 +408,6 @@ def _sort(strategy: Strategy) -> tuple[object, ...]:
 MOST_REFINED = 3
 """Strategies whose buckets are searched, each with another compression or none."""
 
-_COMPUTED = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
 _FOLLOWS = frozenset({Kind.CLIP, Kind.UPDATE})
 
 
@@ -444,7 +444,7 @@ def exposed_s(candidate: Candidate) -> float:
     backward_s, update_s = 0.0, float("inf")
     for span in candidate.timeline.select(rank=0):
         kind = kinds[span.instruction]
-        if kind in _COMPUTED:
+        if kind in COMPLETING:
             backward_s = max(backward_s, span.end_s)
         elif kind in _FOLLOWS:
             update_s = min(update_s, span.start_s)

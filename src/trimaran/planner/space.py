@@ -35,14 +35,13 @@ from typing import Literal
 
 from trimaran.graph.sharding.fsdp_units import sharding_units
 from trimaran.graph.types import Graph
-from trimaran.planner.pins import NO_PINS, Pins
+from trimaran.planner.pins import NO_PINS, ORDERS, Pins
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES, Compression, gradient_buckets
 from trimaran.program.layout import even_nodes
 from trimaran.program.lowering.tensor_parallel import find_classifier_shards, find_shards
 from trimaran.program.refusals import objection, scaling_obstacle
-from trimaran.program.strategy import Execution, Part, Schedule, Shard, Strategy
+from trimaran.program.strategy import Execution, Part, Shard, Strategy
 
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 # A pipeline with K stages idles for (K - 1) / (M + K - 1) of the time: beyond M = 4 K little is left to gain.
 MICROBATCHES_PER_STAGE = (1, 2, 4)
 # With one stage, microbatches cost time and save memory: each keeps its activations alone.
@@ -209,7 +208,7 @@ def _pipelines(base: Strategy, offers: Offers, pins: Pins) -> Iterator[Strategy]
     if pins.microbatches is not None:
         counts = [pins.microbatches]
     for microbatches in counts:
-        for schedule in SCHEDULES:
+        for schedule in ORDERS:
             chunks = chunk_numbers(base.pp, len(offers.units), pins) if schedule == "interleaved" else (1,)
             for each in chunks:
                 yield replace(base, schedule=schedule, microbatches=microbatches, chunks=each)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Machine
-from trimaran.planning.workloads import memory_of_step, workload
+from trimaran.planning.tracing.workloads import memory_of_step, workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.replica_memory import ReplicaMemory, replica_memory
 from trimaran.pricing.exchange.step import ScaledStep, Sync

@@ -57,15 +57,16 @@ from trimaran.planner.space import MICROBATCHES_OF_A_REPLICA
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, nothing_fits_at_any, search_grid
 from trimaran.planner.trials import Trials
+from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.written_plans import costs_digest, plan_of, predict
 from trimaran.planning.best_strategy import budgeted_sizes, microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
-from trimaran.planning.loaded_plans import costs_digest, is_device_here, plan_of, predict
+from trimaran.planning.loaded_plans import is_device_here
 from trimaran.planning.precision import choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest, check_not_analytical, cost_options, with_cost_options
-from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
-from trimaran.planning.workloads import make_request
+from trimaran.planning.tracing.request import make_request
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.copy_codecs import gpu_coding_rates
 from trimaran.pricing.exchange.replica_memory import holds_words
@@ -140,8 +141,8 @@ def traces_of(
         problem: has the machine
         request: says precision and software
     """
-    from trimaran.planning.meta_trace import JobTracer, PricedSteps
-    from trimaran.planning.workload_tracing import job_of
+    from trimaran.planning.tracing.meta_trace import JobTracer, PricedSteps
+    from trimaran.planning.tracing.workload_tracing import job_of
 
     device = problem.cluster.machine.node.device
     precision = choose_precision(reference, request.precision, device).name

@@ -20,7 +20,8 @@ from trimaran.planning.best_strategy import microbatch_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest, check_traced
-from trimaran.planning.workloads import Request, graph_of, make_request, memory_of_step, workload
+from trimaran.planning.tracing.request import Request, make_request
+from trimaran.planning.tracing.workloads import graph_of, memory_of_step, workload
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.software import RUNTIME, Software
 from trimaran.program.strategy import Execution

@@ -14,7 +14,6 @@ from trimaran.planner.explanation.exchange_doubt import doubts_of_exchange
 from trimaran.planner.explanation.explain import (
     AnalyticalCase,
     Case,
-    Explanation,
     Family,
     SimulatedCase,
     compressions_of,
@@ -30,39 +29,17 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import prices
 from trimaran.planner.trials import Trials
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
-from trimaran.planning.documents import goal_of_plan
+from trimaran.planning.answer.documents import goal_of_plan
+from trimaran.planning.answer.explained import Explained
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.estimated import as_planned_there, load_plan_there, on_its_machine, search_within_memory
 from trimaran.planning.loaded_plans import as_planned, load_plan
 from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Planned
 from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan_file import Plan, read_plan
 from trimaran.program.strategy import Strategy
-from trimaran.report.tables import page_text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """A plan with its explanation.
-
-    Attributes:
-        planned: the plan and its evidence; of a machine of the catalog, without a measured table
-        found: the search, by present costs
-        explanation: why
-        notes: for the user
-    """
-
-    planned: Planned
-    found: Search[Any]
-    explanation: Explanation
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        from trimaran.planning.explanation_pages import print_explanation
-
-        return page_text(lambda out: print_explanation(out, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

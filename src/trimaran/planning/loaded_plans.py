@@ -4,91 +4,37 @@ A plan for a machine of the catalog is an ordinary plan file too: its premises n
 the analytical model has degrees, the network's layers and no program.
 """
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import product_dtype
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
 from trimaran.machine.types import Allocation, Link
-from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.candidates import Candidate, score
-from trimaran.planner.choice import Option
-from trimaran.planner.problem import Problem, effect_of_memory
-from trimaran.planner.result import Search, said_of_codec
+from trimaran.planner.problem import effect_of_memory
+from trimaran.planner.result import said_of_codec
+from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.written_plans import predict
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
-from trimaran.planning.requests import EVERYTHING, PlanRequest, cost_options
-from trimaran.planning.results import Planned, Simulated
+from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.planning.target import source_as_planned
 from trimaran.pricing.program import price
-from trimaran.program.lowering.lower import lower
 from trimaran.program.memory import check_codec_runs
 from trimaran.program.plan_file import (
-    CandidateRow,
-    Objective,
     Plan,
-    PlannedLink,
     Prediction,
-    Premises,
-    Verdict,
     check_has_program,
     check_plan,
     plan_program,
-    program_lines,
     read_plan,
-    write_plan,
 )
 from trimaran.program.refusals import check_exact
 from trimaran.program.rules.against_graph import check_against_graph
-from trimaran.program.types import Program
 from trimaran.simulator.memory_check import check_memory
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Result of a search in a plan file
-
-
-def predict(candidate: Option) -> Prediction:
-    """Predicted costs of a candidate."""
-    return Prediction(
-        step_time_s=candidate.step_time_s,
-        interval_s=candidate.interval_s,
-        peak_bytes=candidate.peak_bytes,
-        epoch_s=candidate.epoch_s,
-        epoch_interval_s=candidate.epoch_interval_s,
-    )
-
-
-def candidate_rows(found: Search[Any]) -> Iterator[CandidateRow]:
-    """The alternatives of a plan: priced ones, best first, then rejected ones.
-
-    Args:
-        found: the search
-    """
-    front, references = ({id(one) for one in some} for some in (found.pareto, found.references))
-    known = {id(one) for one in found.candidates}
-    for candidate in (*found.candidates, *(one for one in found.references if id(one) not in known)):
-        verdict: Verdict = "runner-up"
-        if candidate is found.chosen:
-            verdict = "chosen"
-        elif id(candidate) in references:
-            verdict = "baseline"
-        yield CandidateRow(
-            strategy=candidate.strategy,
-            verdict=verdict,
-            prediction=predict(candidate),
-            limiter=candidate.limiter,
-            pareto=id(candidate) in front,
-        )
-    for rejection in found.rejected:
-        yield CandidateRow(strategy=rejection.strategy, verdict="rejected", reason=rejection.reason)
-
 
 # A plan made with other costs is still used; beyond this difference of its step time the user is told.
 RESCORED_TOLERANCE = 0.1
@@ -296,131 +242,3 @@ def _rescored(before: Prediction, now: Candidate) -> tuple[str, ...]:
         f"the plan was made with other costs: by those measured here its step time changes by {change:+.0%}; "
         "plan again to find the best plan here",
     )
-
-
-def write_planned(path: Path, planned: Planned) -> None:
-    """Write a plan to a file.
-
-    Args:
-        path: of the file
-        planned: as it was made
-
-    Raises:
-        EnvironmentProblem: the file cannot be written
-    """
-    evidence = planned.evidence
-    write_plan(path, whole_plan(evidence) if isinstance(evidence, Simulated) else evidence.plan)
-
-
-def plan_of_degrees(
-    reference: str, request: PlanRequest, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]
-) -> Plan:
-    """Plan file of a search by the analytical model.
-
-    Args:
-        reference: of the job
-        request: of the user, for a machine of the catalog
-        problem: of the search
-        found: result of the search
-    """
-    return Plan(
-        job=reference,
-        strategy=found.chosen.strategy,
-        premises=Premises(
-            graph_digest="",
-            global_batch_size=problem.batch,
-            devices=(problem.machine.node.device.title,) * problem.devices,
-            memory_bytes=(problem.device_bytes,) * problem.devices,
-            cluster=request.cluster,
-            precision=problem.program.precision,
-            layers=problem.shape.layers,
-            sequence_length=problem.shape.sequence,
-            framework=problem.program.framework,
-            gradients=found.chosen.fits_as.gradients or "",
-            optimizer_state=found.chosen.fits_as.optimizer_state or "",
-            options=cost_options(request),
-            decided=request.pins.options,
-        ),
-        prediction=predict(found.chosen),
-        candidates=tuple(candidate_rows(found)),
-    )
-
-
-def plan_of(
-    reference: str,
-    problem: Problem,
-    found: Search[Candidate],
-    *,
-    costs_digest: str,
-    objective: Objective,
-    link: PlannedLink | None = None,
-    cluster: str = "",
-    precision: str = "",
-    options: tuple[str, ...] = (),
-) -> Plan:
-    """Plan file of a search, without its candidates and the lines of its program: `whole_plan` adds both.
-
-    Args:
-        reference: of the job
-        problem: of the search
-        found: result of the search
-        costs_digest: of the costs by which
-        objective: of the search
-        link: rate limit of the links between local ranks; None: not limited
-        cluster: machine of the catalog; empty: this one
-        precision: of products on it; empty: that of the job
-        options: others that the costs there depend on
-    """
-    return Plan(
-        job=reference,
-        strategy=found.chosen.strategy,
-        premises=Premises(
-            graph_digest=problem.graph.digest,
-            global_batch_size=problem.batch,
-            devices=tuple(device.title for device in problem.cluster.devices),
-            memory_bytes=problem.cluster.memory_bytes,
-            costs_digest=costs_digest,
-            link=link,
-            cluster=cluster,
-            precision=precision,
-            options=options,
-            decided=problem.pins.options,
-        ),
-        prediction=predict(found.chosen),
-        objective=objective,
-    )
-
-
-def whole_plan(evidence: Simulated) -> Plan:
-    """A plan with its candidates and the lines of its program, as a file holds it.
-
-    Args:
-        evidence: of the plan
-    """
-    plan, search = evidence.plan, evidence.search
-    if not plan.candidates and search is not None:
-        plan = replace(plan, candidates=tuple(candidate_rows(search)))
-    return plan if plan.program else replace(plan, program=program_lines(_whole_program(evidence)))
-
-
-def costs_digest(problem: Problem, request: PlanRequest) -> str:
-    """Digest of the costs that a plan for a machine of the catalog is scored by: machine, software and precision.
-
-    Args:
-        problem: has the costs
-        request: of the user
-    """
-    # As files written before have it, so that their costs are still known to be these.
-    precision = request.precision and ("tf32" if request.precision == "tf32" else product_dtype(request.precision))
-    costs = f"{request.cluster} {problem.table.fingerprint.torch} {precision}"
-    if request.loading.is_given:
-        costs += f" {request.loading}"
-    return hashlib.sha256(costs.encode()).hexdigest()[:16]
-
-
-def _whole_program(evidence: Simulated) -> Program:
-    """The program on all ranks; that of a candidate may be that of one replica, where all are alike."""
-    problem, chosen = evidence.problem, evidence.chosen
-    if len(chosen.program.ranks) == chosen.strategy.devices:
-        return chosen.program
-    return lower(problem.graph, chosen.strategy, batch=problem.batch, clip=problem.clip)

@@ -17,13 +17,13 @@ from trimaran.planner.space import offered
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planner.trials import Trials
+from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.written_plans import plan_of, predict
 from trimaran.planning.best_strategy import find_best, microbatch_sizes
 from trimaran.planning.input_pipeline import feeding_notes
-from trimaran.planning.loaded_plans import plan_of, predict
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy, with_failing
 from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
 from trimaran.planning.requests import NO_TARGET, PlanRequest
-from trimaran.planning.results import Planned, Simulated
 from trimaran.planning.target import Cell, Compared, Known, compare_each, find_job_curve, has_own_data
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.table_files import encode_table

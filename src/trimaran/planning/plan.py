@@ -27,12 +27,12 @@ from trimaran.planning.analytical import (
     of_interest,
     reason_to_trace,
 )
+from trimaran.planning.answer.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.loaded_plans import load_plan
 from trimaran.planning.long_runs import check_tokens, runs_of
 from trimaran.planning.measured import Measured
 from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
-from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.target import (
     Backend,
     Known,

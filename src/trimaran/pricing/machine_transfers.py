@@ -38,7 +38,7 @@ cross the link between the sockets, and ranks that are out of step. So it is a g
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
@@ -156,21 +156,6 @@ _EMPTY_BYTES = 8
 """A message of this size takes its latency only, which no sharing lengthens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """The links between the members of a transfer.
-
-    Attributes:
-        machine: of the members
-        crossing: what they cross
-        links: names of those that the transfer occupies
-    """
-
-    machine: Machine
-    crossing: Crossing
-    links: tuple[str, ...]
-
-
 def machine_transfer(
     kind: str, nbytes: int, members: Sequence[int], machine: Machine, *, year: float = Software().year
 ) -> Transfer:
@@ -195,13 +180,14 @@ def machine_transfer(
         raise InputError(f'no cost model for a transfer of kind "{kind}"', kind=kind)
     operation = kind if kind == MESSAGE else OPERATION_OF[Kind(kind)]
     order = tuple(members) if kind == MESSAGE else tuple(sorted(members))
-    route = _route(_Key(machine), order, operation == MESSAGE)
-    cost = _cost(route, operation, nbytes, year)
-    latency_s = min(_latency_s(_RouteKey(route), operation, year), cost.seconds)
+    key = _Key(machine)
+    crossing, links = _route(key, order, operation == MESSAGE)
+    cost, least = (_crossing_cost(key, crossing, operation, size, year) for size in (nbytes, _EMPTY_BYTES))
+    latency_s = min(least.seconds, cost.seconds)
     return Transfer(
         latency_s=latency_s,
         flow_s=cost.seconds - latency_s,
-        links=route.links,
+        links=links,
         low=cost.low,
         high=cost.high,
         source=cost.source,
@@ -223,25 +209,6 @@ class _Key:
         return isinstance(other, _Key) and (self.machine is other.machine or self.machine == other.machine)
 
 
-class _RouteKey:
-    """A path by its identity, as a key."""
-
-    __slots__ = ("route",)
-
-    def __init__(self, route: Route) -> None:
-        self.route = route
-
-    def __hash__(self) -> int:
-        return hash(self.route.links)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _RouteKey) and self.route is other.route
-
-
-def _cost(route: Route, operation: str, nbytes: int, year: float) -> Cost:
-    return _crossing_cost(_Key(route.machine), route.crossing, operation, nbytes, year)
-
-
 @functools.lru_cache(maxsize=4096)
 def _crossing_cost(key: _Key, crossing: Crossing, operation: str, nbytes: int, year: float) -> Cost:
     # Groups alike on a machine have one crossing.
@@ -249,12 +216,8 @@ def _crossing_cost(key: _Key, crossing: Crossing, operation: str, nbytes: int, y
 
 
 @functools.lru_cache(maxsize=4096)
-def _latency_s(key: _RouteKey, operation: str, year: float) -> float:
-    return _cost(key.route, operation, _EMPTY_BYTES, year).seconds
-
-
-@functools.lru_cache(maxsize=4096)
-def _route(key: _Key, members: tuple[int, ...], message: bool) -> Route:
+def _route(key: _Key, members: tuple[int, ...], message: bool) -> tuple[Crossing, tuple[str, ...]]:
+    """What the members of a transfer cross, and the names of the links that it occupies."""
     machine = key.machine
     wrong = [number for number in members if not 0 <= number < machine.devices]
     if wrong:
@@ -269,16 +232,14 @@ def _route(key: _Key, members: tuple[int, ...], message: bool) -> Route:
         on = members_on_nodes(machine, members)
         links = tuple(name for host, local in on.items() for name in group_links(machine, host, local, len(on) > 1))
         links += _ring_over_leaves(machine, on) if len(on) > 1 else ()
-    return Route(
-        machine=machine, crossing=crossing_of(machine, members, op=MESSAGE if message else "all_reduce"), links=links
-    )
+    return crossing_of(machine, members, op=MESSAGE if message else "all_reduce"), links
 
 
 def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch: int) -> tuple[int, ...]:
     """The device of each rank: ranks that exchange most bytes are closest.
 
     Args:
-        cluster: of a machine; where transfers are measured, or each pair has a link, or without rows and
+        cluster: of a machine; where transfers are measured, or each two devices have a link, or without rows and
             shards, the order is the natural one
         strategy: with or without boundaries
         graph: the job's
@@ -288,7 +249,7 @@ def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch
         For `Strategy.device_order`; empty where the natural order is as good.
     """
     machine, width = cluster.machine, strategy.pp * strategy.tp
-    if machine.node.measured or machine.pairs or width < 2:
+    if machine.node.measured or machine.joint is not None or width < 2:
         return ()
     node = machine.node
     on_node = min(strategy.devices, node.devices)
@@ -311,103 +272,38 @@ def device_order(cluster: Allocation, strategy: Strategy, graph: Graph, *, batch
     return () if order == tuple(range(strategy.devices)) else order
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostPath:
-    """The path between some devices and the memory of their host.
-
-    Attributes:
-        sharing: devices on one uplink, this one included
-        uplink_bytes_per_s: sustained by the uplink in each direction [bytes/s]; None: as much as the link of a device
-        socket_sharing: devices whose copies meet in the memory of one socket; None: those of the uplink
-        memory_bytes_per_s: bandwidth of that memory, both directions together [bytes/s]; None: never the narrowest
-
-    Raises:
-        InputError: less than one device, fewer on the socket than on the uplink, or a rate that is not positive
-    """
-
-    sharing: int = 1
-    uplink_bytes_per_s: float | None = None
-    socket_sharing: int | None = None
-    memory_bytes_per_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.sharing < 1:
-            raise InputError(
-                f"at least one device is on a link to the host, not {self.sharing}",
-                code="host-path.no-device",
-                sharing=self.sharing,
-            )
-        if self.socket_sharing is not None and self.socket_sharing < self.sharing:
-            raise InputError(
-                f"{self.sharing} devices share an uplink, so no fewer share the socket; got {self.socket_sharing}",
-                code="host-path.socket-below-uplink",
-                sharing=self.sharing,
-                socket_sharing=self.socket_sharing,
-            )
-        for name in ("uplink_bytes_per_s", "memory_bytes_per_s"):
-            rate = getattr(self, name)
-            if rate is not None and not rate > 0:
-                raise InputError(
-                    f"HostPath.{name} is {rate}: give a rate above 0 bytes/s", code="host-path.bad-rate", **{name: rate}
-                )
-
-
-def shared_bytes_per_s(link_bytes_per_s: float, path: HostPath) -> float:
-    """Rate of a device's copies in one direction while all that share its path copy in both directions.
-
-    Args:
-        link_bytes_per_s: of the device alone, in this direction [bytes/s]
-        path: shared with other devices
-
-    Returns:
-        The rate of each device [bytes/s].
-
-    Source:
-        Equal shares of the narrowest part, as a switch that serves its ports in turn gives them.
-
-    Example:
-        Eight A100, two on each switch, four on each socket of eight channels of DDR4-3200 (204.8e9 bytes/s): the
-        uplink decides, 13.1e9 of the link's 26.2e9 bytes/s; of one device alone, the memory would allow 25.6e9.
-
-        >>> path = HostPath(sharing=2, socket_sharing=4, memory_bytes_per_s=204.8e9)
-        >>> shared_bytes_per_s(26.2e9, path) / 1e9
-        13.1
-        >>> shared_bytes_per_s(26.2e9, HostPath(socket_sharing=4, memory_bytes_per_s=204.8e9)) / 1e9
-        25.6
-    """
-    uplink_bytes_per_s = link_bytes_per_s if path.uplink_bytes_per_s is None else path.uplink_bytes_per_s
-    rates = [link_bytes_per_s, uplink_bytes_per_s / path.sharing]
-    if path.memory_bytes_per_s is not None:
-        rates.append(path.memory_bytes_per_s / (2 * (path.socket_sharing or path.sharing)))
-    return min(rates)
-
-
-def sharing_device(device: Device, path: HostPath) -> Device:
-    """A device of the catalog with the rates to its host that are left to it.
+def sharing_device(device: Device, sharing: int) -> Device:
+    """A device of the catalog with the rates to its host that are left to it while all that share its link copy.
 
     Args:
         device: with its link for itself
-        path: shared with other devices
+        sharing: devices on one link, this one included
+
+    Raises:
+        InputError: less than one device
+
+    Source:
+        Equal shares, as a switch that serves its ports in turn gives them.
 
     Example:
         >>> from trimaran.machine.catalog import find_device
-        >>> sharing_device(find_device("titan-x"), HostPath(sharing=4)).copies.to_host_bytes_per_s / 1e9
+        >>> sharing_device(find_device("titan-x"), 4).copies.to_host_bytes_per_s / 1e9
         3.2
     """
-    copies = device.copies
-    to_host, to_device = (
-        shared_bytes_per_s(rate, path) for rate in (copies.to_host_bytes_per_s, copies.to_device_bytes_per_s)
-    )
-    if (to_host, to_device) == (copies.to_host_bytes_per_s, copies.to_device_bytes_per_s):
+    if sharing < 1:
+        raise InputError(
+            f"at least one device is on a link to the host, not {sharing}", code="host-path.no-device", sharing=sharing
+        )
+    if sharing == 1:
         return device
-    shares = f"{path.sharing} devices on one link to the host" if path.sharing > 1 else "shared memory of the host"
+    copies, shares = device.copies, f"{sharing} devices on one link to the host"
     return replace(
         device,
         title=f"{device.title}, {shares}",
         copies=replace(
             copies,
-            to_host_bytes_per_s=to_host,
-            to_device_bytes_per_s=to_device,
+            to_host_bytes_per_s=copies.to_host_bytes_per_s / sharing,
+            to_device_bytes_per_s=copies.to_device_bytes_per_s / sharing,
             source=f"{copies.source}; {shares}",
         ),
     )

@@ -53,7 +53,7 @@ from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
 from trimaran.pricing.compute import put_off, weight_shares
 from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.lowering.schedules import stashed_versions
+from trimaran.program.lowering.schedules import COMPLETING, stashed_versions
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, sharded_bytes, share_of
 from trimaran.program.lowering.zero import after_update, padded_bytes, shard_bytes
 from trimaran.program.strategy import Strategy
@@ -163,7 +163,6 @@ class Shares:
 _Change = tuple[int, int]
 
 # A backward that is split ends with the gradients of the weights.
-_LAST_BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
 _COMPUTES = frozenset({Kind.FORWARD, Kind.EVALUATE, Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT})
 
 
@@ -240,7 +239,7 @@ def memory_changes(program: Program, segments: Sequence[SegmentMemory]) -> dict[
 def _rank_changes(instructions: Sequence[Instruction], segments: Sequence[SegmentMemory]) -> dict[str, _Change]:
     changes: dict[str, _Change] = {}
     moved = _moved(instructions)
-    trained = {(item.segment, item.microbatch) for item in instructions if item.kind in _LAST_BACKWARDS}
+    trained = {(item.segment, item.microbatch) for item in instructions if item.kind in COMPLETING}
     for item in instructions:
         if item.segment is None or item.microbatch is None:
             continue

@@ -7,13 +7,11 @@ refused instead of believed.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import CorruptDataError, InputError
-from trimaran.base.files import read_bytes
 from trimaran.pricing.tables import (
     CostTable,
     CurveKey,
@@ -138,16 +136,6 @@ def decode_table(data: bytes, *, origin: str = "cost table") -> CostTable:
     table = _table(decode_typed(body, _Table, source=origin, advice="measure again"))
     _check(table, origin)
     return table
-
-
-def read_table(path: Path) -> CostTable:
-    """The table in a file.
-
-    Raises:
-        InputError: no such file, or written by another version of Trimaran
-        CorruptDataError: damaged or edited
-    """
-    return decode_table(read_bytes(path), origin=str(path))
 
 
 def _digest(body: bytes) -> str:

@@ -2,16 +2,16 @@
 
 A transfer has one of three models:
 
-    links between devices  every pair of its devices has one (`Machine.pairs`): formulas, by the slowest
-    measured               devices of this host: the table's curves
-    link graph             devices of the catalog: their links (`machine_transfers`)
+    joint link   every two devices have one of a kind for themselves (`Machine.joint`): formulas
+    measured     devices of this host: the table's curves
+    link graph   devices of the catalog: their links (`machine_transfers`)
 
 Where transfers are measured, devices of one node talk over its loopback: one link, shared by all of them. Where their
 links are rate-limited, each device has one line out and one in, so that messages in opposite directions do not
 share. Between nodes they share the links of these, and take at least the time that was measured within one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.machine.types import Allocation, Link, Machine
@@ -23,31 +23,16 @@ from trimaran.pricing.tables import CostTable, Curve, CurveKey
 from trimaran.pricing.types import Cost, Transfer
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind
 
-Pairs = tuple[tuple[int, int], ...]
-"""Pairs of devices, by their numbers, the lower one first."""
 
-
-def _pairs(members: tuple[int, ...], *, is_message: bool) -> Pairs:
+def _pairs(members: tuple[int, ...], *, is_message: bool) -> tuple[tuple[int, int], ...]:
     """The pairs of devices that a transfer goes between: of a collective the neighbours in a ring."""
     ring = zip(members, (*members[1:], members[0]), strict=True)
     pairs = list(dict.fromkeys((min(pair), max(pair)) for pair in ring))
     return tuple(pairs[:1] if is_message else pairs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """The links between the members of a transfer: their names, and the slowest; None: the measured loopback.
-
-    Over the uplinks of hosts it takes at least the time that was measured within one.
-    """
-
-    names: tuple[str, ...]
-    slowest: Link | None
-    is_uplink: bool = False
-
-
-def _find_route(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> Route:
-    """The links that a transfer goes over, on a machine with links of pairs or measured links only.
+def _find_route(members: tuple[int, ...], machine: Machine, *, is_message: bool) -> tuple[tuple[str, ...], Link | None]:
+    """Names of the measured links that a transfer goes over, and the uplink of hosts that it leaves by, if it does.
 
     Args:
         members: numbers of its devices; of a message the source and the target
@@ -58,27 +43,20 @@ def _find_route(members: tuple[int, ...], machine: Machine, *, is_message: bool)
         InputError: two devices that no link joins
     """
     names: dict[str, None] = {}
-    known: list[Link] = []
-    uplinks: list[Link] = []
+    uplink: Link | None = None
     for a, b in _pairs(members, is_message=is_message):
-        link = machine.pairs.get((a, b))
-        if link is not None:
-            names[f"{a}-{b}"] = None
-            known.append(link)
-        elif machine.host(a) == machine.host(b):
+        if machine.host(a) == machine.host(b):
             names.update(dict.fromkeys(_local(machine, members, machine.host(a), is_message=is_message)))
         elif machine.fabric is not None:
             names.update(dict.fromkeys(_up_and_down(machine, members if is_message else (a, b), is_message=is_message)))
-            uplinks.append(machine.fabric[1])
+            uplink = machine.fabric[1]
         else:
             raise InputError(
                 f'cluster "{machine.node.name}" has no link between devices {a} and {b}, which are on different hosts',
                 code="cluster.no-link",
                 ranks=(a, b),
             )
-    # The measured curve holds for a group that is all on one host; a link that leaves the host is the bottleneck.
-    slowest = min([*known, *uplinks], key=lambda link: link.bytes_per_s, default=None)
-    return Route(names=tuple(names), slowest=slowest, is_uplink=bool(uplinks) and not known)
+    return tuple(names), uplink
 
 
 def _up_and_down(machine: Machine, ends: tuple[int, ...], *, is_message: bool) -> tuple[str, ...]:
@@ -135,16 +113,18 @@ def transfer_cost(instruction: Instruction, table: CostTable, cluster: Allocatio
     if len(ranks) < 2:
         return Transfer(latency_s=0.0, flow_s=0.0, links=(), low=0.0, high=0.0, source="analytic: one rank")
     machine, members, is_message = cluster.machine, tuple(map(cluster.number, ranks)), kind == SEND
-    joined = bool(machine.pairs) and all(pair in machine.pairs for pair in _pairs(members, is_message=is_message))
-    if not machine.node.measured and not joined:
+    if machine.joint is not None:
+        names = tuple(f"{a}-{b}" for a, b in _pairs(members, is_message=is_message))
+        return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, machine.joint, names)
+    if not machine.node.measured:
         year = (table.software or Software()).year
         return machine_transfer(MESSAGE if is_message else kind, instruction.nbytes, members, machine, year=year)
-    route = _find_route(members, machine, is_message=is_message)
-    if route.slowest is None:
-        return _measured(kind, len(ranks), instruction.nbytes, table, route.names)
-    if route.is_uplink:
-        return _over_uplink(kind, len(ranks), instruction.nbytes, table, route)
-    return _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, route.slowest, route.names)
+    names, uplink = _find_route(members, machine, is_message=is_message)
+    within = _measured(kind, len(ranks), instruction.nbytes, table, names)
+    if uplink is None:
+        return within
+    beyond = _analytic(kind.removesuffix(QUEUED), len(ranks), instruction.nbytes, uplink, names)
+    return _over_uplink(within, beyond, uplink)
 
 
 def collectives_at_once(table: CostTable, cluster: Allocation) -> int:
@@ -264,21 +244,17 @@ def _rescale(curve: Curve, measured: CurveKey, wanted: CurveKey) -> Curve:
     return tuple((size, scale(cost)) for size, cost in curve)
 
 
-def _over_uplink(kind: str, num_ranks: int, nbytes: int, table: CostTable, route: Route) -> Transfer:
-    """Over the uplinks of hosts: the measured latency, then the bytes at the rate of the slowest uplink."""
-    within = _measured(kind, num_ranks, nbytes, table, route.names)
-    if route.slowest is None:
-        return within
-    flow_s = _analytic(kind.removesuffix(QUEUED), num_ranks, nbytes, route.slowest, route.names).flow_s
-    latency_s = within.latency_s + route.slowest.latency_s
-    total_s = latency_s + max(within.flow_s, flow_s)
+def _over_uplink(within: Transfer, beyond: Transfer, uplink: Link) -> Transfer:
+    """Over the uplinks of hosts: the measured latency, then the bytes at the rate of the uplink."""
+    latency_s = within.latency_s + uplink.latency_s
+    total_s = latency_s + max(within.flow_s, beyond.flow_s)
     return Transfer(
         latency_s=latency_s,
         flow_s=total_s - latency_s,
-        links=route.names,
+        links=within.links,
         low=total_s - within.latency_s - within.flow_s + within.low,
         high=total_s - within.latency_s - within.flow_s + within.high,
-        source=f"analytic: {route.slowest.source}, start as {within.source}",
+        source=f"analytic: {uplink.source}, start as {within.source}",
     )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.remedies import Method
+from trimaran.base.remedies import MemoryHelp
 from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
@@ -124,33 +124,6 @@ class Fit:
     room: int
     margin: int
     why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRemedy:
-    """A known remedy, played on the record.
-
-    Attributes:
-        id: in the catalogue of remedies
-        name: in a few words
-        action: what to do, one sentence
-        saves: of what is reserved at the peak [bytes]
-        needed: reserved at the peak with it [bytes]
-        fits: the device has room then, with the most of NCCL's buffers
-        method: how the saving was found
-        basis: the figures that it is made of
-        assumption: what was assumed
-    """
-
-    id: str
-    name: str
-    action: str
-    saves: int
-    needed: int
-    fits: bool
-    method: Method
-    basis: str
-    assumption: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -512,7 +485,7 @@ _LEAST_SAVED = 0.01
 """Of what is reserved; remedies that save less are not told."""
 
 
-def memory_remedies(record: Record, *, settings: Settings | None = None) -> tuple[MemoryRemedy, ...]:
+def memory_remedies(record: Record, *, settings: Settings | None = None) -> tuple[MemoryHelp, ...]:
     """Known remedies that save memory of a rank, each played on its record, those that save most first.
 
     Args:
@@ -532,19 +505,19 @@ def memory_remedies(record: Record, *, settings: Settings | None = None) -> tupl
             continue
         fits = after.reserved <= room or _play(story, trial.settings, max(room, 0), moves=trial.moves).short is None
         found.append(
-            MemoryRemedy(
+            MemoryHelp(
                 id=trial.id,
+                rank=record.rank,
                 name=trial.name,
                 action=trial.action,
-                saves=saves,
-                needed=after.reserved,
+                saves_bytes=saves,
+                reserved_bytes=after.reserved,
                 fits=fits,
-                method="re-simulated",
                 basis=f"{format_bytes(before.reserved)} reserved become {format_bytes(after.reserved)}; {trial.basis}.",
                 assumption=trial.assumption,
             )
         )
-    return tuple(sorted(found, key=lambda one: (-one.saves, one.name)))
+    return tuple(sorted(found, key=lambda one: (-one.saves_bytes, one.name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,7 +284,7 @@ class Patches:
                 return plain(query, *others, **options)
             if query.is_nested:
                 return _attend_ragged(query, *others, **options)
-            return as_on_target("flash", plain, (query, *others), options)
+            return as_on_target(plain, query, *others, **options)
 
         replace(torch._C._nn, scaled_dot_product_attention=attend)
         replace(functional, scaled_dot_product_attention=attend)

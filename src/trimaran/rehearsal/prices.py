@@ -155,7 +155,6 @@ def price_kernels(
     device: Device,
     software: Software,
     *,
-    tf32: bool = False,
     calibration: Calibration | None = None,
 ) -> list[KernelPrice]:
     """The price of each of a record's kernels.
@@ -164,7 +163,6 @@ def price_kernels(
         kernels: of a record
         device: of the catalog
         software: framework and year
-        tf32: products of float32 are rounded to TF32
         calibration: factors from one device
 
     Returns:
@@ -184,7 +182,7 @@ def price_kernels(
                 owners.append(number)
     if not works:
         return found
-    device_s, host_s = seconds_alone(works, device, software, precision="tf32" if tf32 else "fp32")
+    device_s, host_s = seconds_alone(works, device, software, precision="fp32")
     for number, work, on_device, on_host in zip(owners, works, device_s.tolist(), host_s.tolist(), strict=True):
         before, name = found[number], kernels[number].name
         kind = str(work.kind)

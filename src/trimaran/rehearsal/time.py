@@ -15,7 +15,7 @@ and of collectives, each group of an operation by its own curve. Each end is pla
 does not take long.
 
 Left out: the script's own Python, loading of data, and torch.compile: a script is rehearsed without it, and
-`StepTime.sure` says so.
+`StepTime.notes` says so.
 """
 
 import math
@@ -84,7 +84,6 @@ class RankTime:
         parts: of its step
         device_s: of its kernels back to back [s]
         host_s: of its host, to launch them and its collectives [s]
-        collectives_s: all its collectives, waited for or not [s]
         flops: of its kernels, recomputed ones too; of causal attention half [FLOP]
         model_flops: of these, without what is recomputed [FLOP]
         tokens: that its embedding looks up; 0 where it has none
@@ -95,7 +94,6 @@ class RankTime:
     parts: Parts
     device_s: float
     host_s: float
-    collectives_s: float
     flops: float
     model_flops: float
     tokens: int
@@ -123,7 +121,6 @@ class StepTime:
 
     Attributes:
         step: the last whole one, with its 90 % interval [s]
-        steady: a step before it led up to it; else the device begins with nothing to do
         ranks: that were rehearsed, ascending
         critical: place in `ranks` of the rank that waits least for others
         mfu: operations of the model of all ranks, by their peak, without what is recomputed [0..1]
@@ -131,12 +128,10 @@ class StepTime:
         kernels: that take most on the critical rank, the longest first
         collectives: likewise
         timeline: spans of the step, by rank and stream
-        sure: nothing was rehearsed in another form than it runs in
         notes: what to know, such as what was left out
     """
 
     step: Cost
-    steady: bool
     ranks: tuple[RankTime, ...]
     critical: int
     mfu: float
@@ -144,7 +139,6 @@ class StepTime:
     kernels: tuple[Share, ...]
     collectives: tuple[Share, ...]
     timeline: Timeline
-    sure: bool
     notes: tuple[str, ...]
 
     @property
@@ -164,7 +158,6 @@ def step_time(
     *,
     kinds: Mapping[int, int] | None = None,
     software: Software | None = None,
-    tf32: bool = False,
     calibration: Calibration | None = None,
 ) -> StepTime:
     """The step time of a rehearsed script on a machine.
@@ -174,7 +167,6 @@ def step_time(
         machine: nodes and what joins them, with at least as many devices as the records have ranks
         kinds: by rank, the rehearsed rank that does the same; ranks that are not named wait for nobody
         software: framework and year; None: PyTorch of today's models
-        tf32: products of float32 are rounded to TF32
         calibration: factors from one device
 
     Returns:
@@ -185,13 +177,7 @@ def step_time(
     """
     if not records:
         raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
-    asked = _Asked(
-        machine=machine,
-        kinds=dict(kinds or {}),
-        software=software or Software(),
-        tf32=tf32,
-        calibration=calibration,
-    )
+    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software or Software(), calibration=calibration)
     excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
     return _Answer(excerpts, asked).give()
@@ -224,7 +210,7 @@ def calibration_from_profile(profile: Profile, record: Record, machine: Machine)
     Raises:
         InputError: the profile has none of the kernels that the step consists of
     """
-    prices = price_kernels(record.kernels, machine.node.device, Software(), tf32=False)
+    prices = price_kernels(record.kernels, machine.node.device, Software())
     by_name: Counter[str] = Counter()
     by_kind: dict[WorkKind, float] = {}
     host_s = 0.0
@@ -256,7 +242,6 @@ class _Asked:
     machine: Machine
     kinds: dict[int, int]
     software: Software
-    tf32: bool
     calibration: Calibration | None
 
     @property
@@ -285,9 +270,7 @@ class _Priced:
             asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
         )
         self.prices = {
-            excerpt.record.rank: price_kernels(
-                excerpt.record.kernels, asked.device, software, tf32=asked.tf32, calibration=calibration
-            )
+            excerpt.record.rank: price_kernels(excerpt.record.kernels, asked.device, software, calibration=calibration)
             for excerpt in excerpts
         }
         self.launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
@@ -344,7 +327,6 @@ class _Answer:
         kernels, collectives = self._shares(self._excerpts[critical])
         return StepTime(
             step=step,
-            steady=self._steady,
             ranks=ranks,
             critical=critical,
             mfu=work / (sum(counts) * step.seconds * flops_per_s) if flops_per_s > 0.0 else 0.0,
@@ -352,7 +334,6 @@ class _Answer:
             kernels=kernels,
             collectives=collectives,
             timeline=self._timeline(),
-            sure=not compiles,
             notes=tuple(notes),
         )
 
@@ -421,17 +402,11 @@ class _Answer:
         attention = sum(price.flops for price in forward if price.kind == WorkKind.ATTENTION)
         again = sum(price.flops for price in backward)
         tokens, samples = _taken_in(record, runs)
-        last = len(excerpt.steps) - 1
         return RankTime(
             rank=record.rank,
             parts=self._parts(excerpt),
             device_s=device_s,
             host_s=host_s,
-            collectives_s=sum(
-                transfer.latency_s + transfer.flow_s
-                for task, transfer in self._play.transfers.items()
-                if self._play.step[task] == last and record.rank in self._play.arrivals[task]
-            ),
             flops=sum(prices[event.kernel].flops for event in runs),
             model_flops=once + min(again, 2.0 * (once - attention) + _ATTENTION_BACKWARD * attention),
             tokens=tokens,
@@ -525,9 +500,7 @@ class _Answer:
             prices = self._priced.prices[excerpt.record.rank]
             for event in excerpt.last:
                 if isinstance(event, Run) and prices[event.kernel].flops:
-                    flops[_precision(excerpt.record.kernels[event.kernel], self._asked.tf32)] += round(
-                        prices[event.kernel].flops
-                    )
+                    flops[_precision(excerpt.record.kernels[event.kernel])] += round(prices[event.kernel].flops)
         name = flops.most_common(1)[0][0] if flops else "fp32"
         peaks = self._asked.device.compute
         return name, peaks[name].flops_per_s if name in peaks else peaks["fp32"].flops_per_s
@@ -629,10 +602,10 @@ _ATTENTION_BACKWARD = 2.5
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 
 
-def _precision(kernel: Kernel, tf32: bool) -> str:
+def _precision(kernel: Kernel) -> str:
     """The precision whose peak a product is compared with."""
     dtype = kernel.outputs[0].dtype if kernel.outputs else ""
-    return _PRECISIONS.get(dtype, "tf32" if tf32 else "fp32")
+    return _PRECISIONS.get(dtype, "fp32")
 
 
 def _taken_in(record: Record, runs: Sequence[Run]) -> tuple[int, int]:

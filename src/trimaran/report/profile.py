@@ -28,7 +28,7 @@ from trimaran.pricing.compute import Context, context_of, operation_costs
 from trimaran.pricing.tables import CostTable, Form, OperationKey
 from trimaran.pricing.types import Cost, OpCost, add, multiply
 from trimaran.program.json_files import to_plain
-from trimaran.report.tables import add_figures, add_words, frame_table
+from trimaran.report.tables import add_figures, add_words, frame_table, unit_of
 
 Grouping = Literal["module", "operation", "kind"]
 """The unit of one line of a profile."""
@@ -417,7 +417,7 @@ def spot_table(profile: Profile, *, top: int) -> Table:
     """
     total_s = sum(spot.seconds for spot in profile.spots) or 1.0
     shown = profile.spots[:top]
-    unit, size = next((entry for entry in _TIMES if shown and shown[0].seconds >= 10 * entry[1]), _TIMES[-1])
+    unit, size = unit_of(shown[0].seconds if shown else 0.0)
     table = frame_table(
         f"Compute by {profile.by}, {profile.samples} samples [{unit}]",
         "share: of FP and BP; FLOP: of both; FLOP/s, B/s: reached; param: elements\n"
@@ -453,9 +453,6 @@ def overhead_lines(overhead: Overhead) -> tuple[str, ...]:
         "and BP."
     )
     return tuple(lines)
-
-
-_TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def _digits(value: float) -> int:

@@ -13,8 +13,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from trimaran.base.decoding import Count, Positive, Real
+from trimaran.base.decoding import Count, Positive
 from trimaran.base.printable import printable
+from trimaran.base.remedies import MemoryHelp
 from trimaran.base.units import format_bytes, format_count, format_seconds, format_span
 from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table, next_text, page_text
@@ -120,31 +121,6 @@ class Trouble:
     text: str
     sides: Sequence[Side]
     help: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryHelp:
-    """A remedy for a lack of memory, played on the record of a rank.
-
-    Attributes:
-        rank: global
-        name: in a few words
-        action: what to do, one sentence
-        saves_bytes: of what is reserved at the peak [bytes]
-        reserved_bytes: at the peak with it [bytes]
-        fits: whether the device has room then
-        basis: the figures that it is made of
-        assumption: what was assumed
-    """
-
-    rank: Count
-    name: str
-    action: str
-    saves_bytes: Real
-    reserved_bytes: Count
-    fits: bool
-    basis: str
-    assumption: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

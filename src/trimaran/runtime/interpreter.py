@@ -33,6 +33,7 @@ from trimaran.graph.behaviour import WholeMetric
 from trimaran.graph.trace.record import loading
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded
+from trimaran.program.lowering.schedules import COMPLETING, FORWARDS
 from trimaran.program.overlap import of_batch
 from trimaran.program.types import COLLECTIVES, RECEIVES, SENDS, Instruction, Kind, Program
 from trimaran.runtime.communication.point_to_point import Exchanges, microbatch_of, segment_of
@@ -49,10 +50,6 @@ from trimaran.user_code.batches import split_batch
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Last uses of batches and tensors on a rank, after which they are freed
-
-
-_READERS = (Kind.FORWARD, Kind.EVALUATE)
-_COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +90,12 @@ def find_uses(
     for instruction in instructions:
         microbatch, segment = instruction.microbatch, instruction.segment
         names: Sequence[str] = ()
-        if instruction.kind in _READERS:
+        if instruction.kind in FORWARDS:
             batches[microbatch] = instruction.token
             names = reads.get(segment, ()) if segment is not None else ()
         elif instruction.kind is Kind.SEND_FORWARD:
             names = sends(instruction)
-        elif instruction.kind in _COMPLETING and segment is not None and microbatch is not None:
+        elif instruction.kind in COMPLETING and segment is not None and microbatch is not None:
             completing.setdefault(segment, []).append(microbatch)
         if instruction.kind is Kind.BACKWARD_INPUT:
             split.add(segment)

@@ -8,7 +8,7 @@ from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision
 from trimaran.graph.kernels.workload import Workload
 from trimaran.networks.names import canonical_network, with_options
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran_studies.facts.sizes import sized_name, sized_workload
 
 _UNKNOWN_SAMPLES = 4

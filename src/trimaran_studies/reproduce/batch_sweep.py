@@ -7,7 +7,7 @@ Source:
 from collections.abc import Mapping, Sequence
 
 from trimaran.machine.catalog import find_device
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.kernels.corrections import correction_from_steps
 from trimaran.pricing.kernels.estimate import estimate_step, measured_step
 from trimaran.pricing.kernels.software import Software

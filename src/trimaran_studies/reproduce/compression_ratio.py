@@ -12,7 +12,7 @@ import functools
 from dataclasses import replace
 
 from trimaran.machine.find import find_machine
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import DDP
 from trimaran.pricing.kernels.estimate import estimate_step

@@ -30,7 +30,7 @@ from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device
 from trimaran.memory.search import plan_memory
 from trimaran.memory.vdnn import Offload, vdnn_all, vdnn_conv, vdnn_dyn
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.offload_costs import MemoryCosts, modelled_costs
 from trimaran.program.memory import KEEP_ALL, MemoryPlan

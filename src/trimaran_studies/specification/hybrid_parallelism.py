@@ -123,7 +123,8 @@ def _crossovers(_: Recorded) -> list[Check]:
 
 def _captured(_: Recorded) -> list[Check]:
     from trimaran.graph.types import Phase
-    from trimaran.planning.workloads import graph_of, make_request, workload
+    from trimaran.planning.tracing.request import make_request
+    from trimaran.planning.tracing.workloads import graph_of, workload
 
     errors = {
         name: workload(name, batch=1).flops(Phase.FORWARD) / (2 * published) - 1

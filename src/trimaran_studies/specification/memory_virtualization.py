@@ -319,7 +319,7 @@ def _without_workspaces(network: str) -> int:
     import numpy
 
     from trimaran.jobs.published_jobs import network_job
-    from trimaran.planning.meta_trace import JobTracer
+    from trimaran.planning.tracing.meta_trace import JobTracer
     from trimaran_studies.reproduce.vdnn_accounting import baseline, network_of
     from trimaran_studies.reproduce.vdnn_dynamic import Algorithm
 

@@ -64,7 +64,7 @@ def _split_step(recorded: Recorded) -> list[Check]:
 
 def _networks(_: Recorded) -> list[Check]:
     from trimaran.jobs.published_jobs import network_job
-    from trimaran.planning.workloads import workload
+    from trimaran.planning.tracing.workloads import workload
 
     def parameters(name: str) -> int:
         return sum(gradient.elements for gradient in workload(name, batch=1).gradients)
@@ -256,7 +256,7 @@ def _memory(_: Recorded) -> list[Check]:
 
 def _launches(_: Recorded) -> list[Check]:
     from trimaran.machine.catalog import find_device
-    from trimaran.planning.workloads import workload
+    from trimaran.planning.tracing.workloads import workload
     from trimaran.pricing.kernels.estimate import estimate_step
     from trimaran.pricing.kernels.software import Software
 

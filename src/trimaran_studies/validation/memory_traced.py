@@ -23,7 +23,7 @@ from trimaran.base.errors import InputError
 from trimaran.jobs.published_jobs import network_job
 from trimaran.jobs.resolve import resolve
 from trimaran.networks.names import canonical_network
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.memory import live_bytes
 from trimaran_studies.validation.measurement import Row, cells_read

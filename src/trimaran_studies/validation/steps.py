@@ -12,7 +12,7 @@ from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import Workload
 from trimaran.machine.types import Device
 from trimaran.networks.names import with_options
-from trimaran.planning.workloads import workload
+from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.exchange.costs import ExchangeOptions
 from trimaran.pricing.exchange.frameworks import RECIPES, exchange_constants
 from trimaran.pricing.exchange.step import ScaledStep

@@ -4,7 +4,7 @@ import pytest
 from tests import builders
 from tests.unit.report.test_tables import lines, words
 
-from trimaran.planning.pages import candidate_table
+from trimaran.planning.answer.pages import candidate_table
 from trimaran.program.strategy import Strategy
 
 GIB = 2**30

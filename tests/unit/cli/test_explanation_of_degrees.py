@@ -8,8 +8,8 @@ from rich.console import Console
 from tests import builders
 
 from trimaran.planner.pins import Pins
-from trimaran.planning.explanation import Explained, explain_plan
-from trimaran.planning.explanation_pages import explanation_document, print_explanation
+from trimaran.planning.answer.explained import Explained, explanation_document, print_explanation
+from trimaran.planning.explanation import explain_plan
 
 
 def explained(pins: Pins, *why_not: str) -> Explained:

@@ -15,8 +15,8 @@ from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import assess
 from trimaran.planner.search import PinPrice, search
 from trimaran.planner.space import Rejection
-from trimaran.planning.explanation_pages import _MEANINGS, alternative_table, contrast_table, outcome_table, parts_table
-from trimaran.planning.pages import print_notes, print_prices, print_rejections
+from trimaran.planning.answer.explained import _MEANINGS, alternative_table, contrast_table, outcome_table, parts_table
+from trimaran.planning.answer.pages import print_notes, print_prices, print_rejections
 
 
 def explanation() -> Explanation:

@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 from tests import builders
 
-from trimaran.planning.documents import plan_document
-from trimaran.planning.pages import print_plan
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.pages import print_plan
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import Objective, parse_target
-from trimaran.planning.results import Planned
 
 
 @pytest.fixture(scope="module")

@@ -24,12 +24,11 @@ from trimaran.planner.explanation.explain import SimulatedCase, explain, read_fa
 from trimaran.planner.explanation.what_if import parse_change
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
-from trimaran.planning.documents import plan_document
-from trimaran.planning.explanation import Explained
-from trimaran.planning.explanation_pages import explanation_document, print_explanation
-from trimaran.planning.loaded_plans import predict
-from trimaran.planning.pages import simulation_document
-from trimaran.planning.results import Planned
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.explained import Explained, explanation_document, print_explanation
+from trimaran.planning.answer.pages import simulation_document
+from trimaran.planning.answer.results import Planned
+from trimaran.planning.answer.written_plans import predict
 from trimaran.program.plan_file import program_lines
 
 GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")

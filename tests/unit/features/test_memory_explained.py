@@ -8,7 +8,7 @@ from tests.unit.cli.test_views import epochs, planned
 
 from trimaran.base.errors import ExecutionError
 from trimaran.features.training.memory import with_memory_plan
-from trimaran.planning.results import Planned
+from trimaran.planning.answer.results import Planned
 from trimaran.program.plan_file import CandidateRow
 
 MIB = 2**20

@@ -8,7 +8,7 @@ from trimaran.features.memory_fit.largest_batch import BatchLine, at_any_batch
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.catalog import find_device
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.pricing.offload_costs import modelled_costs
 
 

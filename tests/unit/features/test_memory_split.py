@@ -22,7 +22,7 @@ from trimaran.memory.search import plan_memory
 from trimaran.memory_budget import VirtualMemory, virtual_memory
 from trimaran.memory_hooks.splitting import Split, splitting
 from trimaran.networks.alexnet_overfeat_vgg import VGG_GROUPS, Vgg
-from trimaran.planning.meta_trace import JobTracer, parse_split, split_maker, written
+from trimaran.planning.tracing.meta_trace import JobTracer, parse_split, split_maker, written
 from trimaran.pricing.offload_costs import modelled_costs
 
 BATCH, SIZE = 16, 64

@@ -22,8 +22,7 @@ from trimaran.base.errors import CorruptDataError, EnvironmentProblem
 from trimaran.base.units import format_seconds
 from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
-from trimaran.planning.documents import plan_document
-from trimaran.planning.loaded_plans import whole_plan, write_planned
+from trimaran.planning.answer.documents import plan_document
 from trimaran.program.plan_file import plan_verdict, write_plan
 from trimaran.report.page.studies import READERS
 from trimaran.report.run_report import write_report
@@ -188,7 +187,7 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
 def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:
     plan = trimaran.plan("lenet", cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
     path = tmp_path / "plan.json"
-    write_planned(path, plan)
+    write_plan(path, plan.evidence.whole_plan)
     found, text = made(path, tmp_path / "report.html")
     assert {"Where a step goes, by rank", "Timeline of every rank", "Memory over time"} <= {*found.sections}
     assert "stage 1" in text
@@ -200,7 +199,7 @@ def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:
 
 def test_a_plan_that_was_made_with_other_costs_has_both_steps_on_its_page(tmp_path: Path) -> None:
     plan = trimaran.plan("lenet", cluster="dgx1-v100", devices=2, batch=64, strategy="pp2 1f1b m2")
-    whole, path = whole_plan(plan.simulated), tmp_path / "plan.json"
+    whole, path = plan.simulated.whole_plan, tmp_path / "plan.json"
     write_plan(path, replace(whole, prediction=replace(whole.prediction, step_time_s=1.0)))
     _, text = made(path, tmp_path / "report.html")
     assert f"By the costs known now a step takes {format_seconds(plan.chosen.step_time_s)}" in text
@@ -337,7 +336,7 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
         assert "--output plan.json; trimaran report plan.json" in dict(found.absent)["Where a step goes, by rank"]
     else:
         path = tmp_path / "plan.json"
-        write_planned(path, plan)
+        write_plan(path, plan.evidence.whole_plan)
         of_file, _ = made(path, tmp_path / "report.html")
         how = dict(of_file.absent)["Where a step goes"]
         assert "trimaran plan llama2:7b --cluster dgx-h100:8 --devices 8 --batch 64" in how

@@ -15,7 +15,7 @@ from trimaran.graph.trace.live_bytes import live_kept
 from trimaran.jobs.resolve import JobSource
 from trimaran.jobs.synthetic import Field, SyntheticPairs, image
 from trimaran.memory.minimum import minimum_memory
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.report.memory import MemoryEstimate, explanation_lines, memory_document
 
 

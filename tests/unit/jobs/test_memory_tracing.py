@@ -8,7 +8,7 @@ from torch import nn
 
 from trimaran.graph.trace.types import Role
 from trimaran.jobs.resolve import resolve
-from trimaran.planning.meta_trace import JobTracer, meta_batch
+from trimaran.planning.tracing.meta_trace import JobTracer, meta_batch
 
 
 def test_a_batch_may_be_larger_than_the_data() -> None:

@@ -46,15 +46,12 @@ def test_devices_of_several_nodes_are_counted_node_by_node() -> None:
 
 @pytest.mark.parametrize(("hosts", "numbers"), [((0, 0), (0, 1, 2, 3)), ((0, 0, 1, 1), (0, 1, 4, 5, 6, 7))])
 def test_devices_that_are_added_sit_beside_the_last_one(hosts: tuple[int, ...], numbers: tuple[int, ...]) -> None:
-    """Two more, on the last node: devices of later nodes move up, and take their links along."""
-    link = builders.link()
-    last = (len(hosts) - 2, len(hosts) - 1)
-    before = builders.cluster(hosts=hosts, links={last: link}, memory_bytes=7)
+    """Two more, on the last node: devices of later nodes move up."""
+    before = builders.cluster(hosts=hosts, memory_bytes=7)
     after = before.grown(len(hosts) + 2)
     assert after.numbers == numbers
     assert after.hosts == (*hosts, *hosts[-1:] * 2)
     assert after.memory_bytes == (7,) * len(numbers)
-    assert after.machine.pairs == {tuple(after.numbers[rank] for rank in last): link}
     assert before.grown(1) is before
 
 

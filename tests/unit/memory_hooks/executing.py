@@ -10,12 +10,31 @@ from tests.unit.memory_hooks.plans import OFFLOAD, plan_by_rule
 
 from trimaran.graph.trace.calls import Recording
 from trimaran.graph.trace.record import Recorder
-from trimaran.memory_hooks.arena import HostArena
-from trimaran.memory_hooks.copies import Delay, HostEngine
+from trimaran.memory_hooks.arena import HostArena, Slot
+from trimaran.memory_hooks.copies import HostEngine
 from trimaran.memory_hooks.executor import MemoryExecutor
 from trimaran.program.memory import MemoryPlan
 
 Step = Callable[[], object]
+Delay = Callable[[str], object]
+"""Called by a copy thread with the name of its lane, before and after each copy."""
+
+
+class SlowEngine(HostEngine):
+    """Stretches copies, to find what does not wait for them.
+
+    Args:
+        delay: called around each copy; None: nothing is
+    """
+
+    def __init__(self, delay: Delay | None) -> None:
+        super().__init__()
+        self._delay = delay or (lambda _: None)
+
+    def _transfer(self, storage: torch.UntypedStorage, offset: int, slot: Slot, lane: str) -> None:
+        self._delay(lane)
+        super()._transfer(storage, offset, slot, lane)
+        self._delay(lane)
 
 
 def random_delays(seed: int, most_s: float = 2e-4) -> Delay:
@@ -43,7 +62,7 @@ def executing(
     **options: object,
 ) -> Iterator[MemoryExecutor]:
     """An executor; after the block nothing may be left in the arena."""
-    engine, arena = HostEngine(delay=delay), HostArena(cap_bytes)
+    engine, arena = SlowEngine(delay), HostArena(cap_bytes)
     try:
         if recording is None:
             executor = MemoryExecutor.without_plan(engine, arena, smallest_bytes=smallest_bytes, **options)

@@ -30,10 +30,7 @@ class Grows(nn.Module):
 def test_other_shapes_and_more_layers_are_right_and_reported_once_a_flight(rule: str) -> None:
     model = Grows()
     recording = record(lambda: model(torch.randn(64, 32)).square().sum().backward(), model)
-    seen: list[tuple[int, str]] = []
-    with executing(
-        recording, rule=rule, delay=random_delays(0), on_mismatch=lambda index, what: seen.append((index, what))
-    ) as executor:
+    with executing(recording, rule=rule, delay=random_delays(0)) as executor:
         for rows, depth, mismatches in ((64, 4, 0), (48, 4, 1), (64, 5, 1), (64, 3, None), (64, 4, 0)):
             x = torch.randn(rows, 32)
             model.depth = depth
@@ -41,13 +38,12 @@ def test_other_shapes_and_more_layers_are_right_and_reported_once_a_flight(rule:
             model(x).square().sum().backward()
             expected = gradients(model)
             model.zero_grad()
-            seen.clear()
             with executor.hooks():
                 model(x).square().sum().backward()
             assert same_bits(gradients(model), expected), (rows, depth)
-            assert executor.finish_step().mismatches == len(seen)
+            found = executor.finish_step().mismatches
             # Fewer layers of the same look may pack what the first ticks of the plan expect.
-            assert mismatches is None or len(seen) == mismatches, (rows, depth)
+            assert mismatches is None or found == mismatches, (rows, depth)
 
 
 @pytest.mark.alone

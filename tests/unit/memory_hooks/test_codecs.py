@@ -6,15 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.raising import raises
-from tests.unit.memory_hooks.executing import gradients, random_delays, record, same_bits
+from tests.unit.memory_hooks.executing import SlowEngine, gradients, random_delays, record, same_bits
 from tests.unit.memory_hooks.plans import OFFLOAD, plan_by_rule
 from torch import nn
 
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.graph.trace.calls import Recording
-from trimaran.memory_hooks.arena import HostArena
+from trimaran.memory_hooks.arena import HostArena, Slot
 from trimaran.memory_hooks.coding import CHUNK_BYTES, Codec, Coding, SparseCodec
-from trimaran.memory_hooks.copies import HostEngine
 from trimaran.memory_hooks.executor import MemoryExecutor
 
 
@@ -94,8 +93,20 @@ class _Net(nn.Module):
         return loss
 
 
+class _Coding(SlowEngine):
+    """Codes all that is offloaded; with None bytes go as they are."""
+
+    def __init__(self, codec: Codec | None) -> None:
+        super().__init__(random_delays(1))
+        self._codecs = {} if codec is None else {"given": codec}
+
+    def _transfer(self, storage: torch.UntypedStorage, offset: int, slot: Slot, lane: str) -> None:
+        slot.codec = "given" if self._codecs else ""
+        super()._transfer(storage, offset, slot, lane)
+
+
 def _run(codec: Codec | None, recording: Recording, model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    engine, arena = HostEngine(delay=random_delays(1), codec=codec), HostArena(16 << 20)
+    engine, arena = _Coding(codec), HostArena(16 << 20)
     executor = MemoryExecutor(recording, plan_by_rule(recording.trace, OFFLOAD), engine, arena, smallest_bytes=1)
     try:
         for _ in range(2):

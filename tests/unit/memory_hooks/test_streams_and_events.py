@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 from tests.raising import raises
-from tests.unit.memory_hooks.executing import executing, gradients, random_delays, record, same_bits
+from tests.unit.memory_hooks.executing import SlowEngine, executing, gradients, random_delays, record, same_bits
 from torch import nn
 
 from trimaran.base.errors import ExecutionError
@@ -63,7 +63,7 @@ def test_the_compute_stream_is_read_before_a_copy_stream_is_made_current() -> No
 def test_a_copy_reads_what_was_there_and_a_wait_is_enough() -> None:
     """The source is overwritten right after the wait; the copy back must have the old values."""
     gate = threading.Event()
-    engine, arena = HostEngine(delay=lambda _: gate.wait()), HostArena(4096)
+    engine, arena = SlowEngine(lambda _: gate.wait()), HostArena(4096)
     source = torch.arange(8.0)
     slot = arena.allocate(32)
     saving = engine.save(source.untyped_storage(), slot)
@@ -84,7 +84,7 @@ def test_an_error_of_a_copy_thread_is_raised_by_the_wait() -> None:
         raise OSError(f"no such lane as {lane}")
 
     with HostArena(4096) as arena:
-        engine = HostEngine(delay=fail)
+        engine = SlowEngine(fail)
         copy = engine.save(torch.zeros(4).untyped_storage(), arena.allocate(16))
         with raises("copy-engine.copy-failed", ExecutionError, lane="d2h"):
             copy.wait()

@@ -14,10 +14,10 @@ from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.catalog import find_device
 from trimaran.planning.analytical import Analytical, decoder_of_job, shape_of
+from trimaran.planning.answer.results import Modelled
 from trimaran.planning.plan import find_backend, make_plan
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, choose_precision
 from trimaran.planning.requests import PlanRequest, parse_request
-from trimaran.planning.results import Modelled
 from trimaran.pricing.analytical.shapes import parameter_count
 
 FEW = PlanRequest(cluster="dgx-h100:1")
@@ -146,7 +146,7 @@ def test_an_unknown_size_is_told_which_there_are() -> None:
 
 def test_experts_are_not_traced_for_memory() -> None:
     pytest.importorskip("transformers")
-    from trimaran.planning.meta_trace import check_traceable
+    from trimaran.planning.tracing.meta_trace import check_traceable
 
     with raises("decoder.not-traced", parameters=46_702_792_704):
         check_traceable(resolve("mixtral:8x7b"))

@@ -12,11 +12,11 @@ from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
-from trimaran.planning.explanation import Explained, explain_plan
-from trimaran.planning.loaded_plans import write_planned
+from trimaran.planning.answer.explained import Explained
+from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.explanation import explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned, Simulated
 from trimaran.program.plan_file import read_plan, write_plan
 
 HERE = builders.cluster_request(cluster="dgx1-v100")
@@ -36,7 +36,7 @@ def stages() -> Planned:
 
 @pytest.fixture
 def path(stages: Planned, tmp_path: Path) -> Path:
-    write_planned(tmp_path / "plan.json", stages)
+    write_plan(tmp_path / "plan.json", stages.evidence.whole_plan)
     return tmp_path / "plan.json"
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_plan_is_refused(path: Path) -> None:
 def test_a_plan_of_degrees_is_explained_where_it_was_planned(tmp_path: Path) -> None:
     asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
     found = make_plan("llama2:7b", asked)
-    write_planned(tmp_path / "plan.json", found)
+    write_plan(tmp_path / "plan.json", found.evidence.whole_plan)
     explained = explain_plan("llama2:7b", path=tmp_path / "plan.json", why_not=["fsdp"])
     planned = explained.planned
     assert (planned.request.cluster, planned.devices, planned.global_batch_size) == ("dgx-h100:2", 16, 64)
@@ -135,7 +135,7 @@ def test_a_plan_of_degrees_is_explained_where_it_was_planned(tmp_path: Path) -> 
 
 def test_other_degrees_than_a_search_would_choose_are_explained_too(tmp_path: Path) -> None:
     asked = builders.cluster_request(cluster="dgx-h100:2", batch=64, pins=builders.pins(pp=8))
-    write_planned(tmp_path / "plan.json", make_plan("llama2:7b", asked))
+    write_plan(tmp_path / "plan.json", make_plan("llama2:7b", asked).evidence.whole_plan)
     kept = explain_plan("llama2:7b", path=tmp_path / "plan.json")
     assert kept.explanation.is_fresh
     assert [paid.pin for paid in kept.explanation.prices] == ["--pp 8"]

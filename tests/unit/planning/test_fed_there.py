@@ -12,9 +12,9 @@ from tests.raising import raises
 import trimaran
 from trimaran import InputError, Loading, Pins
 from trimaran.planner.explanation.critical_path import Part
+from trimaran.planning.answer.explained import print_explanation
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.explanation import explain_plan
-from trimaran.planning.explanation_pages import print_explanation
-from trimaran.planning.results import Planned
 from trimaran.program.strategy import IN_LINE
 from trimaran.report.scaling import ScalingStudy, feeding_lines, study_document
 

@@ -7,9 +7,9 @@ from tests.raising import raises
 from trimaran.base.errors import InputError
 from trimaran.planner.pins import parse_pins
 from trimaran.planning.analytical import memory_words
+from trimaran.planning.answer.results import Modelled, Planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import parse_request
-from trimaran.planning.results import Modelled, Planned
 
 CLUSTER = "hgx-h100:16"
 

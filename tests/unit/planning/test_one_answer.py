@@ -13,10 +13,10 @@ from trimaran.features.price import Pricing, Setting
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import Analytical, is_planned_by_shape, reason_to_trace, shape_of
+from trimaran.planning.answer.results import Modelled
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend, make_plan
 from trimaran.planning.requests import PlanRequest, parse_request
-from trimaran.planning.results import Modelled
 
 SMALL, LARGE = "gpt2:1.5b", "llama2:70b"
 

@@ -13,11 +13,11 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.cli import app
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.estimated import on_its_machine
-from trimaran.planning.loaded_plans import _check_kind, _memory_to_use, write_planned
+from trimaran.planning.loaded_plans import _check_kind, _memory_to_use
 from trimaran.planning.plan import make_plan, obtain_plan
-from trimaran.planning.results import Planned
-from trimaran.program.plan_file import Plan, read_plan
+from trimaran.program.plan_file import Plan, read_plan, write_plan
 
 HERE = builders.cluster(memory_bytes=1000)
 
@@ -68,7 +68,7 @@ def test_a_plan_for_cores_is_used_on_cores() -> None:
 
 def made_there(path: Path, **more: Any) -> Planned:
     planned = make_plan("lenet", builders.cluster_request(cluster="dgx1-v100", devices=2, batch=4096, **more))
-    write_planned(path, planned)
+    write_plan(path, planned.evidence.whole_plan)
     return planned
 
 
@@ -117,7 +117,7 @@ def test_a_strategy_of_many_replicas_is_simulated_as_its_plan_file_is(tmp_path: 
     """One replica is simulated and stands for all sixteen; a file has all of them."""
     path, words = tmp_path / "plan.json", ["lenet", "--cluster", "dgx1-v100:2", "--batch", "4096"]
     planned = make_plan("lenet", builders.cluster_request(cluster="dgx1-v100:2", batch=4096, pins=builders.pins(dp=16)))
-    write_planned(path, planned)
+    write_plan(path, planned.evidence.whole_plan)
     assert len(planned.simulated.chosen.program.ranks) == 1
     answers = []
     for asked in ([str(path)], [*words, "--strategy", planned.chosen.name]):

@@ -10,7 +10,7 @@ from tests.graphs import chain
 from trimaran.graph.types import Graph
 from trimaran.planner.search import PinPrice, prices, search
 from trimaran.planner.trials import Trials
-from trimaran.planning.documents import one_device, placement_document, search_document
+from trimaran.planning.answer.documents import one_device, placement_document, search_document
 from trimaran.program.strategy import Part
 
 

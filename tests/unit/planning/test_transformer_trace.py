@@ -6,7 +6,7 @@ import pytest
 from tests import builders
 
 from trimaran.jobs.resolve import resolve
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.pricing.analytical.memory import Bookkeeping, rank_memory
 from trimaran.pricing.analytical.shapes import decoder_of
 from trimaran.program.memory import KEEP_ALL

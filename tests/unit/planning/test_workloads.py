@@ -10,9 +10,10 @@ from tests.raising import raises
 
 from trimaran.graph.kernels.workload import WorkKind, Workload
 from trimaran.graph.types import Phase
-from trimaran.planning import workloads as making
-from trimaran.planning.workload_tracing import WorkloadTracer
-from trimaran.planning.workloads import STEPS, make_request, memory_of_step, workload
+from trimaran.planning.tracing import workloads as making
+from trimaran.planning.tracing.request import make_request
+from trimaran.planning.tracing.workload_tracing import WorkloadTracer
+from trimaran.planning.tracing.workloads import STEPS, memory_of_step, workload
 
 PREAMBLE = """
 import torch
@@ -124,7 +125,7 @@ def test_without_a_place_to_keep_it_a_workload_is_traced(tmp_path: Path, monkeyp
 def test_a_kept_workload_needs_no_torch() -> None:
     workload("digits", batch=7)
     program = (
-        "import sys; from trimaran.planning.workloads import workload; "
+        "import sys; from trimaran.planning.tracing.workloads import workload; "
         "print(workload('digits', batch=9).batch, 'torch' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
@@ -160,10 +161,6 @@ def test_options_reach_the_job() -> None:
     assert small.gradient_bytes == usual.gradient_bytes
 
 
-def test_a_sample_of_text_has_as_many_items_as_tokens() -> None:
-    assert (workload("text-lstm", batch=4).items_per_sample, workload("digits", batch=4).items_per_sample) == (48, 1)
-
-
 def test_a_file_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(
@@ -191,7 +188,6 @@ def test_a_configuration_of_hugging_face(tmp_path: Path) -> None:
             3
         )[0]
     )
-    assert one.items_per_sample == 16
     assert sum(gradient.elements for gradient in one.gradients) * 4 == one.parameter_bytes
     path.write_text(json.dumps({**config, "n_layer": 1}))
     _forget()

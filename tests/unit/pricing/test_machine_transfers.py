@@ -72,14 +72,10 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         machine_transfer(MESSAGE, SIZE, (0, 16), DGX)
 
 
-def test_a_link_that_two_devices_have_for_themselves_goes_before_the_link_graph() -> None:
-    """1 ms + 100 MB at 1 GB/s between devices 0 and 5; a group that has other pairs too takes what joins them."""
+def test_a_link_that_every_two_devices_have_for_themselves_goes_before_the_link_graph() -> None:
+    """1 ms + 100 MB at 1 GB/s between devices 0 and 5."""
     own = builders.link(bytes_per_s=1e9, latency_s=1e-3)
     table = builders.cost_table(fingerprint=builders.fingerprint(kind="cuda"))
     send = Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, microbatch=0, peer=1, peer_segment=1, nbytes=SIZE)
-    whole = Instruction(kind=Kind.ALL_REDUCE, rank=0, group=(0, 1, 2), nbytes=SIZE)
-    plain = DGX.allocate().ordered((0, 5, 6))
-    linked = builders.linked(plain, links={(0, 5): own})
-    found = transfer_cost(send, table, linked)
+    found = transfer_cost(send, table, builders.linked(DGX.allocate().ordered((0, 5, 6)), joint=own))
     assert (found.latency_s, found.flow_s, found.links) == (pytest.approx(1e-3), pytest.approx(0.1), ("0-5",))
-    assert transfer_cost(whole, table, linked) == transfer_cost(whole, table, plain)

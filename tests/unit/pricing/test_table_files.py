@@ -11,7 +11,7 @@ from tests.raising import raises
 from tests.unit.pricing.test_fed_step import SAMPLES
 
 from trimaran.base.errors import CorruptDataError
-from trimaran.pricing.table_files import decode_table, encode_table, read_table
+from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.types import Cost
 
 
@@ -20,7 +20,7 @@ def test_a_table_survives_the_way_to_a_file_and_back(tmp_path: Path) -> None:
     table = dataclasses.replace(table, between=builders.between(2e-4, 1e-5, straggling=0.05))
     path = tmp_path / "table.json"
     path.write_bytes(encode_table(table))
-    assert read_table(path) == table
+    assert decode_table(path.read_bytes()) == table
 
 
 def test_the_same_table_gives_the_same_bytes_in_whatever_order_it_was_filled() -> None:
@@ -59,11 +59,6 @@ def test_a_file_of_another_version_is_refused_with_both_versions() -> None:
     file["schema_version"] = 99
     with raises("cost-table.schema-version", match=r"my\.json", found=99, expected=2):
         decode_table(json.dumps(file).encode(), origin="my.json")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with raises("file.unreadable", match=r"nothing\.json"):
-        read_table(tmp_path / "nothing.json")
 
 
 @pytest.mark.parametrize("cost", [Cost(-1.0, -1.0, -1.0, "x"), Cost(1.0, 2.0, 3.0, "x"), Cost(2.0, 1.0, 1.5, "x")])

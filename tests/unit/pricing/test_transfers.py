@@ -14,9 +14,8 @@ BUSY = table_for(network())
 TABLE = dataclasses.replace(BUSY, fingerprint=dataclasses.replace(BUSY.fingerprint, cores=8))
 
 
-def _cluster(hosts: tuple[int, ...], **links: Link) -> Allocation:
-    pairs = {(int(name[1]), int(name[2])): link for name, link in links.items()}
-    return builders.cluster(hosts=hosts, links=pairs)
+def _cluster(hosts: tuple[int, ...], joint: Link | None = None) -> Allocation:
+    return builders.cluster(hosts=hosts, joint=joint)
 
 
 def _send(source: int, target: int, nbytes: int) -> Instruction:
@@ -83,19 +82,17 @@ def test_a_group_of_another_size_is_scaled_from_the_nearest_that_was_measured() 
     assert transfer.source == "analytic: from 2 ranks, measured: by hand"
 
 
-def test_a_link_of_the_cluster_is_priced_by_its_closed_form() -> None:
+def test_a_link_of_every_two_devices_is_priced_by_its_closed_form() -> None:
     """1 ms + 1 MB / (100 MB/s) = 11 ms."""
     link = builders.link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: a switch")
-    transfer = transfer_cost(_send(0, 1, 1_000_000), TABLE, _cluster((0, 1), p01=link))
+    transfer = transfer_cost(_send(0, 1, 1_000_000), TABLE, _cluster((0, 1), link))
     assert (transfer.latency_s, transfer.flow_s) == pytest.approx((1e-3, 1e-2))
     assert (transfer.links, transfer.source) == (("0-1",), "analytic: datasheet: a switch")
 
 
-def test_a_collective_is_as_slow_as_its_slowest_link_and_occupies_all() -> None:
+def test_a_collective_occupies_the_links_of_its_ring() -> None:
     """Ring of 3: 4 messages of 1 ms and 4/3 of 3 MB at 100 MB/s: 4 + 40 = 44 ms."""
-    fast = builders.link(bytes_per_s=1e9, latency_s=1e-3, source="datasheet: fast")
-    slow = builders.link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: slow")
-    cluster = _cluster((0, 1, 2), p01=fast, p12=slow, p02=fast)
+    cluster = _cluster((0, 1, 2), builders.link(bytes_per_s=1e8, latency_s=1e-3, source="datasheet: a switch"))
     transfer = transfer_cost(_all_reduce((0, 1, 2), 3_000_000), TABLE, cluster)
     assert transfer.latency_s + transfer.flow_s == pytest.approx(0.044)
     assert transfer.links == ("0-1", "1-2", "0-2")
@@ -158,7 +155,7 @@ def test_what_goes_to_homes_and_back_is_priced_as_one_of_many() -> None:
 def test_on_a_link_a_reduce_is_a_tree() -> None:
     """1 MB once over a link of 1 GB/s between two hosts, after 1 ms: 2 ms."""
     link = builders.link(bytes_per_s=1e9, latency_s=1e-3, source="by hand")
-    transfer = transfer_cost(_homed(Kind.REDUCE), TABLE, _cluster((0, 1), l01=link))
+    transfer = transfer_cost(_homed(Kind.REDUCE), TABLE, _cluster((0, 1), link))
     assert transfer.latency_s + transfer.flow_s == pytest.approx(2e-3)
 
 

@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from trimaran.base.remedies import CATALOGUE
+from trimaran.base.remedies import CATALOGUE, MemoryHelp
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
 from trimaran.rehearsal.memory import (
-    MemoryRemedy,
     first_short,
     memory_remedies,
     outside_of,
@@ -274,7 +273,7 @@ def test_an_emptied_cache_is_not_reserved() -> None:
 # What would help
 
 
-def _by_name(record: Record) -> dict[str, MemoryRemedy]:
+def _by_name(record: Record) -> dict[str, MemoryHelp]:
     return {remedy.name: remedy for remedy in memory_remedies(record)}
 
 
@@ -289,21 +288,23 @@ def test_remedies_save_what_addition_says() -> None:
     before = read_memory(tale.record).reserved
     assert before == 820 * MIB
     found = _by_name(tale.record)
-    assert all(remedy.id in CATALOGUE and remedy.method == "re-simulated" for remedy in found.values())
-    assert found["recompute layers.*"].saves == pytest.approx(200 * MIB, abs=2 * MIB)  # one of three is there at a time
-    assert found["activations of layers.* on the host"].saves == found["recompute layers.*"].saves
+    assert all(remedy.id in CATALOGUE for remedy in found.values())
+    assert found["recompute layers.*"].saves_bytes == pytest.approx(
+        200 * MIB, abs=2 * MIB
+    )  # one of three is there at a time
+    assert found["activations of layers.* on the host"].saves_bytes == found["recompute layers.*"].saves_bytes
     # The state goes to the host. The peak moves nowhere else: gradients are less than what passes through.
-    assert found["state of the optimizer on the host"].saves == 180 * MIB
-    assert found["state of the optimizer sharded over 2 ranks"].saves == 90 * MIB
+    assert found["state of the optimizer on the host"].saves_bytes == 180 * MIB
+    assert found["state of the optimizer sharded over 2 ranks"].saves_bytes == 90 * MIB
     # Half of parameters, gradient and state; two layers of 30 MiB are gathered.
     sharded = found["parameters, gradients and state sharded over 2 ranks"]
-    assert sharded.saves == pytest.approx((45 + 15 + 90 - 60) * MIB, abs=6 * MIB)
-    assert found["half the microbatch"].saves == pytest.approx((420 + 100) / 2 * MIB, abs=12 * MIB)
+    assert sharded.saves_bytes == pytest.approx((45 + 15 + 90 - 60) * MIB, abs=6 * MIB)
+    assert found["half the microbatch"].saves_bytes == pytest.approx((420 + 100) / 2 * MIB, abs=12 * MIB)
     for remedy in found.values():
-        assert remedy.needed == before - remedy.saves
+        assert remedy.reserved_bytes == before - remedy.saves_bytes
         assert remedy.fits
-    assert [one.saves for one in memory_remedies(tale.record)] == sorted(
-        (one.saves for one in found.values()), reverse=True
+    assert [one.saves_bytes for one in memory_remedies(tale.record)] == sorted(
+        (one.saves_bytes for one in found.values()), reverse=True
     )
 
 
@@ -326,7 +327,7 @@ def test_segments_that_grow_are_played() -> None:
     found = _by_name(tale.record)
     before = read_memory(tale.record).reserved
     growing = read_memory(tale.record, settings=Settings(expandable=True)).reserved
-    assert found["segments that grow"].saves == before - growing > 1000 * MIB
+    assert found["segments that grow"].saves_bytes == before - growing > 1000 * MIB
     assert "segments that grow" not in {
         one.name for one in memory_remedies(tale.record, settings=Settings(expandable=True))
     }

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimaran.base.remedies import MemoryHelp
 from trimaran.report.rehearsal import (
     EXIT_CODES,
     InventedValue,
-    MemoryHelp,
     Rehearsal,
     RehearsedCollectives,
     RehearsedRank,

@@ -176,11 +176,6 @@ def test_what_starts_no_kernel_costs_nothing(name: str) -> None:
     assert price(kernel(name, [form(MIB)], [form(MIB)])) == KernelPrice(0.0, 0.0, 0.0, "")
 
 
-def test_tf32_is_faster_than_fp32() -> None:
-    plain = product(4096, "float32")
-    assert price(plain, tf32=True).device_s < 0.5 * price(plain).device_s
-
-
 def test_a_factor_of_an_operator_goes_before_that_of_its_kind() -> None:
     table = Calibration(kernels={"aten.mm": 3.0}, kinds={"product": 2.0}, others=5.0, source="example")
     plain = price(product(2048))

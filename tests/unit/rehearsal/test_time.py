@@ -55,7 +55,6 @@ def test_kernels_of_one_stream_follow_one_another() -> None:
     device_s = 10 * alone(LARGE)
     assert found.step.seconds == pytest.approx(device_s, rel=0.01)
     assert found.parts.compute_s == pytest.approx(device_s)
-    assert found.steady
     assert sums_up(found)
     assert found.ranks[0].flops == pytest.approx(10 * 2 * 8192**3)
     assert found.mfu == pytest.approx(found.ranks[0].flops / found.step.seconds / 989e12, rel=1e-6)
@@ -104,7 +103,8 @@ def test_streams_overlap_communication_and_share_the_device() -> None:
     side = collective(stream=7, asynchronous=False)
     beside = timed(steps([Issue(0), *runs(0, 8), Mark(0, 7), Await(0, 0), *runs(1)], side, world=2))
     alone_s = timed(steps([*runs(0, 8), *runs(1)], world=2)).step.seconds
-    assert beside.step.seconds < alone_s + 0.3 * beside.ranks[0].collectives_s
+    blocked = timed(steps([*runs(0, 8), *runs(1), Issue(0), Wait(0, 0)], collective(), world=2)).step.seconds
+    assert beside.step.seconds < alone_s + 0.3 * (blocked - alone_s)
     both = timed(steps([*runs(0, 4), *runs(0, 4, stream=3), Mark(0, 3), Await(0, 0), *runs(1)]))
     one = timed(steps([*runs(0, 8), *runs(1)]))
     assert both.step.seconds == pytest.approx(one.step.seconds, rel=0.02)
@@ -275,7 +275,6 @@ def test_steps_before_the_last_one_do_not_count() -> None:
     usual = steps(runs(0, 5))
     assert timed(steps(runs(0, 5), steps=6)).step.seconds == pytest.approx(timed(usual).step.seconds)
     first = timed(steps(runs(0, 5), steps=1))
-    assert not first.steady
     assert first.step.seconds == pytest.approx(timed(usual).step.seconds, rel=0.05)
 
 
@@ -327,11 +326,9 @@ def test_factors_that_are_not_positive_are_refused(tmp_path: Path, text: str) ->
         read_calibration(path)
 
 
-def test_compiled_scripts_are_not_sure() -> None:
+def test_compiled_scripts_are_told_of() -> None:
     found = timed(steps([*runs(0, 5), *runs(1, 50)], notes=["torch.compile: rehearsed without it"]))
-    assert not found.sure
     assert "torch.compile" in found.notes[0]
-    assert timed(steps(runs(0, 5))).sure
     assert timed(steps(runs(0, 5))).notes == ()
     assert "priced on a100" in timed(steps(runs(0, 5)), machine="dgx-a100").notes[0]
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from trimaran.planning.pages import print_lines
+from trimaran.planning.answer.pages import print_lines
 from trimaran.report.plans import outlook_lines, target_verdict
 
 LONG = "tp4 x cp2 x pp2 (8 chunks) x dp64, zero2, 8 microbatches of 4"

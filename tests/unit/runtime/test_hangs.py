@@ -46,7 +46,6 @@ def beat(
         steps=steps,
         doing="0F0",
         started=started,
-        since_s=0.0,
         waits=Wait(what=waits, ranks=ranks, step=steps) if waits else None,
         entered=entered if not waits or waits in entered else (*entered, waits),
         steps_begun=steps + 1 if steps_begun is None else steps_begun,

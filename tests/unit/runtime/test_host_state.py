@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests.raising import raises
+from tests.unit.memory_hooks.executing import SlowEngine
 from torch import nn
 
 from trimaran.memory_hooks.arena import HostArena
@@ -75,7 +76,7 @@ class HoldsAnother(torch.optim.SGD):
 def engine() -> Iterator[HostEngine]:
     """Copies that take a while, each another one."""
     draw = random.Random(0)
-    engine = HostEngine(delay=lambda _: time.sleep(draw.random() * 2e-4))
+    engine = SlowEngine(lambda _: time.sleep(draw.random() * 2e-4))
     yield engine
     engine.close()
 

@@ -1,7 +1,6 @@
 """One replica in place of all."""
 
 import dataclasses
-import itertools
 
 import pytest
 from tests import builders
@@ -9,6 +8,7 @@ from tests.builders import network, table_for
 from tests.graphs import boundaries, paired
 
 from trimaran.graph.types import Graph
+from trimaran.machine.find import find_machine
 from trimaran.machine.types import Allocation
 from trimaran.pricing.program import can_fold, price
 from trimaran.program.lowering.lower import lower, lower_replica
@@ -22,12 +22,7 @@ PAIRS = dataclasses.replace(paired(3), storages={})
 
 def direct(devices: int) -> Allocation:
     """Every two devices have a link of their own."""
-    link = builders.link(bytes_per_s=1e6, latency_s=1e-4)
-    return builders.cluster(
-        devices,
-        kind="cuda",
-        links=dict.fromkeys(itertools.combinations(range(devices), 2), link),
-    )
+    return builders.cluster(devices, kind="cuda", joint=builders.link(bytes_per_s=1e6, latency_s=1e-4))
 
 
 @pytest.mark.parametrize(
@@ -65,17 +60,19 @@ def test_one_replica_takes_as_long_as_all(graph: Graph, strategy: Strategy) -> N
 def test_replicas_that_share_a_link_for_their_own_messages_are_not_folded() -> None:
     strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",))
     program = lower_replica(CHAIN, strategy, batch=8)
-    shared = builders.linked(direct(4), links={})
+    shared = builders.linked(direct(4))
     assert can_fold(program, strategy, table_for(CHAIN), direct(4))
     assert not can_fold(program, strategy, table_for(CHAIN), shared)
 
 
 def test_replicas_whose_own_links_differ_are_not_folded() -> None:
-    strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",))
-    cluster = direct(4)
-    slower = builders.link(bytes_per_s=1e5, latency_s=1e-4)
-    uneven = builders.linked(cluster, links={**cluster.machine.pairs, (2, 3): slower})
-    assert not can_fold(lower_replica(CHAIN, strategy, batch=8), strategy, table_for(CHAIN), uneven)
+    """No NVLink joins devices 0 and 5 of a DGX-1; some join 1 and 2, and as many 0 and 1 as 4 and 5."""
+    strategy = builders.strategy(dp=2, pp=2, boundaries=("op2",), device_order=(0, 5, 1, 2))
+    table = builders.cost_table(fingerprint=builders.fingerprint(kind="cuda"))
+    machine = find_machine("dgx1-v100").allocate()
+    assert not can_fold(lower_replica(CHAIN, strategy, batch=8), strategy, table, machine)
+    alike = dataclasses.replace(strategy, device_order=(0, 1, 4, 5))
+    assert can_fold(lower_replica(CHAIN, alike, batch=8), alike, table, machine)
 
 
 def test_homes_make_replicas_differ() -> None:

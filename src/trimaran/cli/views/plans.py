@@ -13,14 +13,14 @@ from trimaran.base.units import format_count, format_seconds
 from trimaran.cli.output import begin_verdict, console, print_json, progress_shown
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.others import busy_note
-from trimaran.planning.documents import plan_document
-from trimaran.planning.loaded_plans import write_planned
-from trimaran.planning.pages import print_lines, print_notes, print_plan
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.pages import print_lines, print_notes, print_plan
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.rehearsed import PlanRehearsed, rehearsed_document
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned
 from trimaran.program.json_files import to_plain
+from trimaran.program.plan_file import write_plan
 from trimaran.report.gradient_noise import gradient_noise_lines
 from trimaran.report.run_report import comparison_document, noise_line
 from trimaran.report.tables import kind_table, rank_table
@@ -108,7 +108,7 @@ def show_plan(
         planned = make_plan(source, request, progress=progress)
         rehearsed = None if check is None else check(planned, progress)
     if output is not None:
-        write_planned(output, planned)
+        write_plan(output, planned.evidence.whole_plan)
     if as_json:
         more = {} if rehearsed is None else {"rehearsed": rehearsed_document(rehearsed)}
         print_json(plan_document(planned) | more)

@@ -30,6 +30,7 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_bytes
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
+from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
 from trimaran.jobs.huggingface import assumed_sequence
@@ -42,9 +43,9 @@ from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.splitting import Split
 from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
-from trimaran.planning.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.planning.precision import ChosenPrecision, choose_precision
-from trimaran.pricing.machine_transfers import HostPath, sharing_device
+from trimaran.planning.tracing.meta_trace import JobTracer, PricedStep, PricedSteps, written
+from trimaran.pricing.machine_transfers import sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
 from trimaran.program.memory import KEEP_ALL, Decision, MemoryPlan, parse_codec
 from trimaran.report.memory import (
@@ -68,8 +69,6 @@ from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_byte
 
 _SLOWDOWN = 0.1  # that a plan for the largest batch may cost, where nothing is said
 _NOTHING = 0.0005  # a slowdown that is not worth a word
-
-WEIGHTS = frozenset({Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.OPTIMIZER})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ def simulated(trace: StepTrace, plan: MemoryPlan, costs: MemoryCosts, *, note: s
 
 def usage(trace: StepTrace, live: LiveBytes, costs: MemoryCosts) -> Usage:
     """Peak and means of live bytes, with and without weights."""
-    bare = live.at - role_bytes(trace, WEIGHTS)
+    bare = live.at - live_kept(trace, WEIGHTS)
     counted = np.zeros(trace.length)
     counted[[op.moment for op in trace.ops if op.phase != Phase.UPDATE]] = 1.0
     return Usage(
@@ -112,20 +111,10 @@ def _mean(values: NDArray[np.int64], counted: NDArray[np.float64]) -> float:
     return float(values @ counted) / float(counted.sum()) if counted.any() else 0.0
 
 
-def role_bytes(trace: StepTrace, roles: frozenset[Role]) -> NDArray[np.int64]:
-    """Live bytes of the storages of some roles at each moment [bytes]."""
-    change = np.zeros(trace.length + 1, dtype=np.int64)
-    for storage in trace.storages:
-        if storage.role in roles and storage.keep_end > storage.birth:
-            change[max(storage.birth, 0)] += storage.nbytes
-            change[min(storage.keep_end, trace.length)] -= storage.nbytes
-    return np.cumsum(change[:-1])
-
-
 def weight_bytes(trace: StepTrace) -> tuple[int, int, int]:
     """Parameters with buffers, optimizer state, gradients: each at its most [bytes]."""
     groups = ({Role.PARAMETER, Role.BUFFER}, {Role.OPTIMIZER}, {Role.GRADIENT})
-    state, optimizer, gradients = (int(role_bytes(trace, frozenset(one)).max(initial=0)) for one in groups)
+    state, optimizer, gradients = (int(live_kept(trace, one).max(initial=0)) for one in groups)
     return state, optimizer, gradients
 
 
@@ -496,7 +485,7 @@ def below_minimum(
     trace = steps.tracer.trace(samples)
     least = minimum_memory(trace)
     state, optimizer, gradients = weight_bytes(trace)
-    state_bytes = int(role_bytes(trace, WEIGHTS).max(initial=0))
+    state_bytes = int(live_kept(trace, WEIGHTS).max(initial=0))
     trace_of = at_any_batch(steps.tracer.trace, _NEAR)
     fewer = most_samples(lambda some: minimum_memory(trace_of(some)).nbytes, budget_bytes, near=_NEAR)
     card = least.nbytes + steps.costs(trace).workspace_bytes + steps.device.memory.context_bytes
@@ -550,7 +539,7 @@ def _rest_bytes(trace: StepTrace) -> int:
 
     What an update needs in addition is of parameters, and is shared with them.
     """
-    beyond = needed_bytes(trace) - role_bytes(trace, WEIGHTS)
+    beyond = needed_bytes(trace) - live_kept(trace, WEIGHTS)
     moments = [op.moment for op in trace.ops if op.phase != Phase.UPDATE]
     return int(beyond[moments].max(initial=0))
 
@@ -644,7 +633,7 @@ def estimate_memory(
     alone, coding = find_device(device), None if codec is None else parse_codec(codec)
     within = None if budget is None else parse_budget(budget)
     host_bytes, host_source = _host_room(alone, sharing, host)
-    catalog_device = sharing_device(alone, HostPath(sharing=sharing))
+    catalog_device = sharing_device(alone, sharing)
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
     chosen = choose_precision(source.reference, precision or source.precision, catalog_device, job=made)

@@ -18,7 +18,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.trace.types import Shape, StepTrace, Tick, TraceOp, TraceStorage
 from trimaran.memory.minimum import minimum_memory
 from trimaran.memory.search import step_within
-from trimaran.planning.meta_trace import PricedSteps
+from trimaran.planning.tracing.meta_trace import PricedSteps
 from trimaran.program.memory import KEEP_ALL
 from trimaran.report.memory import LargestBatch
 from trimaran.simulator.memory import live_bytes

@@ -30,7 +30,7 @@ from trimaran.memory.bound import lower_bound
 from trimaran.memory.minimum import MinimumMemory, minimum_memory, needed_bytes
 from trimaran.memory.search import plan_memory
 from trimaran.memory_hooks.splitting import Split
-from trimaran.planning.meta_trace import PricedSteps, parse_split
+from trimaran.planning.tracing.meta_trace import PricedSteps, parse_split
 
 PARTS = (2, 4, 8, 16)
 """Numbers of parts that are tried, fewest first."""

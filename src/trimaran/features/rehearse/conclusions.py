@@ -17,6 +17,7 @@ import msgspec
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, is_file
+from trimaran.base.remedies import MemoryHelp
 from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
@@ -30,7 +31,6 @@ from trimaran.rehearsal.record import Frame, Issue, Record, Step
 from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
 from trimaran.report.rehearsal import (
     InventedValue,
-    MemoryHelp,
     Rehearsal,
     RehearsedCollectives,
     RehearsedRank,
@@ -300,26 +300,14 @@ def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:
 
 def _remedies(
     records: Sequence[Record], memories: Mapping[int, RankMemory], settings: Settings, verdict: Verdict
-) -> list[MemoryHelp]:
+) -> Sequence[MemoryHelp]:
     """What would help the rank that is short of most memory, each played on its record."""
     if verdict not in ("out of memory", "not sure"):
         return []
     record = min(records, key=lambda one: memories[one.rank].fit.margin)
     if memories[record.rank].fit.margin > 0 and verdict == "not sure":
         return []
-    return [
-        MemoryHelp(
-            rank=record.rank,
-            name=one.name,
-            action=one.action,
-            saves_bytes=one.saves,
-            reserved_bytes=one.needed,
-            fits=one.fits,
-            basis=one.basis,
-            assumption=one.assumption,
-        )
-        for one in memory_remedies(record, settings=settings)[:_MOST_REMEDIES]
-    ]
+    return memory_remedies(record, settings=settings)[:_MOST_REMEDIES]
 
 
 def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:

@@ -14,12 +14,12 @@ from trimaran.base.files import given
 from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.jobs.resolve import JobSource
-from trimaran.planning.documents import placement_document
+from trimaran.planning.answer.documents import placement_document
+from trimaran.planning.answer.results import Simulated
 from trimaran.planning.estimated import on_its_machine
 from trimaran.planning.loaded_plans import use_of_plan
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Simulated
 from trimaran.program.json_files import to_plain
 from trimaran.program.plan_file import Plan, plan_verdict, read_plan
 from trimaran.report.breakdown import PARTS, utilization

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
-from trimaran.planning.results import Planned
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.step.gradient_noise import check_observable, obstacle
 

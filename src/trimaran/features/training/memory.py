@@ -20,9 +20,8 @@ from trimaran.base.signals import leaving
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import NO_PINS
-from trimaran.planning.loaded_plans import whole_plan
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.results import Planned
 from trimaran.pricing.memory import rank_states
 from trimaran.program.plan_file import CandidateRow
 
@@ -64,7 +63,7 @@ def with_memory_plan(error: TrimaranError, planned: Planned, *, limit_s: float =
     # Where it was predicted to fit, nobody knows how much is missing.
     short = isinstance(room, int) and room < needed
     most = room if isinstance(room, int) and short else needed - 1
-    fits = [row for row in whole_plan(simulated).candidates if row.prediction is not None and 0 < _peak(row) <= most]
+    fits = [row for row in simulated.whole_plan.candidates if row.prediction is not None and 0 < _peak(row) <= most]
     if not short:
         lines.append("By that it fits, so that the prediction is too low here, or something else takes memory too.")
         fits = [row for row in fits if _peak(row) == min(map(_peak, fits))]

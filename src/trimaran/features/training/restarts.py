@@ -34,9 +34,9 @@ from trimaran.base.progress import Progress
 from trimaran.base.signals import STOP_SIGNALS, signal_name
 from trimaran.features.training.gradient_noise import obtain_observable_plan
 from trimaran.planner.pins import NO_PINS
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import NO_TARGET
-from trimaran.planning.results import Planned
 
 LONGEST_WAIT_S = 60.0
 """Before a start, where the one before it has come to nothing [s]."""

@@ -53,9 +53,8 @@ from trimaran.graph.types import Graph, parameter_use
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
 from trimaran.measure.others import Others, busy_note
-from trimaran.planning.loaded_plans import whole_plan
+from trimaran.planning.answer.results import Planned, Simulated
 from trimaran.planning.preparation import cluster_environment
-from trimaran.planning.results import Planned, Simulated
 from trimaran.pricing.transfers import collectives_at_once
 from trimaran.program.json_files import to_plain
 from trimaran.program.lowering.lower import lower_evaluation
@@ -619,7 +618,7 @@ def _evaluation(simulated: Simulated) -> str:
 
 
 def _write_program(run: RunDirectory, simulated: Simulated) -> None:
-    write_plan(run.plan, whole_plan(simulated))
+    write_plan(run.plan, simulated.whole_plan)
     write_whole(run.program, format_program(simulated.chosen.program).encode())
 
 

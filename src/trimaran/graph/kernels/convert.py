@@ -676,7 +676,6 @@ def workload_of(
     batch: int,
     precision: Precision,
     input_bytes: int,
-    items_per_sample: int = 1,
     like: Mapping[str, str] | None = None,
 ) -> Workload:
     """The workload of a traced step.
@@ -687,7 +686,6 @@ def workload_of(
         batch: samples of the step
         precision: see `Workload`
         input_bytes: of a batch [bytes]
-        items_per_sample: see `Workload`
         like: by name of each parameter, the one whose update was traced for it; None: all were
     """
     wanted = makers(trace)
@@ -714,7 +712,6 @@ def workload_of(
         buffer_bytes=_bytes(trace, Role.BUFFER),
         optimizer_bytes=_bytes(trace, Role.OPTIMIZER) + updates.untraced_bytes(like or {}),
         input_bytes=input_bytes,
-        items_per_sample=items_per_sample,
     )
 
 

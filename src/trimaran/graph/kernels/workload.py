@@ -120,7 +120,6 @@ class Workload:
         buffer_bytes: of all buffers [bytes]
         optimizer_bytes: state of the optimizer [bytes]
         input_bytes: what is copied to the device for a step [bytes]
-        items_per_sample: what throughput counts in one sample: 1 for images, tokens of a window for language
     """
 
     name: str
@@ -133,7 +132,6 @@ class Workload:
     buffer_bytes: int
     optimizer_bytes: int
     input_bytes: int
-    items_per_sample: int = 1
 
     @property
     def gradient_bytes(self) -> int:

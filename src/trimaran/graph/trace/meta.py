@@ -1,10 +1,9 @@
 """Traces a step on meta tensors, which have shapes and no bytes: no device, no memory and no data are needed.
 
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
-kernel than a device does, the device's is asked for: attention (`attention`), dropout (`dropout`) and autocast
-(`autocast`). What still differs: recurrent layers run step by step, so that a real kernel keeps its intermediate states
-in one storage; the fused forms of optimizers may need scratch memory that is not seen; convolutions have no
-workspace.
+kernel than a device does, the device's is asked for: attention (`attend`), dropout (`drop_out`) and autocast
+(`autocast`), recurrent layers (`run_layers`). What still differs: the fused forms of optimizers may need scratch memory
+that is not seen; convolutions have no workspace.
 
 Lets functions of torch be replaced while a model runs, also those that functions of torch call.
 
@@ -29,9 +28,7 @@ Without a device torch falls back on the plain form, which keeps the scores of e
 kernel, which keeps one number for each row of them:
 
     flash      half precision, no mask
-    efficient  any precision, any mask; also where flash was asked for and does not go
-    cpu        the fused kernel of the CPU, to compare with a run there
-    math       the plain form
+    efficient  any precision, any mask
 
 Dropout on meta tensors, as a GPU has it: one kernel, which keeps a mask of one byte an element.
 
@@ -55,7 +52,7 @@ import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -206,27 +203,12 @@ def _as(dtype: torch.dtype, func: Callable[..., Any], args: tuple[Any, ...], kwa
     return func(*replaced(args, torch.Tensor, cast), **replaced(dict(kwargs), torch.Tensor, cast))
 
 
-AttentionForm = Literal["flash", "efficient", "cpu", "math"]
-
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 """Elements of a head that the flash kernels of a GPU take at most."""
 
 
-def attend(form: AttentionForm, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """`scaled_dot_product_attention` in a given form.
-
-    Args:
-        form: which
-        func: torch's own function
-        args: its arguments by place
-        kwargs: its arguments by name
-    """
-    return _attend(form, func, *args, **kwargs)
-
-
-def _attend(
-    form: AttentionForm,
+def attend(
     func: Callable[..., Any],
     query: torch.Tensor,
     key: torch.Tensor,
@@ -238,14 +220,13 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    if form == "math" or query.dim() != 4:
+    """`scaled_dot_product_attention` by a fused kernel of a GPU; arguments as of torch's own function `func`."""
+    if query.dim() != 4:
         return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    flash = form == "flash" and attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= _LARGEST_HEAD
+    flash = attn_mask is None and query.dtype in _HALVES and query.shape[-1] <= _LARGEST_HEAD
     if enable_gqa and not flash:  # flash reads fewer heads of keys and values as they are
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    if form == "cpu":
-        return _on_cpu(func, query, key, value, attn_mask, dropout_p, is_causal, scale)
     if flash:
         return torch.ops.aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
@@ -257,34 +238,10 @@ def _attend(
     )[0]
 
 
-def _on_cpu(
-    func: Callable[..., Any],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> Any:
-    """The CPU has no fused dropout; masks that are trained, such as relative positions, take the plain form there."""
-    if dropout_p > 0 or (mask is not None and mask.requires_grad):
-        return func(query, key, value, mask, dropout_p, is_causal, scale=scale)
-    if mask is not None and mask.dtype == torch.bool:
-        mask = _as_numbers(mask, query.dtype)
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, is_causal, attn_mask=mask, scale=scale
-    )[0]
-
-
 def _bias(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     if mask.dtype == torch.bool:
-        mask = _as_numbers(mask, query.dtype)
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-
-
-def _as_numbers(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.logical_not(), float("-inf"))
 
 
 def drop_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -426,8 +383,6 @@ def trace_on_meta(
     *,
     make_optimizer: Callable[[Trained], Optimizer] | None = None,
     autocast: torch.dtype | None = None,
-    attention: AttentionForm = "flash",
-    layers: bool = False,
 ) -> StepTrace:
     """Trace one step of training.
 
@@ -439,8 +394,6 @@ def trace_on_meta(
         loss: `(model, batch)` to the scalar loss
         make_optimizer: makes the optimizer from parameters; None: no update, and no state
         autocast: lower precision, such as `torch.bfloat16`; None: none
-        attention: form of attention; "flash" is that of a GPU. With "cpu" dropout is that of a CPU too
-        layers: recurrent layers run in one operation each, as a library of a GPU runs them; otherwise step by step
 
     Returns:
         The trace, with no durations.
@@ -448,7 +401,7 @@ def trace_on_meta(
     Raises:
         InputError: the model cannot run without data, as where it decides by the values of a tensor
     """
-    rules = _Rules(autocast=autocast, attention=attention, layers=layers)
+    rules = _Rules(autocast)
     with _telling():
         model = _model_on_meta(make_model)
         batch = replaced(make_batch(), torch.Tensor, _to_meta)
@@ -482,7 +435,7 @@ def trace_twice_on_meta(
     Raises:
         InputError: as for `trace_on_meta`
     """
-    rules = _Rules(autocast=autocast, attention="flash", layers=True)
+    rules = _Rules(autocast)
     with _telling():
         model = _model_on_meta(make_model)
         optimizer = _made(make_optimizer, model)
@@ -545,11 +498,9 @@ def _telling() -> Iterator[None]:
 class _Rules:
     """Which functions run in another form."""
 
-    def __init__(self, *, autocast: torch.dtype | None, attention: AttentionForm, layers: bool) -> None:
+    def __init__(self, autocast: torch.dtype | None) -> None:
         self._dtype = autocast
         self._casting = Autocast(autocast) if autocast is not None else None
-        self._attention = attention
-        self._layers = layers
 
     def asked_for(self) -> AbstractContextManager[Any]:
         """Modules that ask whether autocast is on, as recurrent ones do, are told; meta tensors are not cast by it."""
@@ -566,15 +517,15 @@ class _Rules:
         """What runs in the place of a function; None where it runs as it is."""
         if name == "scaled_dot_product_attention":
             return self._attend
-        if name == "dropout" and self._attention != "cpu":
+        if name == "dropout":
             return drop_out
-        if self._layers and name in CELLS:
+        if name in CELLS:
             return self._run_layers
         return self._casting.replacement(name) if self._casting is not None else None
 
     def _attend(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, kwargs = self._cast(args, kwargs)
-        return attend(self._attention, func, args, kwargs)
+        return attend(func, *args, **kwargs)
 
     def _run_layers(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, kwargs = self._cast(args, kwargs)

@@ -89,6 +89,12 @@ from trimaran.program.strategy import (
     read_recompute,
 )
 
+_MOST_MICROBATCH = 16
+"""Sequences of a microbatch that are tried, where the user says nothing."""
+
+_LEAST_CONTEXT = 2048
+"""Tokens that a rank of a sharded sequence keeps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticalProblem:
@@ -109,11 +115,7 @@ class AnalyticalProblem:
         reserve: memory of a device that stays free for what is not counted; None: not said, so buffers of collectives
             and fragments of the allocator are counted
         lenient: what usually fits is taken, and moments of the optimizer may be rounded, since nothing surely fits
-        across_nodes: `tp` ranks may be on different nodes
-        most_microbatch: sequences
-        least_context: tokens that a rank of a sharded sequence keeps
         ratio: strategies whose bound is this multiple of the best time are not priced
-        runners_up: shown
         not_said: what the question left to be assumed, each of which widens intervals
     """
 
@@ -130,11 +132,7 @@ class AnalyticalProblem:
     gap: float = 0.0
     reserve: Reserve | None = None
     lenient: bool = False
-    across_nodes: bool = False
-    most_microbatch: int = 16
-    least_context: int = 2048
     ratio: float = 1.5
-    runners_up: int = 5
     not_said: tuple[str, ...] = ()
 
     @property
@@ -402,21 +400,12 @@ class AnalyticalModel:
     def _known_sends(self) -> dict[tuple[int, ...], float]:
         return {}
 
-    def bound_alone(self, strategy: Strategy, choice: "Choice") -> float:
-        """The same bound without exchanges [s].
+    def least_alone(self, strategy: Strategy, choice: "Choice") -> float:
+        """What a microbatch takes of the same bound without exchanges, on any number of stages, replicas, devices [s].
 
         Args:
             strategy: of a group
             choice: in place of that of the strategy
-        """
-        return self.least_alone(strategy, choice) * self.times_alone(strategy)
-
-    def least_alone(self, strategy: Strategy, choice: "Choice") -> float:
-        """What of it a microbatch takes: the same on any number of stages, replicas and devices [s].
-
-        Args:
-            strategy: as for `bound_alone`
-            choice: as for `bound_alone`
         """
         return _least_alone(self.problem, strategy, choice, _On(), None)
 
@@ -1088,8 +1077,8 @@ def boxes(problem: AnalyticalProblem, rejected: Counter[str]) -> Iterator[Box]:
         for microbatch in _divisors(problem.batch // data):
             if pins.microbatch not in (None, microbatch):
                 continue
-            if pins.microbatch is None and microbatch > problem.most_microbatch:
-                rejected[f"microbatches of more than {problem.most_microbatch} sequences"] += 1
+            if pins.microbatch is None and microbatch > _MOST_MICROBATCH:
+                rejected[f"microbatches of more than {_MOST_MICROBATCH} sequences"] += 1
                 continue
             yield Box(tensor, pipeline, context, data, microbatch=microbatch)
 
@@ -1109,7 +1098,7 @@ def boxes_below(problem: AnalyticalProblem, below_s: float, *, most: int) -> lis
     stages = [pins.pp] if pins.pp else [1] if pins.rules_out("pp") else list(range(1, shape.layers + 1))
     replicas = [pins.dp] if pins.dp else [1] if pins.rules_out("dp") else list(_divisors(problem.batch))
     every = [pins.microbatch] if pins.microbatch else list(_divisors(problem.batch))
-    sizes = [size for size in every if pins.microbatch or size <= problem.most_microbatch]
+    sizes = [size for size in every if pins.microbatch or size <= _MOST_MICROBATCH]
     found, least = [], Least(problem)
     for tensor, context in product(tensor_degrees(problem), _context_degrees(problem)):
         for data in replicas:
@@ -1208,7 +1197,7 @@ def tensor_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:
     pins, shape = problem.pins, problem.shape
     if pins.tp is not None:
         return (pins.tp,)
-    most = 1 if pins.rules_out("tp") else shape.heads if problem.across_nodes else problem.machine.node.devices
+    most = 1 if pins.rules_out("tp") else problem.machine.node.devices
     return tuple(degree for degree in _divisors(shape.heads) if degree <= most)
 
 
@@ -1216,7 +1205,7 @@ def _context_degrees(problem: AnalyticalProblem) -> tuple[int, ...]:
     pins, shape = problem.pins, problem.shape
     if pins.cp is not None:
         return (pins.cp,)
-    most = 1 if pins.rules_out("cp") else max(1, shape.sequence // problem.least_context)
+    most = 1 if pins.rules_out("cp") else max(1, shape.sequence // _LEAST_CONTEXT)
     return tuple(degree for degree in range(1, most + 1) if degree == 1 or shape.sequence % (2 * degree) == 0)
 
 
@@ -1247,10 +1236,10 @@ def _refused(problem: AnalyticalProblem, tensor: int, pipeline: int, context: in
     missing = missing_from_order(order, {"tp": tensor, "cp": context, "dp": data, "pp": pipeline})
     if missing:
         return f"the order of ranks leaves {missing[0]} out"
-    if tensor > problem.machine.node.devices and not problem.across_nodes and pins.tp is None:
+    if tensor > problem.machine.node.devices and pins.tp is None:
         return "tensor-parallel ranks on several nodes"
-    if context > 1 and pins.cp is None and shape.sequence // context < problem.least_context:
-        return f"less than {problem.least_context} tokens of a sequence on a rank"
+    if context > 1 and pins.cp is None and shape.sequence // context < _LEAST_CONTEXT:
+        return f"less than {_LEAST_CONTEXT} tokens of a sequence on a rank"
     if context > 1 and shape.sequence % (2 * context):
         return "the sequence does not divide over the ranks"
     return ""

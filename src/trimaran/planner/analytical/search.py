@@ -629,7 +629,7 @@ def search_degrees(problem: AnalyticalProblem, *, advise: bool = False) -> Searc
     # Guides may recommend the same.
     references = tuple({one.candidate.name: one.candidate for one in others if one.candidate is not None}.values())
     return Search(
-        candidates=(chosen, *_others(ordered, problem.runners_up)),
+        candidates=(chosen, *_others(ordered)),
         chosen=chosen,
         baseline=next(iter(references), chosen),
         references=references,
@@ -792,13 +792,13 @@ def _with_fewer(problem: AnalyticalProblem, chosen: AnalyticalCandidate, work: W
     return [one for one in found if one.devices < chosen.devices]
 
 
-def _others(ordered: Sequence[AnalyticalCandidate], most: int) -> tuple[AnalyticalCandidate, ...]:
-    """The next ones, one of each (t, p, c, d)."""
+def _others(ordered: Sequence[AnalyticalCandidate]) -> tuple[AnalyticalCandidate, ...]:
+    """The next five, one of each (t, p, c, d)."""
     first: dict[tuple[int, ...], AnalyticalCandidate] = {}
     for one in ordered:
         strategy = one.strategy
         first.setdefault((strategy.tp, strategy.pp, strategy.cp, strategy.dp), one)
-    return tuple(first.values())[1 : most + 1]
+    return tuple(first.values())[1:6]
 
 
 def least_state(problem: AnalyticalProblem) -> float:

@@ -28,7 +28,6 @@ machine, so all changes apply to that: a device that computes twice as fast has 
 """
 
 import difflib
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -260,8 +259,7 @@ def joined_by(link: Link, problem: Problem) -> Problem:
     joint = Link(
         bytes_per_s=link.bytes_per_s, latency_s=link.latency_s, source=f"assumed: what-if, {link.name}, {link.source}"
     )
-    pairs = dict.fromkeys(itertools.combinations(sorted(problem.cluster.numbers), 2), joint)
-    return _on(replace(problem.cluster.machine.rate_limited(None), pairs=pairs), problem)
+    return _on(replace(problem.cluster.machine.rate_limited(None), joint=joint), problem)
 
 
 def _on(machine: Machine, problem: Problem) -> Problem:
@@ -270,7 +268,7 @@ def _on(machine: Machine, problem: Problem) -> Problem:
 
 
 def _with_faster(machine: Machine, factor: float, *, inside: bool = True) -> Machine:
-    """A catalog machine with faster links between nodes, and inside of them, by a factor."""
+    """A catalog machine whose links between nodes, and inside of them, are faster by a factor."""
 
     def faster(link: Link) -> Link:
         return replace(
@@ -289,7 +287,8 @@ def _with_faster(machine: Machine, factor: float, *, inside: bool = True) -> Mac
     if not inside:
         return replace(machine, node=node)
     node = replace(node, edges=tuple(replace(edge, link=faster(edge.link)) for edge in node.edges))
-    return replace(machine, node=node, pairs={pair: faster(link) for pair, link in machine.pairs.items()})
+    joint = None if machine.joint is None else faster(machine.joint)
+    return replace(machine, node=node, joint=joint)
 
 
 def _with_network(machine: Machine, change: Change) -> Machine:
@@ -318,7 +317,7 @@ def changed(problem: Problem, change: Change) -> Problem:
         known = (
             set(_APPLY) - {"network"}
             if machine.node.measured
-            else _OF_CATALOG | ({"latency"} if machine.pairs else set())
+            else _OF_CATALOG | ({"latency"} if machine.joint else set())
         )
         if problem.room is not None:
             known = known | {"load"}
@@ -342,10 +341,10 @@ def _link(problem: Problem, change: Change) -> Problem:
         return _catalog_link(problem, change)
     if change.value is None:
         factor = 1.0 / change.scale
-        problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
+        problem = _with_joint(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
         return _with_transfers(problem, lambda _, curve: _flows(curve, lambda _, flow_s: flow_s * factor))
     rate, limit, bare_curves = change.value, machine.node.rate_limit, problem.bare_curves
-    problem = _with_links(problem, lambda link: replace(link, bytes_per_s=rate))
+    problem = _with_joint(problem, lambda link: replace(link, bytes_per_s=rate))
     return _with_transfers(problem, lambda key, curve: _rate_limited(rate, key, curve, limit, bare_curves))
 
 
@@ -391,7 +390,7 @@ def _network(problem: Problem, change: Change) -> Problem:
 
 def _latency(problem: Problem, change: Change) -> Problem:
     factor = change.scale
-    problem = _with_links(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
+    problem = _with_joint(problem, lambda link: replace(link, latency_s=link.latency_s * factor))
 
     def shorten(key: CurveKey, curve: Curve) -> Curve:
         saved_s = latency(curve) * (1.0 - factor)
@@ -405,7 +404,7 @@ def _wire(problem: Problem, change: Change) -> Problem:
     factor = change.scale
     if not problem.cluster.machine.node.measured:
         return _on(_with_faster(problem.cluster.machine, 1.0 / factor), problem)
-    problem = _with_links(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
+    problem = _with_joint(problem, lambda link: replace(link, bytes_per_s=link.bytes_per_s / factor))
 
     def stretch(key: CurveKey, curve: Curve) -> Curve:
         # The time of `size` bytes becomes that of `size / factor`.
@@ -574,9 +573,9 @@ def _faster_device(device: Device, factor: float) -> Device:
     )
 
 
-def _with_links(problem: Problem, change: Callable[[Link], Link]) -> Problem:
+def _with_joint(problem: Problem, change: Callable[[Link], Link]) -> Problem:
     machine = problem.cluster.machine
-    return _on(replace(machine, pairs={pair: change(link) for pair, link in machine.pairs.items()}), problem)
+    return problem if machine.joint is None else _on(replace(machine, joint=change(machine.joint)), problem)
 
 
 def _with_transfers(problem: Problem, change: Callable[[CurveKey, Curve], Curve]) -> Problem:

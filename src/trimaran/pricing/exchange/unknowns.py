@@ -15,7 +15,6 @@ from trimaran.pricing.types import IntervalEnd
 End = Literal["fast", "typical", "slow"]
 """All unknowns of a method at their fast ends, at their values, or at their slow ends."""
 
-ENDS: tuple[End, ...] = ("fast", "typical", "slow")
 
 BOTH_ENDS: tuple[tuple[End, IntervalEnd], ...] = (("fast", "low"), ("slow", "high"))
 """The ends of an interval of a step: of what nobody has measured, and of the costs."""

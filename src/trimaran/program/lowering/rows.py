@@ -14,7 +14,7 @@ from trimaran.program.lowering.messages import (
     send_positions,
 )
 from trimaran.program.lowering.partition import Partition, routes_of, segment_ops, tied_segments
-from trimaran.program.lowering.schedules import BACKWARDS, FORWARDS, Clock, Compute, Order
+from trimaran.program.lowering.schedules import BACKWARDS, COMPLETING, FORWARDS, Clock, Compute, Order
 from trimaran.program.lowering.tensor_parallel import gradient_sums, own_parameters, tensor_collectives
 from trimaran.program.lowering.zero import Handed, after_update, bucket_reduction, zero_collectives
 from trimaran.program.strategy import Strategy
@@ -90,10 +90,6 @@ def _step_inners(
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The buckets of gradients of one rank, by segment
-
-
-COMPLETING = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
-"""Steps that add to gradients; the last one of a segment completes them."""
 
 
 def rank_buckets(

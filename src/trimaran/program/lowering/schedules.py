@@ -31,6 +31,12 @@ BACKWARDS = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}
 FORWARDS = frozenset({Kind.FORWARD, Kind.EVALUATE})
 COMPUTES = FORWARDS | BACKWARDS
 
+COMPLETING = frozenset({Kind.BACKWARD, Kind.BACKWARD_WEIGHT})
+"""Steps that add to gradients; the last one of a segment completes them."""
+
+PASSING_BACK = frozenset({Kind.BACKWARD, Kind.BACKWARD_INPUT})
+"""Steps that make the gradients of inputs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compute:

@@ -31,7 +31,7 @@ from trimaran.graph.types import (
     share_bounds,
 )
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.lowering.schedules import FORWARDS
+from trimaran.program.lowering.schedules import FORWARDS, PASSING_BACK
 from trimaran.program.strategy import Shard, ShardStyle, Strategy
 from trimaran.program.types import Axis, Inner, Kind, Point
 
@@ -296,8 +296,6 @@ def _reason(graph: Graph, shard: Shard) -> str:
     return graph.whole.get(shard.op, "it starts or ends nothing that ranks could share")
 
 
-_BACKWARDS = (Kind.BACKWARD, Kind.BACKWARD_INPUT)
-
 _Stop = tuple[Kind, str, bool, int]
 """A collective: what, at which operation, before it, how many bytes."""
 
@@ -324,7 +322,7 @@ def tensor_collectives(
     sharing = _Sharing(graph, ops, strategy, samples)
     if kind in FORWARDS:
         return sharing.forward()
-    return sharing.backward() if kind in _BACKWARDS else ()
+    return sharing.backward() if kind in PASSING_BACK else ()
 
 
 def gradient_sums(graph: Graph, ops: Sequence[Op], strategy: Strategy) -> tuple[tuple[str, tuple[str, ...], int], ...]:
@@ -408,7 +406,7 @@ def _sample_exchanges(
             drawn = [(name, math.prod(_features(outputs[name]))) for region in regions for name in region.draws]
             found += [(Kind.ALL_GATHER, op, False, every * features) for op, features in drawn]
         return _numbered("x", found, ops, "replicas")
-    if kind in _BACKWARDS:
+    if kind in PASSING_BACK:
         wanted = [(op, spec) for op, spec in ins if spec.requires_grad]
         found = [(Kind.ALL_GATHER, op, True, round(spec.nbytes.at(every))) for op, spec in outs]
         found += [(Kind.REDUCE_SCATTER, op, False, round(spec.nbytes.at(every))) for op, spec in wanted]

@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
 from trimaran.graph.types import Graph, Op, Parameter
 from trimaran.program.gradients import Bucket, owners_by_size
-from trimaran.program.lowering.schedules import FORWARDS
+from trimaran.program.lowering.schedules import COMPLETING, FORWARDS, PASSING_BACK
 from trimaran.program.lowering.tensor_parallel import sharded_bytes
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Inner, Kind, Point
@@ -63,10 +63,6 @@ def shard_bytes(parameter: Parameter, replicas: int) -> int:
     """
     rows = parameter.shape[0] if parameter.shape else 1
     return -(-rows // replicas) * (parameter.nbytes // rows) if rows else 0
-
-
-_GATHERS_BACKWARD = (Kind.BACKWARD, Kind.BACKWARD_INPUT)
-_SCATTERS = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +169,8 @@ def zero_collectives(
     units = _units(graph, ops, strategy)
     if kind in FORWARDS:
         return _forward(units, ops) if strategy.zero == 3 or first or kind == Kind.EVALUATE else ()
-    gathers = _backward_gathers(units, ops) if strategy.zero == 3 and kind in _GATHERS_BACKWARD else []
-    scatters = _scatters(units, ops) if kind in _SCATTERS else []
+    gathers = _backward_gathers(units, ops) if strategy.zero == 3 and kind in PASSING_BACK else []
+    scatters = _scatters(units, ops) if kind in COMPLETING else []
     return (*gathers, *scatters)
 
 

@@ -13,9 +13,11 @@ import msgspec
 
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
-from trimaran.base.remedies import Remedy
+from trimaran.base.remedies import MemoryHelp, Remedy
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.machine.catalog import catalog
+from trimaran.pricing.analytical.fit import Need
+from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Plan, against_baseline
 from trimaran.report.observation import Observation
 from trimaran.report.page.charts import (
@@ -42,7 +44,7 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES, MemoryHelp, Rehearsal, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.rehearsal import PURPOSES, Rehearsal, RehearsedRank, RehearsedStep, Trouble
 
 Pair = tuple[Real | None, Real | None]
 
@@ -1417,23 +1419,10 @@ class _PlannedAxis(msgspec.Struct):
     size: Count
 
 
-class _PlannedTraffic(msgspec.Struct):
-    kind: str
-    members: Count
-    nodes: Count
-    cards: Count
-    sharing: Count
-
-
 class _PlannedLayout(msgspec.Struct):
     stages: list[_PlannedStage]
     device_order: list[_PlannedAxis]
-    traffic: list[_PlannedTraffic]
-
-
-class _PlannedNeed(msgspec.Struct):
-    least: Count
-    most: Count
+    traffic: list[RankTraffic]
 
 
 class _PlannedOption(msgspec.Struct):
@@ -1448,7 +1437,7 @@ class _PlannedOption(msgspec.Struct):
     parts_s: dict[str, Positive] = {}
     mfu: Positive | None = None
     tokens_per_s: Positive | None = None
-    need_bytes: _PlannedNeed | None = None
+    need_bytes: Need | None = None
     layout: _PlannedLayout | None = None
     placement: dict[str, Count] = {}
     global_batch_size: Count | None = None

@@ -470,24 +470,7 @@ def open_codec(compression: Compression, *, replicas: int, seed: int) -> Codec:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Compressed buckets of a rank, and their sizes
-
-
-def wire_bytes(parameter: torch.Tensor, compression: Compression | None) -> int:
-    """What a parameter adds to the size of its bucket in a program [bytes].
-
-    Args:
-        parameter: whose gradient it is
-        compression: of gradients; None: there is none
-
-    Example:
-        >>> weight = torch.zeros(64, 32)
-        >>> wire_bytes(weight, None), wire_bytes(weight, Compression(method="powersgd", rank=2))  # 4 · 2 · (64 + 32)
-        (8192, 768)
-    """
-    if compression is None:
-        return parameter.nbytes
-    return min(parameter.nbytes, compression.wire_bytes([parameter.shape], itemsize=parameter.itemsize))
+# Compressed buckets of a rank
 
 
 class CompressedBuckets:

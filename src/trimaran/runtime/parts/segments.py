@@ -19,7 +19,6 @@ from trimaran.program.lowering.partition import segment_ops, tied_segments
 from trimaran.program.lowering.rows import buckets_of_rank
 from trimaran.program.rules.fit import check_parts
 from trimaran.program.strategy import Execution
-from trimaran.program.types import Kind
 from trimaran.runtime.parts.part import Making, Part, ReduceBucket
 from trimaran.runtime.parts.replica import BucketReducer
 from trimaran.runtime.step.dgrad_wgrad import Deferred
@@ -120,9 +119,6 @@ def parameters_by_name(graph: Graph, module: nn.Module) -> dict[str, nn.Paramete
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The part of a rank that has some segments of the network: stages of a pipeline, or parts of a placement
-
-
-_COMPLETING = (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
 
 
 def segmented_part(making: Making, capture: Capture) -> Part:

@@ -14,10 +14,9 @@ from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Recipe, recipe_of_degrees, torchrun_ranks
 from trimaran.features.export.torchtitan import to_torchtitan
-from trimaran.planning.loaded_plans import write_planned
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
-from trimaran.planning.results import Planned
-from trimaran.program.plan_file import Plan, Prediction, Premises
+from trimaran.program.plan_file import Plan, Prediction, Premises, write_plan
 from trimaran.program.strategy import Strategy
 
 FILES = Path(__file__).parents[2] / "program/files"
@@ -136,7 +135,7 @@ def planned() -> Planned:
 
 
 def test_a_plan_of_degrees_is_exported(planned: Planned, tmp_path: Path) -> None:
-    write_planned(tmp_path / "plan.json", planned)
+    write_plan(tmp_path / "plan.json", planned.evidence.whole_plan)
     exported = export_plan(tmp_path / "plan.json", "megatron")
     model = exported.sections["model"]
     assert (model["tensor_model_parallel_size"], model["pipeline_model_parallel_size"]) == (8, 4)

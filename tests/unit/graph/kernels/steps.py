@@ -23,7 +23,6 @@ def traced(make: Callable[[], nn.Module], batch: Any, optimizer: Any = None, aut
         lambda model, given: model(given).sum(),
         make_optimizer=optimizer,
         autocast=autocast,
-        layers=True,
     )
 
 

@@ -18,7 +18,7 @@ from trimaran.graph.kernels.attribution import attribute
 from trimaran.graph.kernels.convert import workload_of
 from trimaran.graph.kernels.workload import Work, WorkKind, Workload
 from trimaran.graph.types import OUTSIDE, Affine, Graph, Op, Phase
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 
 ADD = "method_descriptor.add"
 

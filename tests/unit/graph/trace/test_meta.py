@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.cpu_forms import forms_of_a_cpu
 from tests.dropped import live_dropped
 from tests.raising import raises
 from tests.unit.graph.trace.steps import NETWORKS, Step, loss_of
@@ -29,7 +30,8 @@ def test_meta_and_cpu_give_the_same_events_and_storages(name: str) -> None:
     with Recorder(step.model) as recorder:
         step.run()
     reduced = NETWORKS[name]
-    traced = trace_on_meta(reduced.model, reduced.batch, loss, attention="cpu")
+    with forms_of_a_cpu():
+        traced = trace_on_meta(reduced.model, reduced.batch, loss)
     real = recorder.recording.trace
     assert [tick.view for tick in traced.packs] == [tick.view for tick in real.packs]
     assert _without_inputs(traced) == _without_inputs(real)
@@ -37,14 +39,6 @@ def test_meta_and_cpu_give_the_same_events_and_storages(name: str) -> None:
 
 def _without_inputs(trace: StepTrace) -> list[object]:
     return [storage for storage in trace.storages if storage.role is not Role.INPUT]
-
-
-def test_a_recurrent_layer_runs_step_by_step() -> None:
-    """The CPU runs one kernel for each of two layers; on meta, a product for each of 7 times and both layers."""
-    reduced = NETWORKS["lstm"]
-    names = [operation.name for operation in trace_on_meta(reduced.model, reduced.batch, loss).ops]
-    assert not any("rnn_layer" in name for name in names)
-    assert sum(name == "aten.addmm.default" for name in names) >= 14
 
 
 def test_nothing_is_measured_on_meta() -> None:
@@ -64,17 +58,14 @@ def test_the_state_of_the_optimizer_is_there_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "dtype", "kernel"),
+    ("dtype", "kernel"),
     [
-        ("flash", torch.bfloat16, "_scaled_dot_product_flash_attention"),
-        ("flash", torch.float32, "_scaled_dot_product_efficient_attention"),
-        ("efficient", torch.bfloat16, "_scaled_dot_product_efficient_attention"),
-        ("cpu", torch.float32, "_scaled_dot_product_flash_attention_for_cpu"),
-        ("math", torch.float32, "_safe_softmax"),
+        (torch.bfloat16, "_scaled_dot_product_flash_attention"),
+        (torch.float32, "_scaled_dot_product_efficient_attention"),
     ],
 )
 @pytest.mark.parametrize("masked", [False, True])
-def test_forms_of_attention(form: str, dtype: torch.dtype, kernel: str, masked: bool) -> None:
+def test_forms_of_attention(dtype: torch.dtype, kernel: str, masked: bool) -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -86,8 +77,8 @@ def test_forms_of_attention(form: str, dtype: torch.dtype, kernel: str, masked: 
     def batch() -> Tensor | None:
         return torch.ones(16, 16, dtype=torch.bool) if masked else None
 
-    trace = trace_on_meta(Attention, batch, lambda model, mask: model(mask).sum(), attention=form)  # type: ignore[arg-type]
-    expected = "_scaled_dot_product_efficient_attention" if masked and kernel.endswith("flash_attention") else kernel
+    trace = trace_on_meta(Attention, batch, lambda model, mask: model(mask).sum())
+    expected = "_scaled_dot_product_efficient_attention" if masked else kernel
     assert f"aten.{expected}.default" in {operation.name for operation in trace.ops}
 
 

@@ -97,7 +97,7 @@ def test_no_strategy_is_faster_than_the_bounds_of_its_box_and_of_its_group(
             bound_s = model.bound(group)
             near = least.with_waits(replace(box, microbatch=group.microbatch), model)
             assert box.bound_s <= near.bound_s
-            assert model.bound_alone(group, choice_of(group)) <= bound_s * (1 + 1e-9)
+            assert model.least_alone(group, choice_of(group)) * model.times_alone(group) <= bound_s * (1 + 1e-9)
             bound_s = max(bound_s, near.bound_s)
             assert all(bound_s <= model.price(one).step_time_s * (1 + 1e-9) for one in members(inside, group))
 

@@ -23,7 +23,7 @@ from trimaran.planner.analytical.search import search_degrees, transformer_probl
 from trimaran.planner.pins import Pins, parse_pins
 from trimaran.planner.result import Search
 from trimaran.planning.analytical import decoder_shape
-from trimaran.planning.documents import plan_document
+from trimaran.planning.answer.documents import plan_document
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest, parse_request
 from trimaran.pricing.analytical.memory import rank_memory

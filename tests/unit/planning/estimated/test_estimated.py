@@ -10,11 +10,12 @@ from tests.representative import each
 
 from trimaran.machine.catalog import find_device
 from trimaran.planner.problem import assess, room_bytes
-from trimaran.planning import workload_tracing, workloads
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import traces_of
 from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.workloads import graph_of, make_request, workload
+from trimaran.planning.tracing import workload_tracing, workloads
+from trimaran.planning.tracing.request import make_request
+from trimaran.planning.tracing.workloads import graph_of, workload
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.kernels.cost_table import estimated_table
 from trimaran.pricing.kernels.estimate import estimate_step

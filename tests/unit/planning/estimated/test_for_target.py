@@ -10,13 +10,12 @@ from tests.raising import raises
 from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.search import search
 from trimaran.planner.target_estimates import Stop
-from trimaran.planning.documents import plan_document
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.estimated_problem import machine_problem
-from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import NO_TARGET, parse_target
-from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
-from trimaran.program.plan_file import read_plan
+from trimaran.program.plan_file import read_plan, write_plan
 from trimaran.report.plans import outlook_lines, target_verdict
 
 TABLE = """global_batch,epochs,samples_per_epoch
@@ -87,7 +86,7 @@ def test_the_document_has_every_key_and_reads_as_json(planned: Planned) -> None:
 
 
 def test_a_plan_file_has_the_batch_and_the_training(planned: Planned, tmp_path: Path) -> None:
-    write_planned(tmp_path / "plan.json", planned)
+    write_plan(tmp_path / "plan.json", planned.evidence.whole_plan)
     plan = read_plan(tmp_path / "plan.json")
     assert plan.objective == "time"
     assert plan.premises.global_batch_size == outlook_of(planned).chosen.global_batch

@@ -7,7 +7,8 @@ import pytest
 from trimaran.planner.problem import assess
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.requests import PlanRequest
-from trimaran.planning.workloads import graph_of, make_request, memory_of_step
+from trimaran.planning.tracing.request import make_request
+from trimaran.planning.tracing.workloads import graph_of, memory_of_step
 from trimaran.program.strategy import Strategy
 
 MOST_OVER = 0.3

@@ -13,13 +13,12 @@ from trimaran.graph.types import Affine, Graph, Op, TensorSpec
 from trimaran.planner.choice import fastest
 from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import check_pins
-from trimaran.planning.documents import plan_document
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.results import Modelled, Planned, Simulated
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
-from trimaran.planning.loaded_plans import write_planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import NO_TARGET
-from trimaran.planning.results import Modelled, Planned, Simulated
-from trimaran.program.plan_file import read_plan
+from trimaran.program.plan_file import read_plan, write_plan
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,7 @@ def test_a_document_says_what_was_chosen_and_over_what(replicas: Planned) -> Non
 
 
 def test_a_plan_of_a_strategy_is_an_ordinary_file(replicas: Planned, tmp_path: Path) -> None:
-    write_planned(tmp_path / "plan.json", replicas)
+    write_plan(tmp_path / "plan.json", replicas.evidence.whole_plan)
     plan = read_plan(tmp_path / "plan.json")
     assert plan.strategy == replicas.chosen.strategy
     assert plan.premises.graph_digest == replicas.simulated.problem.graph.digest
@@ -95,7 +94,7 @@ def test_many_devices_are_planned_by_the_shape_of_a_transformer(modelled: Planne
     assert degrees["tp"] * degrees["pp"] * degrees["cp"] * degrees["dp"] == 1024
     assert document["chosen"]["peak_bytes"][0] < 80e9
     assert 0.3 < document["chosen"]["mfu"] < 0.7
-    write_planned(tmp_path / "plan.json", modelled)
+    write_plan(tmp_path / "plan.json", modelled.evidence.whole_plan)
     plan = read_plan(tmp_path / "plan.json")
     assert plan.strategy == modelled.chosen.strategy
     assert (plan.premises.layers, plan.premises.sequence_length, plan.has_program) == (80, 4096, False)

@@ -16,7 +16,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.jobs.resolve import resolve
 from trimaran.machine.prices import parse_price
 from trimaran.planner.target_estimates import Contender, estimate, find_stop
-from trimaran.planning.documents import outlook_document, with_outlook
+from trimaran.planning.answer.documents import outlook_document, with_outlook
 from trimaran.planning.requests import TargetRequest, parse_target
 from trimaran.planning.target import (
     Known,

@@ -17,10 +17,10 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.prices import parse_price
 from trimaran.planner.pins import Pins
 from trimaran.planner.target_estimates import Estimate, choose_within
-from trimaran.planning.documents import plan_document
+from trimaran.planning.answer.documents import plan_document
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan, obtain_plan
 from trimaran.planning.requests import TargetRequest, parse_request, parse_target
-from trimaran.planning.results import Planned
 from trimaran.pricing.failures import DAY_S
 from trimaran.report.plans import load_lines, run_lines
 from trimaran.report.tables import make_console
@@ -310,7 +310,7 @@ def test_plans_with_experts_say_what_unequal_loads_do() -> None:
 
 def test_every_part_of_a_step_has_a_meaning() -> None:
     from trimaran.planner.analytical.candidates import PARTS
-    from trimaran.planning.explanation_pages import _MEANINGS
+    from trimaran.planning.answer.explained import _MEANINGS
 
     assert set(PARTS.values()) - {"update"} <= {str(part) for part in _MEANINGS}
 

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.studies.validation.rows import published
 
 from trimaran.jobs.resolve import resolve
-from trimaran.planning.meta_trace import JobTracer
+from trimaran.planning.tracing.meta_trace import JobTracer
 from trimaran.program.memory import KEEP_ALL
 from trimaran.simulator.memory import live_bytes
 from trimaran_studies.facts.network_shapes import named_shape

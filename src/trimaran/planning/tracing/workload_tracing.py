@@ -25,8 +25,8 @@ from trimaran.graph.trace.live_bytes import StepMemory, step_memory
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import resolve
-from trimaran.planning.meta_trace import JobTracer
-from trimaran.planning.workloads import AffineStep, Request
+from trimaran.planning.tracing.meta_trace import JobTracer
+from trimaran.planning.tracing.request import AffineStep, Request
 from trimaran.user_code.batches import name_tensors
 from trimaran.user_code.model import make_model, sample_batch
 
@@ -146,14 +146,13 @@ class WorkloadTracer:
         return self._job.optimizer(parameters)
 
     def _workload(self, trace: StepTrace, batch: int, like: dict[str, str] | None = None) -> Workload:
-        tensors = list(name_tensors(self._tracer.batch(batch)).values())
+        tensors = name_tensors(self._tracer.batch(batch)).values()
         return workload_of(
             trace,
             name=self._job.name,
             batch=batch,
             precision=self._precision,
             input_bytes=sum(tensor.numel() * tensor.itemsize for tensor in tensors),
-            items_per_sample=_items(tensors),
             like=like,
         )
 
@@ -210,10 +209,3 @@ def _without_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _items(tensors: list[torch.Tensor]) -> int:
-    """Units of throughput in one sample: tokens of the widest window; 1 where inputs are not tokens alone."""
-    if any(tensor.is_floating_point() for tensor in tensors):
-        return 1
-    return max((tensor.shape[1] for tensor in tensors if tensor.dim() == 2), default=1)

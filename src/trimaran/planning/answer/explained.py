@@ -1,6 +1,7 @@
-"""How an explanation looks to people: sentences, and tables readable at 80 columns."""
+"""A plan with its explanation: for people sentences and tables readable at 80 columns, for programs a document."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -12,9 +13,10 @@ from trimaran.planner.analytical.candidates import PARTS, AnalyticalCandidate
 from trimaran.planner.choice import Option
 from trimaran.planner.explanation.contrast import Anatomy, Contrast, binding
 from trimaran.planner.explanation.critical_path import Part
-from trimaran.planner.explanation.explain import Alternative, alternative
+from trimaran.planner.explanation.explain import Alternative, Explanation, alternative
 from trimaran.planner.explanation.remedies import Outcome
-from trimaran.planning.documents import (
+from trimaran.planner.result import Search
+from trimaran.planning.answer.documents import (
     goal_of_plan,
     head_document,
     option_document,
@@ -22,8 +24,7 @@ from trimaran.planning.documents import (
     rejections_document,
     search_document,
 )
-from trimaran.planning.explanation import Explained
-from trimaran.planning.pages import (
+from trimaran.planning.answer.pages import (
     print_counts,
     print_notes,
     print_prices,
@@ -31,17 +32,38 @@ from trimaran.planning.pages import (
     print_rule,
     print_verdict,
 )
+from trimaran.planning.answer.results import Planned
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.plans import training_line
 from trimaran.report.remedies import remedies_document, remedies_view, share_saved
-from trimaran.report.tables import add_figures, add_words, frame_table, shows_all
+from trimaran.report.tables import add_figures, add_words, frame_table, page_text, shows_all
 
 # Alternatives that a table shows; the JSON document has them all.
 MOST_ALTERNATIVES = 8
 
 # Gains below this are not shown in a separate line.
 NO_DIFFERENCE = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """A plan with its explanation.
+
+    Attributes:
+        planned: the plan and its evidence; of a machine of the catalog, without a measured table
+        found: the search, by present costs
+        explanation: why
+        notes: for the user
+    """
+
+    planned: Planned
+    found: Search[Any]
+    explanation: Explanation
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return page_text(lambda out: print_explanation(out, self))
 
 
 def print_explanation(out: Console, explained: Explained) -> None:

@@ -14,8 +14,8 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop
+from trimaran.planning.answer.results import Modelled, Outlook, Planned, Simulated
 from trimaran.planning.input_pipeline import feeding_document
-from trimaran.planning.results import Modelled, Outlook, Planned, Simulated
 from trimaran.pricing.analytical.fit import with_buffers
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import stage_chunks
@@ -566,8 +566,7 @@ def option_document(option: Option) -> dict[str, Any]:
         "limiter": option.limiter,
     }
     if isinstance(option, AnalyticalCandidate):
-        need = {"least": option.need.least, "usual": option.need.usual, "most": option.need.most}
-        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": need}
+        return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": asdict(option.need)}
     return figures
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +19,7 @@ from trimaran.planner.explanation.critical_path import INPUT_PIPELINE
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Cause, Rejection
-from trimaran.planning.documents import (
+from trimaran.planning.answer.documents import (
     goal_of_plan,
     head_document,
     one_device_of,
@@ -27,7 +27,7 @@ from trimaran.planning.documents import (
     placement_document,
     plan_document,
 )
-from trimaran.planning.results import Modelled, Planned, Simulated
+from trimaran.planning.answer.results import Modelled, Planned, Simulated
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
@@ -41,10 +41,6 @@ from trimaran.report.tables import (
     unit_of,
     utilization_table,
 )
-
-if TYPE_CHECKING:
-    # Results of training bring torch, which a plan does not need.
-    pass
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences and tables of a page, in terminals and in files

@@ -238,7 +238,6 @@ class JobTracer:
                 self._loss,
                 make_optimizer=self._job.optimizer,
                 autocast=self._autocast,
-                layers=True,
             )
 
     @contextmanager

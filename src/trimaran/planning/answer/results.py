@@ -1,6 +1,6 @@
 """A plan with all that it was made from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InputError
@@ -19,10 +19,12 @@ from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.target_estimates import Estimate, Goal, HybridComparison, Stop
+from trimaran.planning.answer.written_plans import candidate_rows
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import CostTable
-from trimaran.program.plan_file import Plan, plan_table, plan_verdict
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan_file import Plan, plan_table, plan_verdict, program_lines
 from trimaran.program.strategy import stale_note
 from trimaran.report.tables import page_text
 
@@ -86,7 +88,7 @@ class Simulated:
     Attributes:
         job: the job at the batch of the plan
         problem: of the search: the graph, its costs, the devices
-        plan: the content of a plan file; `plan_files.whole_plan` adds the candidates and the program that it lacks
+        plan: the content of a plan file, which may lack the candidates and the program that `whole_plan` has
         chosen: the simulation of it
         search: its alternatives; None for a plan that was read from a file
         prices: cost of each pin of the request
@@ -117,6 +119,20 @@ class Simulated:
     def link(self) -> Link | None:
         """The rate limit of links; None: there is none."""
         return self.cluster.machine.node.rate_limit
+
+    @property
+    def whole_plan(self) -> Plan:
+        """The plan with its candidates and the lines of its program on all ranks, as a file holds it."""
+        plan, problem, chosen = self.plan, self.problem, self.chosen
+        if not plan.candidates and self.search is not None:
+            plan = replace(plan, candidates=tuple(candidate_rows(self.search)))
+        if plan.program:
+            return plan
+        program = chosen.program
+        if len(program.ranks) < chosen.strategy.devices:
+            # That of one replica, where all are alike.
+            program = lower(problem.graph, chosen.strategy, batch=problem.batch, clip=problem.clip)
+        return replace(plan, program=program_lines(program))
 
     @property
     def after_words(self) -> str:
@@ -156,6 +172,11 @@ class Modelled:
     prices: tuple[PinPrice, ...] = ()
     nearby: tuple[NearbyBatch, ...] = ()
 
+    @property
+    def whole_plan(self) -> Plan:
+        """The plan as a file holds it."""
+        return self.plan
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
@@ -182,15 +203,13 @@ class Planned:
             object.__setattr__(self, "notes", tuple(dict.fromkeys((*self.notes, stale_note(strategy)))))
 
     def __str__(self) -> str:
-        from trimaran.planning.pages import print_plan
+        from trimaran.planning.answer.pages import print_plan
 
         return page_text(lambda out: print_plan(out, self))
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from trimaran.planning.loaded_plans import whole_plan
-
-        plan = whole_plan(self.evidence) if isinstance(self.evidence, Simulated) else self.evidence.plan
+        plan = self.evidence.whole_plan
         return fragment(plan_verdict(plan), plan_table(plan), self.notes)
 
     @property

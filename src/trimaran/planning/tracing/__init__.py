@@ -1,0 +1,1 @@
+"""A job traced without its weights: its graph, its step at any batch."""
