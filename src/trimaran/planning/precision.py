@@ -7,7 +7,7 @@ One rule for every command and both backends of `plan`:
        bits only: fp32 there says how weights are kept, and rule 3 holds
     3  of networks by name and of configurations without a dtype, which say nothing: decoders in bf16, as they are
        usually trained (fp16 on devices without it, fp32 on devices without either), every other network in fp32,
-       PyTorch's own default
+       PyTorch's own default, but that on devices with tf32 PyTorch takes it for convolutions, which is said
 
 An assumed precision is printed with the answer. The analytical model prices products in 32, 16 and 8 bits, the kernel
 model those in 16 and 32; others are refused.
@@ -113,7 +113,11 @@ def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
     if network is None:
         return ChosenPrecision(name=(job or resolve(reference)).precision, source=f"as the job says; {_CHANGE}")
     if network.name not in DECODERS:
-        return ChosenPrecision(name="fp32", source=f"assumed: PyTorch's default; {_CHANGE}")
+        default = "PyTorch's default"
+        if "tf32" in device.compute:
+            # torch.backends.cudnn.allow_tf32 is true, torch.backends.cuda.matmul.allow_tf32 is not.
+            default = "all of it, where PyTorch by default takes tf32 for convolutions"
+        return ChosenPrecision(name="fp32", source=f"assumed: {default}; {_CHANGE}")
     return _usual(device)
 
 

@@ -182,8 +182,12 @@ def price_kernels(
                 owners.append(number)
     if not works:
         return found
-    device_s, host_s = seconds_alone(works, device, software, precision="fp32")
-    for number, work, on_device, on_host in zip(owners, works, device_s.tolist(), host_s.tolist(), strict=True):
+    seconds = [
+        zip(*(column.tolist() for column in seconds_alone(works, device, software, precision=each)), strict=True)
+        for each in ("fp32", "tf32")
+    ]
+    for number, work, exact, rounded in zip(owners, works, *seconds, strict=True):
+        on_device, on_host = rounded if kernels[number].tf32 else exact
         before, name = found[number], kernels[number].name
         kind = str(work.kind)
         if work.kind is WorkKind.ATTENTION:

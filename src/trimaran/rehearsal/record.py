@@ -78,6 +78,7 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
         outputs: tensors of the result
         arguments: what else was given, as JSON, by the argument's name
         flops: multiplications and additions, 0 where it has no product [FLOP]
+        tf32: torch was set to round a product in fp32 to TF32, where the device has it
     """
 
     name: str
@@ -85,6 +86,7 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     outputs: tuple[TensorForm, ...]
     arguments: dict[str, Any]
     flops: int
+    tf32: bool = False
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -344,7 +344,7 @@ class Recorder:
 
     def kernel_index(self, kernel: Kernel) -> int:
         """Position of a kernel in the record's table."""
-        key = (kernel.name, kernel.inputs, kernel.outputs, repr(kernel.arguments))
+        key = (kernel.name, kernel.inputs, kernel.outputs, repr(kernel.arguments), kernel.tf32)
         index = self._kernels.get(key)
         if index is None:
             index = self._kernels[key] = len(self.record.kernels)

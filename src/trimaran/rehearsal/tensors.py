@@ -470,7 +470,9 @@ class RehearsalMode(TorchDispatchMode):
             flops = int(flops_of(func, args, kwargs, out))
         except (TypeError, ValueError, IndexError, AttributeError, AssertionError, NotImplementedError):
             flops = 0
-        return Kernel(str(func), tuple(inputs), tuple(form_of(made) for made in outs), others, flops)
+        name = str(func)
+        rounded = any(form.dtype == "float32" for form in inputs) and _rounds(name, flops)
+        return Kernel(name, tuple(inputs), tuple(form_of(made) for made in outs), others, flops, rounded)
 
     def _with_unknown_shape(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operation makes whose shape depends on data."""
@@ -606,6 +608,19 @@ def _has_device(args: Any) -> bool:
         elif isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor):
             return value[0].device.type == "cuda"
     return False
+
+
+def _rounds(name: str, flops: int) -> bool:
+    """Whether torch is set to round the inputs of a product in fp32 to TF32, as by default those of convolutions."""
+    if not flops:
+        return False
+    cudnn: Any = torch.backends.cudnn
+    setting: Any = torch.backends.cuda.matmul
+    if "_cudnn_rnn" in name:
+        setting = cudnn.rnn
+    elif "convolution" in name and cudnn.enabled:
+        setting = cudnn.conv
+    return bool(setting.fp32_precision == "tf32")
 
 
 def _sort(name: str, value: Any, inputs: list[TensorForm], others: dict[str, Any]) -> None:

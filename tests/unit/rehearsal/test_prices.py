@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.rehearsal.writing import product
 
@@ -51,6 +52,16 @@ def test_causal_attention_is_half_of_the_whole() -> None:
     assert share == pytest.approx(step_constants().attention_share, rel=0.02)
     back = price(attention(causal=True, backward=True))
     assert back.device_s == pytest.approx(2.5 * half.device_s, rel=0.02)
+
+
+def test_products_that_torch_rounds_are_those_of_tensor_cores() -> None:
+    operand = form(4096, 4096, dtype="float32")
+    exact = kernel("aten.mm.default", [operand, operand], [operand], 2 * 4096**3)
+    rounded = msgspec.structs.replace(exact, tf32=True)
+    titan = find_machine("titan-x").node.device
+    assert price(rounded).device_s < 0.4 * price(exact).device_s
+    one, other = price_kernels([rounded, exact], titan, Software())
+    assert one == other
 
 
 def test_attention_with_the_length_in_front_of_its_heads_is_the_same() -> None:
