@@ -691,6 +691,9 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
                 if undo is not None:
                     undo.append(functools.partial(_put, value, name, one))
                 yield f"{value.__name__}.{name}", one, (value, name)
+        if issubclass(value, torch.autograd.Function):
+            # Whoever calls it has its backward called.
+            yield from ((path, one, None) for _, one in _methods(value))
 
 
 @functools.lru_cache(maxsize=256)
