@@ -7,7 +7,7 @@ finds such values, so that a look at the job can put them back, and see which of
     modules         attributes, but for parameters, buffers, children and hooks
     objects         attributes, where their class is the user's, and of settings such as those of transformers
     classes         of the user's modules and objects, or that functions refer to: attributes
-    containers      entries of lists, dicts, sets, deques
+    containers      entries of lists, dicts, sets, deques; numbers and arrays that processes share
     functions       of the user's: attributes, cells, defaults and globals that they refer to, the functions among
                     these, caches
 
@@ -20,6 +20,7 @@ import argparse
 import ast
 import builtins
 import copy
+import ctypes
 import dis
 import enum
 import functools
@@ -31,6 +32,7 @@ import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
 import numpy
@@ -667,6 +669,14 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
     elif isinstance(value, types.FunctionType):
         if is_users(value):
             yield from _of_function(value, undo)
+    elif isinstance(value, SynchronizedBase):
+        yield path, value.get_obj(), None
+    elif isinstance(value, ctypes.Array | ctypes._SimpleCData):
+        content = bytes(value)
+        if undo is not None:
+            undo.append(functools.partial(ctypes.memmove, ctypes.addressof(value), content, len(content)))
+        single = isinstance(value, ctypes._SimpleCData) and isinstance(value.value, _PLAIN)
+        yield (f"{dotted}value", value.value, (value, "value")) if single else (path, content, None)
     elif isinstance(value, functools._lru_cache_wrapper):
         # One that has results already is left: those that are made from here on look like them.
         if undo is not None and is_users(value) and not value.cache_info().currsize:

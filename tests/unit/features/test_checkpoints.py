@@ -18,7 +18,7 @@ import pytest
 import torch
 from tests.raising import raises
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import trimaran
 from trimaran.base.decoding import decode_object
@@ -524,6 +524,47 @@ def add_group(session: Any, epoch: int, metrics: dict[str, float]) -> None:
 
 
 OUTSIDE = nn.Parameter(torch.zeros(2))
+
+
+class Stream(IterableDataset[Any]):
+    """A shuffle buffer, which its state has, or not.
+
+    Args:
+        forgets: it has not
+    """
+
+    def __init__(self, forgets: bool) -> None:
+        self.kept: list[int] = []
+        self.at, self.forgets, self.drawn = 0, forgets, torch.Generator().manual_seed(2)
+
+    def __iter__(self) -> Iterator[Any]:
+        data = make_data()
+        while self.at < len(data) or self.kept:
+            if self.at < len(data):
+                self.kept.append(self.at)
+                self.at += 1
+            if len(self.kept) == 4 or self.at == len(data):
+                yield data[self.kept.pop(int(torch.randint(len(self.kept), (), generator=self.drawn)))]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at} | ({} if self.forgets else {"kept": self.kept, "drawn": self.drawn.get_state()})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.kept = state["at"], list(state.get("kept", ()))
+        if not self.forgets:
+            self.drawn.set_state(state["drawn"])
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = nn.Parameter(torch.randn(2, dtype=torch.complex128)), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.last(torch.fft.irfft(torch.fft.rfft(x.double()) * self.weight, 3))
+
+
 UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"lr_schedule": odd_schedule}, "checkpoint.not-plain"),
     "optimizer": ({"optimizer": lambda parameters: Hidden(parameters, lr=0.1)}, "checkpoint.not-plain"),
@@ -542,7 +583,22 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "buffer of the loss": ({"loss": Centered()}, "checkpoint.outside-the-model"),
     "generator of the collate": ({"collate": drawing_collate()}, "checkpoint.outside-the-model"),
     "groups": ({"on_epoch": add_group}, "checkpoint.added-groups"),
+    "stream that forgets its buffer": ({"dataset": lambda: Stream(forgets=True)}, "stream.forgets"),
+    "complex of 128 bits": ({"model": Waves, "precision": "fp64"}, "tensors.cannot-be-written"),
 }  # fmt: skip
+
+
+def test_a_stream_that_knows_its_place_is_saved(tmp_path: Path) -> None:
+    """The state of a generator of torch's is one of its plain values."""
+    made = make_job(dataset=lambda: Stream(forgets=False))
+    with session_of(made) as session:
+        session.check_saving(tmp_path)
+        losses = take_steps(session, 1)
+        session.save_checkpoint(tmp_path)
+        losses = take_steps(session, 2)
+    with session_of(made) as session:
+        session.load_checkpoint(tmp_path)
+        assert take_steps(session, 2) == losses
 
 
 @pytest.mark.parametrize("what", UNSAVABLE)
