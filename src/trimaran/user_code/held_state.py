@@ -468,6 +468,8 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
         ...     session.model.share = 0.5
         >>> sorted(names_in_callbacks([raise_share], []).written)
         ['share']
+        >>> sorted(names_in_callbacks([lambda session, *_: vars(session.model).update(rate=1)], []).written)
+        ["['rate']", '[1]', 'rate']
     """
     codes = [code for callback in callbacks if callback is not None for code in _codes_of(callback)]
     # Settings that a module holds may have properties, as the module itself may.
@@ -483,10 +485,12 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
     numbers, read = dict[str, frozenset[int | float]](), set[str]()
     for code in codes:
         instructions = list(dis.get_instructions(code))
-        keys = {one for one in code.co_consts if isinstance(one, str)}
-        entries = {f"[{one!r}]" for one in code.co_consts if isinstance(one, str | int)}
+        constants = [one for kept in code.co_consts for one in (kept if isinstance(kept, tuple) else (kept,))]
+        keys = {one for one in constants if isinstance(one, str)}
+        entries = {f"[{one!r}]" for one in constants if isinstance(one, str | int)}
         written = {one.argval for one in instructions if one.opname in _STORING}
-        if "setattr" in code.co_names or any(one.opname == "STORE_SUBSCR" for one in instructions):
+        stores = any(one.opname == "STORE_SUBSCR" for one in instructions)
+        if stores or not _SETTING.isdisjoint(code.co_names):
             written |= entries | keys
         there = frozenset(
             one.argval
@@ -511,6 +515,8 @@ def leaf_of(path: str) -> str:
 
 
 _STORING = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"))
+_SETTING = frozenset(("__dict__", "__setattr__", "setattr", "setdefault", "update", "vars"))
+"""By which code sets what it names by a text, or by the keyword of a call."""
 
 
 def _codes_of(callback: Any) -> Iterator[types.CodeType]:

@@ -683,11 +683,12 @@ def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> N
     def make() -> Job:
         def model() -> Any:
             made = make_job().model()
-            made[1].way = Way.FIRST
+            made[1].way, made[1].settings = Way.FIRST, SimpleNamespace(share=1.0)
             return made
 
         def set_some(session: Any, step: int, metrics: dict[str, float]) -> None:
             session.model[1].p, session.model[1].way = 0.25, Way.SECOND
+            session.model[1].settings.share = 0.5
             session.model[2].eval()
 
         return make_job(model=model, on_step=set_some)
@@ -698,9 +699,33 @@ def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> N
     with session_of(make()) as session:
         session.load_checkpoint(tmp_path)
         assert (session.model[1].p, session.model[1].training, session.model[2].training) == (0.25, True, False)
+        assert session.model[1].settings.share == 0.5
         (note,) = session.notes
         assert "way of 1" in note
         assert "p of 1" not in note
+
+
+@pytest.mark.parametrize(
+    ("register", "said"),
+    [
+        (lambda session: session.optimizer.register_step_pre_hook(lambda *_: None), "hooks on the step"),
+        (lambda session: session.model[0].weight.register_hook(lambda one: 2 * one), "hooks on gradients"),
+        (lambda session: session.model[0].register_forward_hook(lambda *_: None), "hooks of modules"),
+    ],
+)
+def test_hooks_that_callbacks_register_once_are_said(register: Any, said: str, tmp_path: Path) -> None:
+    """After a break nobody registers them again, and the training went on without."""
+
+    def make() -> Job:
+        return make_job(on_step=lambda session, step, _: register(session) if not step else None)
+
+    with session_of(make()) as session:
+        take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        (note,) = session.notes
+        assert said in note
 
 
 def damage(path: Path) -> None:

@@ -2022,8 +2022,10 @@ def test_parts_of_a_batch_are_refused_where_a_look_fails() -> None:
         lambda count: torch.randint(count, (count,)),
         lambda count: torch.randint(0, count, (count, 2))[:, 1],
         lambda count: torch.multinomial(torch.ones(count), count, replacement=True),
+        lambda count: torch.rand(count).argsort(),
+        lambda count: torch.randn(count, dtype=torch.float64).sort(descending=True).indices,
     ],
-    ids=["randperm", "randint", "several", "multinomial"],
+    ids=["randperm", "randint", "several", "multinomial", "argsort", "sort"],
 )
 def test_numbers_of_samples_that_are_drawn_stay_within_parts(numbers: Callable[[int], Tensor]) -> None:
     """Parts failed on those of the whole, so that it was not known whether they add up, and nothing was refused."""

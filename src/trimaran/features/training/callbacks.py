@@ -18,6 +18,7 @@ of them must do, such as an evaluation or a file of weights, and at the end of a
 forward reads, and that is another one on each rank, is seen where it is set before a step after which they ask.
 """
 
+import enum
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
+from trimaran.graph.capture.constants import count_hooks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program.strategy import Strategy
@@ -144,6 +146,10 @@ class Callbacks:
             if one is not None and (replaced := set_on_session(one)):
                 raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
+        modules = {path or "the model": one for path, one in executor.model.named_modules()}
+        in_modules = HeldState(modules if any(named.values()) else {}, undoable=False)
+        kinds = (bool, int, float, str, enum.Enum)
+        self._settings = tuple(in_modules.settable(lambda path, name: True, kinds))
         self._held_before = self._values()
         self._refusing, self._between = ExitStack(), ExitStack()
         self._loop: _State | None = None
@@ -188,8 +194,11 @@ class Callbacks:
         return tuple(changed(self._held_before, self._values()))
 
     def kept_in_modules(self) -> dict[str, bool | int | float | str]:
-        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them."""
-        values = {called: vars(module)[name] for called, module, name in self._attributes()}
+        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them.
+
+        Or objects of settings that they hold.
+        """
+        values = self._in_modules()
         # Not those of other classes, such as of an enum, which a checkpoint does not know.
         plain = {called: one for called, one in values.items() if type(one) in (bool, int, float, str)}
         return {called: plain[called] for called in self.kept() if called in plain}
@@ -203,6 +212,14 @@ class Callbacks:
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
+        for one in self._settings:
+            if one.path in kept:
+                one.put(kept[one.path])
+
+    def _in_modules(self) -> dict[str, Any]:
+        """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
+        own = {called: vars(module)[name] for called, module, name in self._attributes()}
+        return {one.path: one.get() for one in self._settings} | own
 
     def _attributes(self) -> list[tuple[str, nn.Module, str]]:
         """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
@@ -217,7 +234,12 @@ class Callbacks:
         values, model = self._held.versions(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
             return {}
-        values |= {called: vars(module)[name] for called, module, name in self._attributes()}
+        values |= self._in_modules()
+        values |= {
+            "the hooks on the step of the optimizer": self._step_hooks(),
+            "the hooks on gradients": repr(self._gradient_hooks()),
+            "the hooks of modules": repr([count_hooks(one) for one in model.modules()]),
+        }
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
