@@ -711,9 +711,10 @@ def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> N
         (lambda session: session.optimizer.register_step_pre_hook(lambda *_: None), "hooks on the step"),
         (lambda session: session.model[0].weight.register_hook(lambda one: 2 * one), "hooks on gradients"),
         (lambda session: session.model[0].register_forward_hook(lambda *_: None), "hooks of modules"),
+        (lambda session: setattr(session.model[1], "forward", lambda one: one), "forward of 1"),
     ],
 )
-def test_hooks_that_callbacks_register_once_are_said(register: Any, said: str, tmp_path: Path) -> None:
+def test_what_callbacks_register_or_replace_once_is_said(register: Any, said: str, tmp_path: Path) -> None:
     """After a break nobody registers them again, and the training went on without."""
 
     def make() -> Job:

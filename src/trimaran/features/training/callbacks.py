@@ -240,6 +240,12 @@ class Callbacks:
             "the hooks on gradients": repr(self._gradient_hooks()),
             "the hooks of modules": repr([count_hooks(one) for one in model.modules()]),
         }
+        values |= {
+            f"{name} of {path or 'the model'}": id(one)
+            for path, module in model.named_modules()
+            for name, one in vars(module).items()
+            if callable(one)
+        }
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
