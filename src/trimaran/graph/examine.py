@@ -2127,7 +2127,7 @@ class _Examination:
         if reduction in ("batch", "unknown") or not self._double or self.mixed or len(split.parts) < 2:
             return 0.0
         scales, whole_scale = self._scales(split, split.apart, reduction, weight)
-        # Sums are divided in the end; and means by how much of a batch counts, beside what is usual.
+        # Sums are divided in the end; and means by how much of a batch counts, as a share of what is usual.
         each = {round(scale * sum(split.sizes) / size, 9) for scale, size in zip(scales, split.sizes, strict=True)}
         later = {"pair": scales[0], "mean": 1.0, "sum": 1.0}.get(reduction, 1.25 if len(each) > 1 else 1.0)
         worst = 0.0
