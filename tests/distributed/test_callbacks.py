@@ -332,7 +332,14 @@ def prune_layer(session: Session) -> None:
     prune.l1_unstructured(session.model.first, "weight", amount=0.5)
 
 
+def evaluate_alone(session: Session) -> None:
+    if session.rank == 0:
+        session.model.eval()
+
+
 LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
+    (REPLICAS, evaluate_alone, "session.unlike"),
+    (PIPELINE, evaluate_alone, "session.unlike"),
     (ZERO1, give_up_parameters, "session.regrouped"),
     (PIPELINE, give_up_parameters, "session.regrouped"),
     (ZERO3, load_whole, "model.loaded-in-parts"),
@@ -416,6 +423,35 @@ def test_what_a_loop_changed_once_on_one_rank_is_seen_before_it_is_kept(tmp_path
     """Also where no step is near after which ranks ask each other."""
     refused = ["session.unlike"] * 10
     assert launch(diverge, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+def weigh(world: World) -> list[str]:
+    """A loop sets a number that the loss reads, by the step, and then by what a rank has of a batch."""
+    told = []
+    for by_rank in (False, True):
+        held = {"weight": 1.0}
+
+        def loss(output: torch.Tensor, target: torch.Tensor, held: dict[str, float] = held) -> torch.Tensor:
+            return held["weight"] * torch.nn.functional.cross_entropy(output, target)
+
+        session = open_session(world, make_job(loss=loss), REPLICAS)
+        session._begin_loop()
+
+        def train(session: Session = session, held: dict[str, float] = held, by_rank: bool = by_rank) -> None:
+            for batch in session.batches():
+                held["weight"] = float(batch[0].abs().mean()) if by_rank else 1.0 / (1 + session.steps)
+                session.step(batch)
+
+        told.append(refusal_of(train))
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(60)
+def test_numbers_that_a_loop_sets_for_the_loss_are_the_same_on_each_rank(tmp_path: Path) -> None:
+    """Each rank would have weighed its samples otherwise."""
+    refused = ["", "callback.unlike-numbers"]
+    assert launch(weigh, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
 def leave_out(world: World) -> str:

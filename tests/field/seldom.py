@@ -4,10 +4,11 @@ from typing import Any
 
 import torch
 from tests.field.entry import Family
-from tests.field.strangers import CLASSES, WIDTH, WORDS, Symmetric, job, mlp, of, per_token, tokens
+from tests.field.strangers import CLASSES, WIDTH, WORDS, Symmetric, job, mlp, numbers, of, per_token, tokens
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
+from torch.utils.data import TensorDataset
 
 from trimaran.base.job import Job
 
@@ -145,3 +146,78 @@ def three_hardest() -> Job:
 @seldom("a bound on mutual information, by the batch in another order", by_microbatch=True)
 def shuffled_bound() -> Job:
     return job(mlp, lambda o, t: functional.cross_entropy(o, t) + o[torch.randperm(len(o))].exp().mean().log())
+
+
+class Clamped(torch.autograd.Function):
+    """Gradients of activations are clamped, which they seldom have to be."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].clamp(-30.0, 30.0)
+
+
+@seldom("a backward that clamps, for one sample that is far away")
+def clamped_seldom() -> Job:
+    def far() -> TensorDataset:
+        x, y = numbers().tensors
+        return TensorDataset(0.1 * x, torch.where(torch.arange(len(y)).unsqueeze(1) == 17, 900.0, 0.01 * y))
+
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.head(Clamped.apply(torch.tanh(self.first(x))))  # type: ignore[no-untyped-call]
+
+    parts = {"first": (WIDTH, 16), "head": (16, CLASSES)}
+    return job(of(forward, **{name: lambda sizes=sizes: nn.Linear(*sizes) for name, sizes in parts.items()}),
+               functional.mse_loss, dataset=far)  # fmt: skip
+
+
+@seldom("a backward that a callback weakens, by a dict of its closure")
+def weakened_by_callback() -> Job:
+    strength = {"share": 1.0}
+
+    class Weakened(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0] * strength["share"]
+
+    def weaken(session: Any, step: int, found: dict[str, float]) -> None:
+        strength["share"] = 0.3 if step else 1.0
+
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.head(Weakened.apply(torch.tanh(self.first(x))))  # type: ignore[no-untyped-call]
+
+    parts = {"first": (WIDTH, 16), "head": (16, CLASSES)}
+    return job(of(forward, **{name: lambda sizes=sizes: nn.Linear(*sizes) for name, sizes in parts.items()}),
+               on_step=weaken)  # fmt: skip
+
+
+@seldom("a state goes on from batch to batch, which a callback switches on by vars()")
+def switched_by_vars() -> Job:
+    def forward(self: Any, x: Tensor) -> Any:
+        found = self.first(x)
+        if self.keeps:
+            found = found if self.last is None else found + 0.1 * self.last
+            self.last = found.detach().mean(0, keepdim=True)
+        return found
+
+    def switch(session: Any, step: int, found: dict[str, float]) -> None:
+        vars(session.model).update(keeps=step >= 1)
+
+    return job(of(forward, first=lambda: nn.Linear(WIDTH, CLASSES), keeps=False, last=None), on_step=switch)
+
+
+@seldom("mixup in the order of numbers that are drawn", by_microbatch=True)
+def mixed_by_argsort() -> Job:
+    def forward(self: Any, x: Tensor) -> Any:
+        if self.training:
+            x = 0.7 * x + 0.3 * x[torch.rand(len(x)).argsort()]
+        return self.net(x)
+
+    return job(of(forward, net=mlp))

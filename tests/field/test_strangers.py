@@ -201,6 +201,13 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     # Parts of few samples failed in the look, and nothing was refused.
     "three_hardest": ("dp2", "refused"),
     "shuffled_bound": ("dp2", "refused"),
+    # A graph drops a backward of the user's, and it was compared where that does nothing.
+    "clamped_seldom": ("pp2", "refused"),
+    "weakened_by_callback": ("tp2", "refused"),
+    # What is set by the keyword of a call was not taken for what a callback sets.
+    "switched_by_vars": ("dp2", "refused"),
+    # Refused, as the order of drawn numbers was that of the whole batch.
+    "mixed_by_argsort": ("dp2", "equal"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

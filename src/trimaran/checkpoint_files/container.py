@@ -94,7 +94,7 @@ class TensorStream:
         read: Callable[[str], torch.Tensor] | None = None,
     ) -> None:
         for name, tensor in tensors.items():
-            _check(name, tensor, has_content=read is None)
+            check_writable(name, tensor, has_content=read is None)
         self._read = read
         # Wide elements first, as the format's own writer does.
         self._tensors = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
@@ -325,7 +325,17 @@ def _check_places(entries: Mapping[str, _Entry], size: int) -> None:
         raise ValueError(f"its tensors have {end} bytes, and {size} are there")
 
 
-def _check(name: str, tensor: torch.Tensor, *, has_content: bool) -> None:
+def check_writable(name: str, tensor: torch.Tensor, *, has_content: bool) -> None:
+    """Refuse a tensor that the format does not know.
+
+    Args:
+        name: of the tensor
+        tensor: to be written
+        has_content: its content is to be written too
+
+    Raises:
+        InputError: it cannot be written
+    """
     reason = None
     if tensor.layout is not torch.strided:
         reason = f"it is {str(tensor.layout).removeprefix('torch.')}: take `to_dense()`"

@@ -18,8 +18,8 @@ import torch
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.precision import dtype_name
 
-MOST_ELEMENTS = 4096
-"""Of a tensor or an array among plain values; larger ones are no plain values."""
+MOST_ELEMENTS = 8192
+"""Of a tensor or an array among plain values; larger ones are none. The state of a generator of torch's has 5,056."""
 _DEEPEST = 20
 
 
@@ -62,8 +62,9 @@ def _encode(value: Any, what: str, depth: int) -> Any:
         return scalar
     raise InputError(
         f"{what} is a {kind.__module__}.{kind.__qualname__}, which a checkpoint cannot hold exactly: it holds None, "
-        "numbers, strings, bytes, lists, tuples, sets and dicts of them, and tensors. Give the object that has it a "
-        "state_dict() and a load_state_dict() of such values, or train without saving",
+        f"numbers, strings, bytes, lists, tuples, sets and dicts of them, and dense tensors of up to {MOST_ELEMENTS:,} "
+        "elements. Give the object that has it a state_dict() and a load_state_dict() of such values, or train without "
+        "saving",
         code="checkpoint.not-plain",
         what=what,
         type=kind.__qualname__,

@@ -107,6 +107,8 @@ class Draws:
         self.made: list[tuple[str, list[Tensor]]] = []
         self.taken: dict[tuple[int, int], int] = {}
         """Of each draw, and each of its tensors: how much of it earlier parts have got."""
+        self._ordering: dict[int, Tensor] = {}
+        """Numbers that were drawn, one for each sample, by where they lie."""
 
     def keep_within(self, drawn: Tensor, below: int) -> None:
         """Have numbers of samples of the whole, as of a permutation, name none of another part.
@@ -131,6 +133,31 @@ class Draws:
                 inside = start * each + of_part % (size * each)
             of_part.copy_(inside)
             start = stop
+
+    def keep_order(self, drawn: Tensor) -> None:
+        """Know numbers of the whole, one for each sample, as those by which it may be ordered.
+
+        Args:
+            drawn: any draw
+        """
+        if len(self.sizes) > 1 and drawn.shape == (sum(self.sizes),) and drawn.is_floating_point():
+            self._ordering[drawn.data_ptr()] = drawn
+
+    def sorted_within(self, sort: Callable[[Tensor], Any], given: Tensor) -> Any:
+        """The order of drawn numbers in each part by itself, as of a permutation; None: they are no such numbers.
+
+        Args:
+            sort: gives numbers in their order, and the places where they were
+            given: to be sorted
+        """
+        if given.shape != (sum(self.sizes),) or self._ordering.get(_address(given)) is None:
+            return None
+        starts = [sum(self.sizes[:number]) for number in range(len(self.sizes))]
+        found = [sort(one) for one in given.split(list(self.sizes))]
+        return tuple(
+            torch.cat([one + start * number for one, start in zip(of_parts, starts, strict=True)])
+            for number, of_parts in enumerate(zip(*found, strict=True))
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +344,11 @@ class Coupled(TorchDispatchMode):
         generator = (kwargs or {}).get("generator")
         source = generator or torch.default_generator
         before = source.get_state() if draws else None
-        result = func(*args, **(kwargs or {}))
+        result = None
+        if name == "sort" and self._bound is None:
+            result = self._draws.sorted_within(lambda part: func(part, *args[1:], **(kwargs or {})), args[0])
+        if result is None:
+            result = func(*args, **(kwargs or {}))
         if _is_whole_number(result) and name not in _BENT and name not in _COMPARING:
             rounded = [isinstance(one, Tensor) and not self._counts(one) for one in args]
             read = [self.reading(name, one) if rounds else one for one, rounds in zip(args, rounded, strict=True)]
@@ -355,6 +386,8 @@ class Coupled(TorchDispatchMode):
             if self._bound is None:
                 if below is not None and isinstance(result, Tensor):
                     self._draws.keep_within(result, below)
+                for one in made:
+                    self._draws.keep_order(one)
                 self._draws.made.append((str(func), [one.detach().clone() for one in made]))
             else:
                 self._take(str(func), made, own=own, below=below)

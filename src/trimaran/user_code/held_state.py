@@ -7,7 +7,7 @@ finds such values, so that a look at the job can put them back, and see which of
     modules         attributes, but for parameters, buffers, children and hooks
     objects         attributes, where their class is the user's, and of settings such as those of transformers
     classes         of the user's modules and objects, or that functions refer to: attributes
-    containers      entries of lists, dicts, sets, deques
+    containers      entries of lists, dicts, sets, deques; numbers and arrays that processes share
     functions       of the user's: attributes, cells, defaults and globals that they refer to, the functions among
                     these, caches
 
@@ -20,6 +20,7 @@ import argparse
 import ast
 import builtins
 import copy
+import ctypes
 import dis
 import enum
 import functools
@@ -31,6 +32,7 @@ import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
 import numpy
@@ -466,6 +468,8 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
         ...     session.model.share = 0.5
         >>> sorted(names_in_callbacks([raise_share], []).written)
         ['share']
+        >>> sorted(names_in_callbacks([lambda session, *_: vars(session.model).update(rate=1)], []).written)
+        ["['rate']", '[1]', 'rate']
     """
     codes = [code for callback in callbacks if callback is not None for code in _codes_of(callback)]
     # Settings that a module holds may have properties, as the module itself may.
@@ -481,10 +485,12 @@ def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Name
     numbers, read = dict[str, frozenset[int | float]](), set[str]()
     for code in codes:
         instructions = list(dis.get_instructions(code))
-        keys = {one for one in code.co_consts if isinstance(one, str)}
-        entries = {f"[{one!r}]" for one in code.co_consts if isinstance(one, str | int)}
+        constants = [one for kept in code.co_consts for one in (kept if isinstance(kept, tuple) else (kept,))]
+        keys = {one for one in constants if isinstance(one, str)}
+        entries = {f"[{one!r}]" for one in constants if isinstance(one, str | int)}
         written = {one.argval for one in instructions if one.opname in _STORING}
-        if "setattr" in code.co_names or any(one.opname == "STORE_SUBSCR" for one in instructions):
+        stores = any(one.opname == "STORE_SUBSCR" for one in instructions)
+        if stores or not _SETTING.isdisjoint(code.co_names):
             written |= entries | keys
         there = frozenset(
             one.argval
@@ -509,6 +515,8 @@ def leaf_of(path: str) -> str:
 
 
 _STORING = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"))
+_SETTING = frozenset(("__dict__", "__setattr__", "setattr", "setdefault", "update", "vars"))
+"""By which code sets what it names by a text, or by the keyword of a call."""
 
 
 def _codes_of(callback: Any) -> Iterator[types.CodeType]:
@@ -667,6 +675,14 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
     elif isinstance(value, types.FunctionType):
         if is_users(value):
             yield from _of_function(value, undo)
+    elif isinstance(value, SynchronizedBase):
+        yield path, value.get_obj(), None
+    elif isinstance(value, ctypes.Array | ctypes._SimpleCData):
+        content = bytes(value)
+        if undo is not None:
+            undo.append(functools.partial(ctypes.memmove, ctypes.addressof(value), content, len(content)))
+        single = isinstance(value, ctypes._SimpleCData) and isinstance(value.value, _PLAIN)
+        yield (f"{dotted}value", value.value, (value, "value")) if single else (path, content, None)
     elif isinstance(value, functools._lru_cache_wrapper):
         # One that has results already is left: those that are made from here on look like them.
         if undo is not None and is_users(value) and not value.cache_info().currsize:
@@ -691,6 +707,9 @@ def _contents(value: Any, path: str, undo: Undo | None) -> Iterator[_Entry]:
                 if undo is not None:
                     undo.append(functools.partial(_put, value, name, one))
                 yield f"{value.__name__}.{name}", one, (value, name)
+        if issubclass(value, torch.autograd.Function):
+            # Whoever calls it has its backward called.
+            yield from ((path, one, None) for _, one in _methods(value))
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from tests.raising import raises
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import trimaran
 from trimaran.base.decoding import decode_object
@@ -524,6 +524,47 @@ def add_group(session: Any, epoch: int, metrics: dict[str, float]) -> None:
 
 
 OUTSIDE = nn.Parameter(torch.zeros(2))
+
+
+class Stream(IterableDataset[Any]):
+    """A shuffle buffer, which its state has, or not.
+
+    Args:
+        forgets: it has not
+    """
+
+    def __init__(self, forgets: bool) -> None:
+        self.kept: list[int] = []
+        self.at, self.forgets, self.drawn = 0, forgets, torch.Generator().manual_seed(2)
+
+    def __iter__(self) -> Iterator[Any]:
+        data = make_data()
+        while self.at < len(data) or self.kept:
+            if self.at < len(data):
+                self.kept.append(self.at)
+                self.at += 1
+            if len(self.kept) == 4 or self.at == len(data):
+                yield data[self.kept.pop(int(torch.randint(len(self.kept), (), generator=self.drawn)))]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at} | ({} if self.forgets else {"kept": self.kept, "drawn": self.drawn.get_state()})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.kept = state["at"], list(state.get("kept", ()))
+        if not self.forgets:
+            self.drawn.set_state(state["drawn"])
+
+
+class Waves(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.last = nn.Parameter(torch.randn(2, dtype=torch.complex128)), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.last(torch.fft.irfft(torch.fft.rfft(x.double()) * self.weight, 3))
+
+
 UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "schedule": ({"lr_schedule": odd_schedule}, "checkpoint.not-plain"),
     "optimizer": ({"optimizer": lambda parameters: Hidden(parameters, lr=0.1)}, "checkpoint.not-plain"),
@@ -542,7 +583,22 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "buffer of the loss": ({"loss": Centered()}, "checkpoint.outside-the-model"),
     "generator of the collate": ({"collate": drawing_collate()}, "checkpoint.outside-the-model"),
     "groups": ({"on_epoch": add_group}, "checkpoint.added-groups"),
+    "stream that forgets its buffer": ({"dataset": lambda: Stream(forgets=True)}, "stream.forgets"),
+    "complex of 128 bits": ({"model": Waves, "precision": "fp64"}, "tensors.cannot-be-written"),
 }  # fmt: skip
+
+
+def test_a_stream_that_knows_its_place_is_saved(tmp_path: Path) -> None:
+    """The state of a generator of torch's is one of its plain values."""
+    made = make_job(dataset=lambda: Stream(forgets=False))
+    with session_of(made) as session:
+        session.check_saving(tmp_path)
+        losses = take_steps(session, 1)
+        session.save_checkpoint(tmp_path)
+        losses = take_steps(session, 2)
+    with session_of(made) as session:
+        session.load_checkpoint(tmp_path)
+        assert take_steps(session, 2) == losses
 
 
 @pytest.mark.parametrize("what", UNSAVABLE)
@@ -627,11 +683,12 @@ def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> N
     def make() -> Job:
         def model() -> Any:
             made = make_job().model()
-            made[1].way = Way.FIRST
+            made[1].way, made[1].settings = Way.FIRST, SimpleNamespace(share=1.0)
             return made
 
         def set_some(session: Any, step: int, metrics: dict[str, float]) -> None:
             session.model[1].p, session.model[1].way = 0.25, Way.SECOND
+            session.model[1].settings.share = 0.5
             session.model[2].eval()
 
         return make_job(model=model, on_step=set_some)
@@ -642,9 +699,34 @@ def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> N
     with session_of(make()) as session:
         session.load_checkpoint(tmp_path)
         assert (session.model[1].p, session.model[1].training, session.model[2].training) == (0.25, True, False)
+        assert session.model[1].settings.share == 0.5
         (note,) = session.notes
         assert "way of 1" in note
         assert "p of 1" not in note
+
+
+@pytest.mark.parametrize(
+    ("register", "said"),
+    [
+        (lambda session: session.optimizer.register_step_pre_hook(lambda *_: None), "hooks on the step"),
+        (lambda session: session.model[0].weight.register_hook(lambda one: 2 * one), "hooks on gradients"),
+        (lambda session: session.model[0].register_forward_hook(lambda *_: None), "hooks of modules"),
+        (lambda session: setattr(session.model[1], "forward", lambda one: one), "forward of 1"),
+    ],
+)
+def test_what_callbacks_register_or_replace_once_is_said(register: Any, said: str, tmp_path: Path) -> None:
+    """After a break nobody registers them again, and the training went on without."""
+
+    def make() -> Job:
+        return make_job(on_step=lambda session, step, _: register(session) if not step else None)
+
+    with session_of(make()) as session:
+        take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        (note,) = session.notes
+        assert said in note
 
 
 def damage(path: Path) -> None:

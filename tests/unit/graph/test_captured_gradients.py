@@ -49,7 +49,29 @@ def scaled_by_a_hook(x: Tensor) -> Tensor:
     return x
 
 
-@pytest.mark.parametrize("between", [lambda x: Reversed.apply(x), scaled_by_a_hook], ids=["function", "hook"])
+class Clamped(torch.autograd.Function):
+    """Against gradients that explode, which those of a look do not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].clamp(-100.0, 100.0)
+
+
+def small_ones_left_out_by_a_hook(x: Tensor) -> Tensor:
+    if x.requires_grad:
+        x.register_hook(lambda gradient: torch.where(gradient.abs() < 1e-5, 0.0, gradient))
+    return x
+
+
+@pytest.mark.parametrize(
+    "between",
+    [lambda x: Reversed.apply(x), scaled_by_a_hook, lambda x: Clamped.apply(x), small_ones_left_out_by_a_hook],
+    ids=["function", "hook", "clamped", "left-out"],
+)
 def test_a_backward_that_export_drops_is_seen(between: Callable[[Tensor], Tensor]) -> None:
     found = capture(make_job(lambda: Network(between)))
     assert not found.graph.split_points
@@ -168,15 +190,27 @@ def test_what_forwards_of_containers_refer_to_is_constant_in_a_graph() -> None:
 
     class Scaled(Network):
         def forward(self, x: Tensor) -> Tensor:
+            x = Weakened.apply(x)
             return super().forward(x) * settings.alpha * SETTINGS["beta"] * namespace.gamma * type(self).delta
 
         delta = 1.0
 
+    strength = {"epsilon": 1.0}
+
+    class Weakened(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0] * strength["epsilon"]
+
     constants = Constants(Scaled(torch.relu), {"first", "second"})
     assert constants.take_over() == []
-    settings.alpha = SETTINGS["beta"] = namespace.gamma = Scaled.delta = 2.0
+    settings.alpha = SETTINGS["beta"] = namespace.gamma = Scaled.delta = strength["epsilon"] = 2.0
     found = constants.take_over()
     SETTINGS["beta"] = 1.0
     assert {one.removesuffix(" of session.model") for one in found} == {
-        "settings.alpha", "SETTINGS['beta']", "namespace.gamma", "Scaled.delta"
+        "settings.alpha", "SETTINGS['beta']", "namespace.gamma", "Scaled.delta", "strength['epsilon']"
     }  # fmt: skip

@@ -2022,8 +2022,10 @@ def test_parts_of_a_batch_are_refused_where_a_look_fails() -> None:
         lambda count: torch.randint(count, (count,)),
         lambda count: torch.randint(0, count, (count, 2))[:, 1],
         lambda count: torch.multinomial(torch.ones(count), count, replacement=True),
+        lambda count: torch.rand(count).argsort(),
+        lambda count: torch.randn(count, dtype=torch.float64).sort(descending=True).indices,
     ],
-    ids=["randperm", "randint", "several", "multinomial"],
+    ids=["randperm", "randint", "several", "multinomial", "argsort", "sort"],
 )
 def test_numbers_of_samples_that_are_drawn_stay_within_parts(numbers: Callable[[int], Tensor]) -> None:
     """Parts failed on those of the whole, so that it was not known whether they add up, and nothing was refused."""
@@ -2037,6 +2039,41 @@ def test_numbers_of_samples_that_are_drawn_stay_within_parts(numbers: Callable[[
 
     assert not refused(make_job(loss=mixed)).keys() & {*REPLICAS, *MICROBATCHES}
     assert refused(make_job(loss=informed)).keys() >= REPLICAS | MICROBATCHES
+
+
+class Held(nn.Module):
+    """A hook on an activation, which does something where gradients are larger than those of a look."""
+
+    def __init__(self, hook: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.last, self.hook = nn.Linear(6, 8), nn.Linear(8, 3), hook
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = torch.tanh(self.first(x))
+        if hidden.requires_grad:
+            hidden.register_hook(self.hook)
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize(
+    ("hook", "parts"),
+    [
+        (lambda one: one.clamp(-50.0, 50.0), True),
+        (lambda one: one * (50.0 / one.norm(dim=1, keepdim=True).clamp(min=50.0)), True),
+        (lambda one: one * (50.0 / one.norm().clamp(min=50.0)), False),
+    ],
+    ids=["by value", "by sample", "by the norm of the batch"],
+)
+def test_gradients_that_are_clamped_in_a_backward_are_those_of_the_whole_batch(hook: Any, parts: bool) -> None:
+    """Such a step comes late, and then each rank clamped by its own samples, or sums that were not divided yet."""
+
+    def summed(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        counts = target != 0
+        return functional.cross_entropy(output, target, ignore_index=0, reduction="sum"), counts.sum()
+
+    refused_of_mean = refused(make_job(model=lambda: Held(hook))).keys() & {*REPLICAS, *MICROBATCHES}
+    assert refused_of_mean == (set() if parts else REPLICAS | MICROBATCHES)
+    assert refused(make_job(model=lambda: Held(hook), loss=summed)).keys() >= REPLICAS | MICROBATCHES
 
 
 def hardest(output: Tensor, target: Tensor, *, most: int) -> Tensor:

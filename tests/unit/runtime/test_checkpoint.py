@@ -74,3 +74,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with raises("weights.unwritable", ExecutionError):
         save(nn.Linear(1, 1), tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "target"]
+
+
+def test_a_dtype_without_a_name_in_the_format_is_told(tmp_path: Path) -> None:
+    with raises("tensors.cannot-be-written", match="complex128.*view_as_real"):
+        write_weights({"weight": torch.ones(2, dtype=torch.complex128)}, tmp_path / "model.safetensors")

@@ -1,5 +1,7 @@
 """Workers load what the data set holds now, not what it held when they were forked."""
 
+import multiprocessing
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +15,12 @@ from trimaran.runtime.data.cache import share_cache
 from trimaran.runtime.data.pipeline import Feed
 
 STAGE = {"factor": 1.0}
+SHARED, SHARED_ARRAY = multiprocessing.Value("d", 1.0), multiprocessing.RawArray("d", [1.0])
+SETS: dict[str, Callable[[float], object]] = {
+    "in a dict": lambda factor: STAGE.update(factor=factor),
+    "in a number that processes share": lambda factor: setattr(SHARED, "value", factor),
+    "in an array that they share": lambda factor: SHARED_ARRAY.__setitem__(0, factor),
+}
 
 
 class Staged(Dataset[Any]):
@@ -22,7 +30,7 @@ class Staged(Dataset[Any]):
         return 12
 
     def __getitem__(self, number: int) -> Any:
-        return torch.ones(1) * STAGE["factor"], number
+        return torch.ones(1) * STAGE["factor"] * SHARED.value * SHARED_ARRAY[0], number
 
 
 def open_feed(feeding: Feeding, **options: Any) -> Feed:
@@ -36,21 +44,24 @@ def open_feed(feeding: Feeding, **options: Any) -> Feed:
     return Feed(job, replicas=1, microbatches=1, replica=0, reads=True, feeding=feeding, **options)
 
 
-def change(feed: Feed, factor: float) -> None:
+def change(feed: Feed, factor: float, where: str = "in a dict") -> None:
     feed.watch()
-    STAGE["factor"] = factor
+    SETS[where](factor)
     feed.follow()
 
 
+@pytest.mark.parametrize("where", SETS)
 @pytest.mark.parametrize("feeding", [Feeding(), Feeding(workers=1, ahead=3)], ids=["in line", "a worker"])
-def test_a_change_is_in_the_next_batch(feeding: Feeding) -> None:
-    STAGE["factor"] = 1.0
+def test_a_change_is_in_the_next_batch(feeding: Feeding, where: str) -> None:
+    """Also of what workers see at once: they are ahead of it."""
+    for set_ in SETS.values():
+        set_(1.0)
     feed = open_feed(feeding)
     found = []
     try:
         for share in feed.shares():
             found.append(float(share.whole()[0][0]))
-            change(feed, 2.0 * STAGE["factor"])
+            change(feed, 2.0 * found[-1], where)
     finally:
         feed.close()
     assert found == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]

@@ -14,12 +14,14 @@ heard by all. Whether weights have changed is seen by sums of their bits: after 
 A loop of the user's may change between two steps what a callback may. What a rank sees by itself it looks at before
 each step: up to 256 elements of each tensor of its part of the weights, and the options of its optimizer. Whether the
 loop has left ranks alike in every step so far they ask each other after 0, 1, 2, 4, 8, ... steps, before whatever all
-of them must do, such as an evaluation or a file of weights, and at the end of an epoch.
+of them must do, such as an evaluation or a file of weights, and at the end of an epoch. A number that the loss or a
+forward reads, and that is another one on each rank, is seen where it is set before a step after which they ask.
 """
 
+import enum
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -32,6 +34,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
+from trimaran.graph.capture.constants import count_hooks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
 from trimaran.program.strategy import Strategy
@@ -39,7 +42,15 @@ from trimaran.runtime.communication.channels import Meeting
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.user_code.batches import name_tensors
-from trimaran.user_code.held_state import HeldState, Settable, Values, changed, names_in_callbacks, set_on_session
+from trimaran.user_code.held_state import (
+    HeldState,
+    Settable,
+    Values,
+    changed,
+    is_users,
+    names_in_callbacks,
+    set_on_session,
+)
 
 Name = Literal["on_step", "on_epoch", "the loop"]
 
@@ -135,14 +146,19 @@ class Callbacks:
             if one is not None and (replaced := set_on_session(one)):
                 raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
+        modules = {path or "the model": one for path, one in executor.model.named_modules()}
+        in_modules = HeldState(modules if any(named.values()) else {}, undoable=False)
+        kinds = (bool, int, float, str, enum.Enum)
+        self._settings = tuple(in_modules.settable(lambda path, name: True, kinds))
         self._held_before = self._values()
         self._refusing, self._between = ExitStack(), ExitStack()
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
         self._noted: tuple[list[torch.Tensor], str] = ([], "")
-        # Digests of what the loop has changed so far of weights and options.
-        self._moved = self._retuned = 0
+        # Digests of what the loop has changed so far of weights and options, and of the modes that steps began in.
+        self._moved = self._retuned = self._switched = 0
+        self._modes_before = self._modes()
         # Of the global batches that were trained on.
         self._taken = 0
         # Of the batches that the loop has made itself, where several ranks have the same.
@@ -157,20 +173,32 @@ class Callbacks:
 
     def _set_by_callbacks(self) -> Iterator[Settable]:
         """Numbers and tensors of the model and the loss whose names the code of the callbacks sets."""
-        roots = {f"session.model.{path}" if path else "session.model": one
-                 for path, one in self._executor.model.named_modules()}  # fmt: skip
-        written = names_in_callbacks((self._job.on_step, self._job.on_epoch), roots.values()).written
-        if written:
+        modules = self._executor.model.modules()
+        return self._named(names_in_callbacks((self._job.on_step, self._job.on_epoch), modules).written)
+
+    def _read_by_job(self) -> Iterator[Settable]:
+        """Numbers and tensors that the loss or a forward of the user's reads, as their code names them."""
+        forwards = {getattr(type(one), "forward", None) for one in self._executor.model.modules()}
+        return self._named(names_in_callbacks((self._job.loss, *filter(is_users, forwards)), ()).read)
+
+    def _named(self, names: Collection[str]) -> Iterator[Settable]:
+        """Numbers and tensors of the model and the loss that have one of some names."""
+        if names:
+            roots = {f"session.model.{path}" if path else "session.model": one
+                     for path, one in self._executor.model.named_modules()}  # fmt: skip
             held = HeldState({**roots, "Job.loss": self._job.loss}, undoable=False)
-            yield from held.settable(lambda path, name: name in written, (bool, int, float, torch.Tensor))
+            yield from held.settable(lambda path, name: name in names, (bool, int, float, torch.Tensor))
 
     def kept(self) -> tuple[str, ...]:
         """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
         return tuple(changed(self._held_before, self._values()))
 
     def kept_in_modules(self) -> dict[str, bool | int | float | str]:
-        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them."""
-        values = {called: vars(module)[name] for called, module, name in self._attributes()}
+        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them.
+
+        Or objects of settings that they hold.
+        """
+        values = self._in_modules()
         # Not those of other classes, such as of an enum, which a checkpoint does not know.
         plain = {called: one for called, one in values.items() if type(one) in (bool, int, float, str)}
         return {called: plain[called] for called in self.kept() if called in plain}
@@ -184,6 +212,14 @@ class Callbacks:
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
+        for one in self._settings:
+            if one.path in kept:
+                one.put(kept[one.path])
+
+    def _in_modules(self) -> dict[str, Any]:
+        """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
+        own = {called: vars(module)[name] for called, module, name in self._attributes()}
+        return {one.path: one.get() for one in self._settings} | own
 
     def _attributes(self) -> list[tuple[str, nn.Module, str]]:
         """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
@@ -198,7 +234,18 @@ class Callbacks:
         values, model = self._held.versions(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
             return {}
-        values |= {called: vars(module)[name] for called, module, name in self._attributes()}
+        values |= self._in_modules()
+        values |= {
+            "the hooks on the step of the optimizer": self._step_hooks(),
+            "the hooks on gradients": repr(self._gradient_hooks()),
+            "the hooks of modules": repr([count_hooks(one) for one in model.modules()]),
+        }
+        values |= {
+            f"{name} of {path or 'the model'}": id(one)
+            for path, module in model.named_modules()
+            for name, one in vars(module).items()
+            if callable(one)
+        }
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
@@ -220,6 +267,8 @@ class Callbacks:
         """A step has ended, and code of the user's runs until the next one."""
         if self._alone:
             return
+        if self._samples is None and not self._executor.steps:
+            self._settable = (*self._settable, *self._read_by_job())
         self._running, self._thread = "the loop", threading.get_ident()
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
@@ -243,6 +292,7 @@ class Callbacks:
         self._check_trained()
         self._note()
         if self._samples is not None:
+            self._note_modes()
             self._taken = self._taken if place is None else _digest([self._taken, place])
             if own is not None and not is_nothing(own) and self._strategy.dp < self._strategy.devices:
                 self._given = _digest([self._given, _hash(_samples(name_tensors(own).values()))])
@@ -295,6 +345,15 @@ class Callbacks:
             self._moved = _digest([self._moved, _hash(now if self._is_whole else [])])
         if options != options_now:
             self._retuned = _digest([self._retuned, options_now if self._has_like_groups() else ""])
+
+    def _modes(self) -> list[bool]:
+        """Whether each module of the model is in training mode."""
+        return [one.training for one in self._executor.model.modules()]
+
+    def _note_modes(self) -> None:
+        """Note the modes that a step begins in, where they are not those in which the one before it began."""
+        if (now := self._modes()) != self._modes_before:
+            self._modes_before, self._switched = now, _digest([self._switched, now])
 
     def _tell(self, operation: str) -> None:
         """Tell the others what is done next, and what the loop has changed so far, and refuse what differs."""
@@ -538,12 +597,14 @@ class Callbacks:
     def _exchange(self, name: str, operation: str, own: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
         """What each rank says, by its place in `own`: see that all do the same, and that a loop has left them alike."""
         begins = self._samples if self._samples is not None else self._noted[0]
-        of_loop = (self._moved if begins else -1, self._retuned if self._noted[1] else -1, self._taken, self._drawn,
-                   self._executor.replica, self._given)  # fmt: skip
+        if operation == _END:
+            self._note_modes()
+        of_loop = (self._moved if begins else -1, self._retuned if self._noted[1] else -1, self._switched, self._taken,
+                   self._drawn, self._executor.replica, self._given)  # fmt: skip
         heard = self._executor.agreement.gather_integers(
             (_OPERATIONS.index(operation), *of_loop, *own), "what callbacks have changed"
         )
-        doing, moved, retuned, taken, drawn, replicas, given, *said = zip(*heard, strict=True)
+        doing, moved, retuned, switched, taken, drawn, replicas, given, *said = zip(*heard, strict=True)
         if first := _first_unlike(doing):
             said_by = [_said(rank, _OPERATIONS[doing[rank]]) for rank in (0, first)]
             raise InputError(
@@ -580,6 +641,7 @@ class Callbacks:
                 "the options of the optimizer": [one for one in retuned if one >= 0],
             },
         )
+        self._refuse_unlike(name, {"the modes of modules (train, eval)": switched})
         return said
 
     def _refuse_unlike(self, name: str, changed: Mapping[str, Sequence[int]]) -> None:

@@ -367,6 +367,8 @@ def train_rank(
     )
     session.executor.training.graph = plan.premises.graph_digest
     session.executor.know(behaviour)
+    # Weights are written in the end, when it is too late to hear that they cannot be.
+    session.executor.training.check_writable()
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if options.saving is not None:

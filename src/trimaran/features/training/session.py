@@ -732,7 +732,9 @@ class Session:
         check_stale(self.strategy, saves="a checkpoint")
         with self._callbacks.together("check_saving"), self.executor.agreement.alike("whether the state can be saved"):
             self.executor.training.check()
+            self.executor.training.check_writable()
             self._own_position()
+            self._feed.check_state()
             if self.rank == 0:
                 Store(folder).check_space(self.executor.training.expected_bytes())
 

@@ -89,8 +89,8 @@ def find_difference(
 
     Both run in train mode and, if asked, in eval mode, with the same random numbers, on one sample less than the model
     was exported with. Compared are the tensors of the output, and the buffers afterwards. In train mode they run under
-    several seeds, as a forward may go other ways: a graph has one. Gradients are compared too: torch.export drops the
-    backward of a torch.autograd.Function, and hooks on tensors.
+    several seeds, as a forward may go other ways: a graph has one. Gradients are compared too, also very large and very
+    small ones: torch.export drops the backward of a torch.autograd.Function, and hooks on tensors, which may clamp.
 
     Args:
         job: the job
@@ -129,35 +129,47 @@ def find_difference(
             return f"it fails on another batch size: {type(error).__name__}: {error}".splitlines()[0], []
         if len(expected) != len(found) or not all(map(_alike, found, expected)):
             return f"its results differ from the model's in {'train' if training else 'eval'} mode", []
-    try:
-        expected_gradients, rewritten = _gradients(job, model, called)
-        found_gradients, _ = _gradients(job, model, flowed)
-    except Exception as error:  # noqa: BLE001 - if it is the model's, it is told where that runs as a whole
-        return f"a backward fails: {first_line(error)}", []
-    most = max(map(largest, expected_gradients.values()), default=0.0)
-    for name, gradient in expected_gradients.items():
-        if not math.isfinite(most):
+    tolerance = _GRADIENT_TOLERANCE if job.precision in ("fp32", "fp64") else _ROUNDED_TOLERANCE
+    for factor in _FACTORS:
+        if factor != 1.0 and 2 * (SEEDS + 3) * flops > LIGHT_FLOPS:
             continue
-        tolerance = _GRADIENT_TOLERANCE if job.precision in ("fp32", "fp64") else _ROUNDED_TOLERANCE
-        # What should be zero is rounding.
-        scale = max(largest(gradient), 0.03 * most)
-        if not largest_difference(found_gradients[name], gradient) <= tolerance * scale:
-            return (
-                f"the gradient of {name} differs from the model's: torch.export drops the backward of a "
-                "torch.autograd.Function and hooks on tensors; put them into a module without children, "
-                "whose forward is called as it is"
-            ), []
+        try:
+            expected_gradients, rewritten = _gradients(job, model, called, factor)
+            found_gradients, _ = _gradients(job, model, flowed, factor)
+        except Exception as error:  # noqa: BLE001 - if it is the model's, it is told where that runs as a whole
+            return f"a backward fails: {first_line(error)}", []
+        most = max(map(largest, expected_gradients.values()), default=0.0)
+        for name, gradient in expected_gradients.items():
+            if not math.isfinite(most):
+                continue
+            # What should be zero is rounding.
+            scale = max(largest(gradient), 0.03 * most)
+            if not largest_difference(found_gradients[name], gradient) <= tolerance * scale:
+                return (
+                    f"the gradient of {name} differs from the model's: torch.export drops the backward of a "
+                    "torch.autograd.Function and hooks on tensors; put them into a module without children, "
+                    "whose forward is called as it is"
+                ), []
     return None, rewritten
 
+
+_FACTORS = (2.0**20, 2.0**-20, 1.0)
+"""Of the gradient that comes into a backward: powers of two, as all of them round alike."""
 
 _GRADIENT_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.1
 """Differences of gradients, of the largest, that are rounding: in fp32, and where operations round to 16 bits."""
 
 
-def _gradients(job: Job, model: nn.Module, call: Any) -> tuple[dict[str, Tensor], list[str]]:
+def _gradients(job: Job, model: nn.Module, call: Any, factor: float) -> tuple[dict[str, Tensor], list[str]]:
     """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros.
 
     And the names of the buffers that the backward changes.
+
+    Args:
+        job: the job
+        model: its model
+        call: gives the outputs
+        factor: of the weights
     """
     trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
     generator = torch.Generator().manual_seed(job.seed)
@@ -166,7 +178,7 @@ def _gradients(job: Job, model: nn.Module, call: Any) -> tuple[dict[str, Tensor]
         seed_generators(job.seed)
         with precision_context(job, device_of(model)):
             outputs = [one for one in call() if one.requires_grad]
-        weights = [torch.randn(one.shape, generator=generator).to(one) for one in outputs]
+        weights = [torch.randn(one.shape, generator=generator).mul(factor).to(one) for one in outputs]
         found: Any = [None] * len(trained)
         before = {name: one.detach().clone() for name, one in model.named_buffers()}
         if outputs and trained:

@@ -72,14 +72,22 @@ class Constants:
     def _structure(self) -> Values:
         modules = {f"{place}.{name}": id(one) for place, module in self._inside.items()
                    for name, one in module._modules.items()}  # fmt: skip
-        hooks = {f"the hooks of {place}": sum(map(_is_others, hooks_of_user(module)))
-                 for place, module in self._hooked.items()}  # fmt: skip
+        hooks = {f"the hooks of {place}": count_hooks(module) for place, module in self._hooked.items()}
         own = {} if self._modes else {f"{place}.training": one.training for place, one in self._inside.items()}
         return {**modules, **hooks, **own}
 
     def _values(self) -> Values:
         values = self._held.versions()
         return {path: one for path, one in values.items() if not (isinstance(one, tuple) and one[0] in self._own)}
+
+
+def count_hooks(module: nn.Module) -> int:
+    """The hooks of a module that are the user's.
+
+    Args:
+        module: without its children
+    """
+    return sum(map(_is_others, hooks_of_user(module)))
 
 
 def _is_in(path: str, modules: Collection[str]) -> bool:

@@ -40,6 +40,7 @@ from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
+from trimaran.checkpoint_files.container import check_writable
 from trimaran.checkpoint_files.content import Form, Member, OptimizerContent
 from trimaran.checkpoint_files.pieces import (
     WHOLE,
@@ -407,6 +408,17 @@ class TrainingState:
                     dist.recv(own.reshape(-1).view(torch.uint8), group_src=writer, group=group)
                 put(found[name], entry, own, area)
         return found
+
+    def check_writable(self) -> None:
+        """Refuse a model with tensors that no file can have.
+
+        Raises:
+            InputError: a parameter, or a buffer that is saved, is sparse, quantized, or of a dtype without a name there
+        """
+        model = self._gatherer.model
+        for name, one in (*model.named_parameters(), *model.named_buffers()):
+            if {("parameter", name), ("buffer", name)} & self._gatherer.shapes.keys():
+                check_writable(name, one, has_content=False)
 
     def expected_bytes(self) -> int:
         """About what a checkpoint will take, of all ranks together [bytes]: two states a parameter, as Adam's."""

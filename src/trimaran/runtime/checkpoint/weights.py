@@ -24,6 +24,7 @@ from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.files import is_stream, unfinished
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.commit import FOLDER, MARKER, has_checkpoints
+from trimaran.checkpoint_files.container import check_writable
 from trimaran.checkpoint_files.content import (
     Content,
     Form,
@@ -66,9 +67,12 @@ def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None
         path: of the file; folders are made
 
     Raises:
+        InputError: the format does not know a tensor
         ExecutionError: it cannot be written
     """
     target = Path(path)
+    for name, tensor in weights.items():
+        check_writable(name, tensor, has_content=True)
     # safetensors stores every tensor on its own, and refuses those that share memory.
     apart = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
     try:

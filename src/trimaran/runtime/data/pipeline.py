@@ -37,7 +37,7 @@ from trimaran.runtime.data.loader import TIMEOUT_S, Loader
 from trimaran.runtime.data.orders import Orders, other_order
 from trimaran.runtime.data.prefetch import Ahead, Arrivals, ByWorkers, InLine, Loading, Taken
 from trimaran.runtime.data.reading import Reading, Request, digest_of
-from trimaran.runtime.data.streaming import StreamReader
+from trimaran.runtime.data.streaming import StreamReader, check_state
 from trimaran.runtime.precision import place_batch
 from trimaran.runtime.streams import Lane
 from trimaran.user_code.datasets import is_stream
@@ -324,6 +324,15 @@ class Feed:
         position.check_against(self._position())
         self.go_to(position.epoch, position.index)
         self._saved = position
+
+    def check_state(self) -> None:
+        """Refuse a stream that does not go on from its own state; of data with numbers there is nothing to see.
+
+        Raises:
+            InputError: it does not
+        """
+        if self._stream is not None and self._reads:
+            check_state(partial(make_dataset, self._job), batch=self._job.global_batch_size, seed=self._job.seed)
 
     def digest_before(self) -> int | None:
         """A digest of the first samples of the global batch before the position, by which other data are known.

@@ -368,6 +368,36 @@ class StreamReader:
         return agreed
 
 
+def check_state(make: Callable[[], Any], *, batch: int, seed: int, name: str = "Job.dataset") -> None:
+    """See that a stream goes on from its own `state_dict()` as it would have without a break, after a first batch.
+
+    Args:
+        make: makes the stream anew; one that is the same object each time is not tried
+        batch: samples of a global batch
+        seed: of what the stream draws
+        name: of the function that made the stream, for messages
+
+    Raises:
+        InputError: it does not
+    """
+    first, second = (StreamReader(make(), batch=batch, seed=seed, name=name) for _ in range(2))
+    first.begin(0)
+    if first._dataset is second._dataset or first.state is None or first.read() < batch:
+        return
+    state = first.state
+    samples = first.read()
+    second.go_on(0, 1, state=state)
+    again = second.read()
+    if samples != again or (samples and first.digest != second.digest):
+        raise InputError(
+            f"the stream that {name} makes does not go on from its own state_dict() as it would have: after the first "
+            f"{batch} samples it was put back by load_state_dict(), and then gave other ones. Let the state have all "
+            "that decides which samples come, also those that are in a buffer, and __iter__ go on there; or leave out "
+            "state_dict, and the samples before are read again",
+            code="stream.forgets",
+        )
+
+
 _WHAT = "agreeing on a batch of the stream"
 
 

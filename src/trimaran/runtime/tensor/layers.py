@@ -101,7 +101,12 @@ class Row(nn.Module):
     def forward(self, tensor: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The output."""
         whole = self._edges.leave(functional.linear(tensor, weight if self._out_dim == 0 else weight.t()))
-        return whole if bias is None else whole + bias
+        return _biased(whole, bias)
+
+
+def _biased(whole: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """With the bias of its layer, in the precision in which the layer computes: under autocast not that of the bias."""
+    return whole if bias is None else whole + bias.to(whole.dtype)
 
 
 class Head(nn.Module):
@@ -219,9 +224,7 @@ class Attention(nn.Module):
         mask = None if causal else _mask(attn_mask, key_padding_mask, query.dtype)
         mixed = self._mixed(module, parts, weights, mask, causal)
         # [places, samples, features] in memory as torch's own: what draws for it draws in the order of memory.
-        made = self._edges.leave(functional.linear(mixed, weights[-1]))
-        if module.out_proj.bias is not None:
-            made = made + module.out_proj.bias
+        made = _biased(self._edges.leave(functional.linear(mixed, weights[-1])), module.out_proj.bias)
         return (made.transpose(0, 1) if module.batch_first else made), None
 
     def _mixed(
@@ -299,9 +302,7 @@ class EncoderLayer(nn.Module):
         inner = activation(inner)
         with self._draws if module.dropout.training and module.dropout.p else nullcontext():
             inner = module.dropout(inner)
-        made = self._edges.leave(functional.linear(inner, weights[-1]))
-        if module.linear2.bias is not None:
-            made = made + module.linear2.bias
+        made = _biased(self._edges.leave(functional.linear(inner, weights[-1])), module.linear2.bias)
         result: torch.Tensor = module.dropout2(made)
         return result
 
