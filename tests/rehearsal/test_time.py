@@ -106,6 +106,41 @@ for step in range(3):
 """
 
 
+ROUNDED = """
+import sys, torch
+
+if sys.argv[1] != "default":
+    exec(sys.argv[1])
+layer = torch.nn.Conv2d(3, 8, 3).cuda()
+head = torch.nn.Linear(8, 4).cuda()
+optimizer = torch.optim.SGD([*layer.parameters(), *head.parameters()], lr=0.1)
+head(layer(torch.randn(16, 3, 8, 8, device="cuda")).mean((2, 3))).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "convolutions", "products"),
+    [
+        ("default", True, False),
+        ("torch.backends.cuda.matmul.allow_tf32 = True", True, True),
+        ("torch.set_float32_matmul_precision('high')", True, True),
+        ("torch.backends.fp32_precision = 'ieee'", False, False),
+        ("torch.backends.cudnn.allow_tf32 = False", False, False),
+        ("torch.backends.cudnn.conv.fp32_precision = 'ieee'", False, False),
+    ],
+)
+def test_products_in_fp32_are_rounded_as_torch_is_set(
+    setting: str, convolutions: bool, products: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(ROUNDED)
+    record = rehearse_rank(tmp_path / "train.py", setting, folder=tmp_path)
+    rounded = {kernel.name: kernel.tf32 for kernel in record.kernels}
+    assert rounded["aten.convolution.default"] == rounded["aten.convolution_backward.default"] == convolutions
+    assert rounded["aten.addmm.default"] == rounded["aten.mm.default"] == products
+    assert not rounded["aten.mean.dim"]
+
+
 def profiled(seconds: float) -> str:
     """A trace of one step, with all of its products in one kernel of a length [s]."""
     events = [
