@@ -70,7 +70,7 @@ def test_a_transformer_on_many_devices_is_explained(tmp_path: Path) -> None:
         (["explain", "digits", "--what-if", "links=x2"], 'did you mean "link"'),
         (["explain", "absent.json"], "absent.json"),
         (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--why-not", "placement"], "fsdp, ddp"),
-        (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--what-if", "link=x2"], "analytical model"),
+        (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--what-if", "load=0"], "analytical model"),
         (["explain", "llama2:70b", "--cluster", "dgx-h100:2", "--keep", "a=0"], "--keep a=0"),
         (["profile", "digits", "--by", "layer"], "layer"),
     ],

@@ -22,7 +22,7 @@ from trimaran.planner.explanation.explain import (
     read_family,
 )
 from trimaran.planner.explanation.remedies import is_same
-from trimaran.planner.explanation.what_if import parse_change
+from trimaran.planner.explanation.what_if import check_analytical, parse_change
 from trimaran.planner.pins import NO_PINS, read_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
@@ -213,6 +213,8 @@ def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
     """A plan of the analytical model, the model of its explanation, and notes."""
     source, request, plan = asked.source, asked.request, asked.plan
     changes = [parse_change(text) for text in asked.what_if] or None
+    for change in changes or ():
+        check_analytical(change)
     kinds = [(name, pins_of_kind(name)) for name in asked.why_not]
     if plan is not None:
         source, request = replace(source, reference=plan.job), _as_modelled(plan, request, asked.path)

@@ -519,11 +519,10 @@ _OF_CATALOG = {"link", "network", "wire", "compute", "memory", "devices"}
 """Changes that a catalog machine allows, and the analytical model."""
 
 
-def changed_analytically(problem: AnalyticalProblem, change: Change) -> AnalyticalProblem:
-    """The problem of the analytical model as it would be.
+def check_analytical(change: Change) -> None:
+    """Refuse what the analytical model cannot be asked for.
 
     Args:
-        problem: as it is
         change: of the machine
 
     Raises:
@@ -538,6 +537,19 @@ def changed_analytically(problem: AnalyticalProblem, change: Change) -> Analytic
                 code="what-if.not-analytical",
                 what_if=one.text,
             )
+
+
+def changed_analytically(problem: AnalyticalProblem, change: Change) -> AnalyticalProblem:
+    """The problem of the analytical model as it would be.
+
+    Args:
+        problem: as it is
+        change: of the machine, that the model can be asked for
+
+    Raises:
+        InputError: links between nodes, of which there is one
+    """
+    for one in change.each:
         problem = _analytically(problem, one)
     return problem
 
