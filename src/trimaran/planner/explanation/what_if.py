@@ -313,12 +313,15 @@ def changed(problem: Problem, change: Change) -> Problem:
     """
     for one in change.each:
         machine = problem.cluster.machine
+        if one.what == "network" and machine.node.measured:
+            raise InputError(
+                f'what-if "{one.text}" is for a machine of the catalog; where devices were measured, "link" changes '
+                "what is between them",
+                code="what-if.catalog-only",
+                what_if=one.text,
+            )
         # Links that an earlier change put between each two devices have a latency that is known.
-        known = (
-            set(_APPLY) - {"network"}
-            if machine.node.measured
-            else _OF_CATALOG | ({"latency"} if machine.joint else set())
-        )
+        known = set(_APPLY) if machine.node.measured else _OF_CATALOG | ({"latency"} if machine.joint else set())
         if problem.room is not None:
             known = known | {"load"}
         if one.what not in known:
