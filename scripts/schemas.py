@@ -3,9 +3,9 @@
 A test checks that those in docs/schemas are up to date.
 """
 
+import argparse
 import json
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,9 @@ def _describe(schema: dict[str, Any], kind: type) -> None:
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="for the schemas; made where it is missing")
+    folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in schemas().items():
         (folder / name).write_text(text, encoding="utf-8")
