@@ -547,11 +547,12 @@ def changed_analytically(problem: AnalyticalProblem, change: Change) -> Analytic
 
     Args:
         problem: as it is
-        change: of the machine, that the model can be asked for
+        change: of the machine
 
     Raises:
-        InputError: links between nodes, of which there is one
+        InputError: as of `check_analytical`; or links between nodes, of which there is one
     """
+    check_analytical(change)
     for one in change.each:
         problem = _analytically(problem, one)
     return problem
