@@ -87,7 +87,7 @@ def plan(
         reserve: of that, what stays free for what is not counted, such as "3GiB" or "5%", where the analytical model
             plans; None: buffers and fragments are assumed
         objective: what is made best; None: the throughput
-        precision: of compute on a catalog machine: "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
+        precision: of compute on a catalog machine: "ieee", "fp32", "tf32", "bf16", "fp16" or "fp8"; None: the job's, of
             networks by name "bf16" for decoders and "fp32" for others; the answer says which
         software: framework and year on a machine of the catalog, such as "pytorch:2022"; None: PyTorch of today
         oversubscribe: allow more ranks than this machine has devices

@@ -7,10 +7,10 @@ that needs them. It is the only type with live torch objects in it.
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.precision import Precision, parse_precision
+from trimaran.base.precision import parse_precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 
-JOB_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16", "fp64")
+JobPrecision = Literal["fp32", "bf16", "fp16", "fp64"]
+"""In which a job may be trained."""
+
+JOB_PRECISIONS: tuple[JobPrecision, ...] = get_args(JobPrecision)
 """Those that the runtime trains in."""
 
 
@@ -112,7 +115,7 @@ class Job:
     lr_schedule: "Callable[[Optimizer], LRScheduler] | None" = None
     epochs: int = 1
     target: float | None = None
-    precision: Precision = "fp32"
+    precision: JobPrecision = "fp32"
     clip_norm: float | None = None
     seed: int = 0
     drop_last: bool = False

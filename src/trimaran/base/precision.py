@@ -1,8 +1,10 @@
 """Names of precisions, one list for every command, the API, plan files and JSON.
 
     fp64    every tensor in 64 bits
-    fp32    every tensor in 32 bits, products too; PyTorch's own default
-    tf32    as fp32, with products on tensor cores that round their inputs to 10 bits of mantissa
+    fp32    every tensor in 32 bits, products as the framework computes them by default: PyTorch rounds those of
+            convolutions and recurrent layers as tf32 does on devices that have it
+    tf32    as fp32, with all products on tensor cores that round their inputs to 10 bits of mantissa
+    ieee    as fp32, with no product rounded, as `torch.backends.fp32_precision = "ieee"` has it
     bf16    autocast to bfloat16 over fp32 weights
     fp16    autocast to float16 over fp32 weights, losses scaled
     fp8     products of layers in 8 bits, everything else as bf16
@@ -17,7 +19,7 @@ from typing import Literal, cast, get_args
 
 from trimaran.base.errors import InputError
 
-Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
+Precision = Literal["fp64", "ieee", "fp32", "tf32", "bf16", "fp16", "fp8"]
 """How a step computes."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -39,7 +41,15 @@ _LONG: MappingProxyType[str, Precision] = MappingProxyType(
 """Other spellings, in lower case."""
 
 _DTYPES: MappingProxyType[Precision, str] = MappingProxyType(
-    {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+    {
+        "fp64": "float64",
+        "ieee": "float32",
+        "fp32": "float32",
+        "tf32": "float32",
+        "bf16": "bfloat16",
+        "fp16": "float16",
+        "fp8": "float8",
+    }
 )
 
 
@@ -103,7 +113,7 @@ def element_bytes(precision: Precision) -> int:
         >>> element_bytes("bf16"), element_bytes("tf32"), element_bytes("fp8")
         (2, 4, 2)
     """
-    return {"fp64": 8, "fp32": 4, "tf32": 4}.get(precision, 2)
+    return {"fp64": 8, "ieee": 4, "fp32": 4, "tf32": 4}.get(precision, 2)
 
 
 AS_ASKED = "as asked for"

@@ -325,7 +325,7 @@ def predict_scaling(
             given either
         batch: samples of all devices together, which are shared among them (strong scaling)
         sync: how gradients are exchanged, one method or several, such as "kvstore,nccl"
-        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
+        precision: of compute: "ieee", "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         software: framework and year, such as "mxnet:2018"; None: what goes with `sync`
         options: of the job, by name
         measured: a figure of one device that predictions start from, such as "363 images/s at 64", or several of them

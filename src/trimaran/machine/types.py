@@ -226,7 +226,7 @@ class Device:
             InputError: the device does not compute in it
         """
         eight_bits = precision == "fp8" and self.architecture in _EIGHT_BITS
-        if precision not in self.compute and not eight_bits:
+        if precision not in self.compute and precision != "ieee" and not eight_bits:
             raise InputError(
                 f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
                 code="device.precision-unsupported",

@@ -7,7 +7,10 @@ One rule for every command and both backends of `plan`:
        bits only: fp32 there says how weights are kept, and rule 3 holds
     3  of networks by name and of configurations without a dtype, which say nothing: decoders in bf16, as they are
        usually trained (fp16 on devices without it, fp32 on devices without either), every other network in fp32,
-       PyTorch's own default, but that on devices with tf32 PyTorch takes it for convolutions, which is said
+       PyTorch's own default
+
+A job in fp32 whose file sets torch to round all products (`torch.set_float32_matmul_precision("high")`) is in tf32, one
+that sets it to round none (`torch.backends.fp32_precision = "ieee"`) in ieee.
 
 An assumed precision is printed with the answer. The analytical model prices products in 32, 16 and 8 bits, the kernel
 model those in 16 and 32; others are refused.
@@ -111,14 +114,26 @@ def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
         if not dtype_of(values) and is_known(values.get("model_type")):
             return _usual(device, _called(values))  # nobody says one: as the analytical model takes it
     if network is None:
-        return ChosenPrecision(name=(job or resolve(reference)).precision, source=f"as the job says; {_CHANGE}")
+        name = (job or resolve(reference)).precision
+        return ChosenPrecision(name=_as_set(name, device), source=f"as the job says; {_CHANGE}")
     if network.name not in DECODERS:
         default = "PyTorch's default"
         if "tf32" in device.compute:
-            # torch.backends.cudnn.allow_tf32 is true, torch.backends.cuda.matmul.allow_tf32 is not.
-            default = "all of it, where PyTorch by default takes tf32 for convolutions"
+            default = f"{default}, convolutions and recurrent layers in tf32"
         return ChosenPrecision(name="fp32", source=f"assumed: {default}; {_CHANGE}")
     return _usual(device)
+
+
+def _as_set(precision: Precision, device: Device) -> Precision:
+    """The precision of a job whose file was read: in fp32 with torch's settings, where the device has tf32."""
+    if precision != "fp32" or "tf32" not in device.compute:
+        return precision
+    import torch  # imported late: this module is read without it
+
+    backends: Any = torch.backends
+    if backends.cuda.matmul.fp32_precision == "tf32":
+        return "tf32"
+    return "fp32" if backends.cudnn.conv.fp32_precision == "tf32" else "ieee"
 
 
 def _of_shape(reference: str, device: Device) -> ChosenPrecision:

@@ -658,7 +658,7 @@ def parse_request(
         link: a rate such as "1Gb/s"
         objective: "throughput", "epoch", "time" or "cost"; None as in `PlanRequest`
         execution: "any", "eager" or "compiled"
-        precision: "fp32", "tf32", "bf16", "fp16" or "fp8", or a long name of one; None as in `PlanRequest`
+        precision: "ieee", "fp32", "tf32", "bf16", "fp16" or "fp8", or a long name of one; None as in `PlanRequest`
         software: such as "pytorch:2022"; None as in `PlanRequest`
         sequence: tokens of a sequence, an option of the job; None: the job's
         lengths: of documents, such as "512:0.4,2048:0.6", or a file, as of `parse_documents`

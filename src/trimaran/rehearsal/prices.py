@@ -184,7 +184,7 @@ def price_kernels(
         return found
     seconds = [
         zip(*(column.tolist() for column in seconds_alone(works, device, software, precision=each)), strict=True)
-        for each in ("fp32", "tf32")
+        for each in ("ieee", "tf32")
     ]
     for number, work, exact, rounded in zip(owners, works, *seconds, strict=True):
         on_device, on_host = rounded if kernels[number].tf32 else exact

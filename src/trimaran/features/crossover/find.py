@@ -353,7 +353,7 @@ def find_crossover(
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
         local_batch: samples of a worker, with which batches beyond the curve are tried too; None: the job's batch
-        precision: of compute: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
+        precision: of compute: "ieee", "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         software: framework and year, such as "pytorch:2022"; None: PyTorch of today
         options: of the job, by name
         progress: told what is being done

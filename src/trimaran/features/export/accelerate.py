@@ -103,8 +103,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield "ZeRO-1: in accelerate only through DeepSpeed; the file says replicas"
     if recipe.tp > 1 and recipe.zero < 2 and recipe.dp > 1:
         yield "tensor parallelism with plain replicas: accelerate wants the replicas sharded (dp_shard_size)"
-    if recipe.precision == "fp64":
-        yield 'precision fp64: set by the script; the file says "no" mixed precision'
+    if recipe.precision not in ("fp32", "fp16", "bf16"):
+        yield f'precision {recipe.precision}: set by the script; the file says "no" mixed precision'
     if recipe.recompute != "none" and (recipe.recompute != "full" or recipe.zero < 2):
         yield f"recompute {recipe.recompute}: by the script, such as model.gradient_checkpointing_enable()"
     if scatters_each_time(recipe):

@@ -134,8 +134,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield from lost_order(recipe)
     if recipe.pp > 1 and recipe.schedule not in ("1f1b", "interleaved"):
         yield f"schedule {recipe.schedule}: Megatron runs 1F1B, interleaved where a stage has several parts"
-    if recipe.precision == "fp64":
-        yield "precision fp64: Megatron trains in fp32, fp16 and bf16"
+    if recipe.precision not in ("fp32", "fp16", "bf16"):
+        yield f"precision {recipe.precision}: Megatron trains in fp32, fp16 and bf16"
     if recipe.pp > 1 and not _layout(recipe):
         yield "the layers of each stage: Megatron divides transformer layers, and this plan knows of none"
     for number, stage in enumerate(recipe.stages if recipe.pp > 1 else ()):

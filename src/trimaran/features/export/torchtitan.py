@@ -153,7 +153,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from lost_order(recipe)
     yield from lost_account(recipe, "torchtitan")
     yield from torch_rounds(recipe)
-    if recipe.precision in ("fp16", "fp64"):
+    if recipe.precision not in ("fp32", "bf16"):
         yield f"precision {recipe.precision}: torchtitan trains in float32 and bfloat16; the file says float32"
     if recipe.zero == 1:
         yield "ZeRO-1: torchtitan shards all (FSDP2) or nothing; the file says replicas, with whole optimizer states"

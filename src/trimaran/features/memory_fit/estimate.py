@@ -598,7 +598,7 @@ def estimate_memory(
         batch: samples of a step; None: the job's
         budget: memory of the card, such as "12GiB", or a share of what autograd alone needs, such as "50%"; None: the
             whole card
-        precision: "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
+        precision: "ieee", "fp32", "tf32", "bf16" or "fp16"; None: as for `trimaran.plan`
         policy: whose memory plan is shown
         slowdown_limit: most that a plan may cost for the largest batch: 0.1 for 10 % of the step
         largest_batch: whether to look for it

@@ -18,7 +18,7 @@ from enum import StrEnum
 from trimaran.base.precision import Precision
 from trimaran.graph.types import OUTSIDE, Phase
 
-KERNEL_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "bf16", "fp16")
+KERNEL_PRECISIONS: tuple[Precision, ...] = ("ieee", "fp32", "tf32", "bf16", "fp16")
 """Those that the kernel model prices."""
 
 

@@ -137,7 +137,9 @@ def costs_digest(problem: Problem, request: PlanRequest) -> str:
         request: of the user
     """
     # As files written before have it, so that their costs are still known to be these.
-    precision = request.precision and ("tf32" if request.precision == "tf32" else product_dtype(request.precision))
+    precision = request.precision and (
+        request.precision if request.precision in ("tf32", "ieee") else product_dtype(request.precision)
+    )
     costs = f"{request.cluster} {problem.table.fingerprint.torch} {precision}"
     if request.loading.is_given:
         costs += f" {request.loading}"

@@ -38,7 +38,7 @@ class Request:
 
     Attributes:
         reference: of the job, options included
-        precision: "fp32", "bf16" or "fp16": "tf32" has the works of "fp32"
+        precision: "fp32", "bf16" or "fp16": "tf32" and "ieee" have the works of "fp32"
         optimizer: in place of the job's; "" for the job's
     """
 
@@ -77,7 +77,7 @@ def make_request(
     asked = given.pop("optimizer", None)
     return Request(
         reference=in_full(reference, given),
-        precision="fp32" if computed == "tf32" else computed,
+        precision="fp32" if computed in ("ieee", "tf32") else computed,
         optimizer=(optimizer or asked or "").lower(),
     )
 

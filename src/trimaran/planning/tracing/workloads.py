@@ -113,7 +113,7 @@ def workload(
     Args:
         reference: of a job: a built-in name, a network, `file.py:factory`, a Hugging Face configuration
         batch: samples of the step
-        precision: "fp32"; "tf32", which has the same works; "bf16" and "fp16" are autocast
+        precision: "fp32"; "tf32" and "ieee", which have the same works; "bf16" and "fp16" are autocast
         options: of the job, such as {"sequence": "512"}; "optimizer" is as the argument
         optimizer: in place of the job's, such as "adam"
 

@@ -55,6 +55,7 @@ unit, an architecture, a kind of kernel, a framework or a library.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -68,7 +69,7 @@ from trimaran.base.precision import product_dtype
 from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
-from trimaran.pricing.kernels.software import UNFOLDING, Software, libraries_year, library_name
+from trimaran.pricing.kernels.software import CUDNN_YEARS, UNFOLDING, Software, libraries_year, library_name
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Products of matrices, tile by tile
@@ -145,6 +146,11 @@ def product_seconds(m: Column, n: Column, k: Column, count: Column, flops_per_s:
 _GRAPHICS_RATIO = 8
 """Tensor cores of an A100 compute 16 times as fast as its vector units, those of graphics chips 2 to 4 times."""
 
+_CUDNN_8 = CUDNN_YEARS["8"]
+
+_ALL_PRODUCTS = {"pytorch": (2020.8, 2022.45), "tensorflow": (2020.95, math.inf)}
+"""Releases of a framework that round all products to TF32: from the first to before the last."""
+
 MATRIX_UNITS = {"cdna1": 2.0, "cdna2": 2.0}
 """By how much matrix units that take fp32 as it is exceed the vector units. Source: AMD, CDNA and CDNA 2 papers."""
 
@@ -191,7 +197,9 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         if device.architecture in PLAIN
         else {name: peak.flops_per_s for name, peak in device.compute.items() if name != "fp32"}
     )
-    asked = numpy.where(kernels.dtype == "float32", "tf32" if precision == "tf32" else "fp32", kernels.dtype)
+    kinds = rounded_kinds(device, software, precision)
+    rounds = (kernels.dtype == "float32") & numpy.isin(kernels.kind, [kind.value for kind in kinds])
+    asked = numpy.where(rounds, "tf32", kernels.dtype)
     for low in ("bf16", "fp16"):
         asked = numpy.where(kernels.dtype == product_dtype(low), low, asked)
     matrix = numpy.isin(kernels.kind, [kind.value for kind in (*MATRIX_KINDS, WorkKind.RECURRENT)])
@@ -216,6 +224,32 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         library=numpy.full(len(kernels), library_name(software)),
         channels_last=numpy.full(len(kernels), software.channels_last or _is_made_channels_last(software)),
     )
+
+
+def rounded_kinds(device: Device, software: Software, precision: str) -> frozenset[WorkKind]:
+    """Kinds whose products of fp32 are rounded to TF32 on a device that has it.
+
+    In "tf32" all of them, in "ieee" none, in "fp32" those that the framework rounds unless it is told otherwise: cuDNN
+    since its version 8 convolutions and recurrent layers, PyTorch 1.7 to 1.11 and TensorFlow since 2.4 all products.
+    Libraries of AMD round none.
+
+    Source: NVIDIA, cuDNN, `cudnnMathType_t`; PyTorch, notes/cuda, "TensorFloat-32"; TensorFlow,
+    `tf.config.experimental.enable_tensor_float_32_execution`.
+
+    Example:
+        >>> from trimaran.machine.catalog import find_device
+        >>> sorted(rounded_kinds(find_device("a100-80gb"), Software(), "fp32"))
+        [<WorkKind.CONVOLUTION: 'convolution'>, <WorkKind.RECURRENT: 'recurrent'>]
+        >>> len(rounded_kinds(find_device("a100-80gb"), Software(year=2021.0), "fp32"))
+        4
+    """
+    layers = frozenset({WorkKind.CONVOLUTION, WorkKind.RECURRENT})
+    if precision == "tf32":
+        return MATRIX_KINDS | layers
+    if precision == "ieee" or device.architecture.startswith("cdna") or libraries_year(software) < _CUDNN_8:
+        return frozenset()
+    first, last = _ALL_PRODUCTS.get(software.framework, (math.inf, math.inf))
+    return MATRIX_KINDS | layers if first <= software.year < last else layers
 
 
 def architecture_of(device: Device) -> str:

@@ -281,7 +281,7 @@ def seconds_alone(
         works: each as a script asked for it, an optimizer's lists of tensors included
         device: of the catalog
         software: framework and libraries
-        precision: "tf32" where products in fp32 are rounded to it
+        precision: says which products in fp32 are rounded to tf32 (`rounded_kinds`)
     """
     return _as_asked(kernels(works), device, software, precision, constants())
 
