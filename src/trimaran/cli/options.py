@@ -138,7 +138,7 @@ def _short(precision: str | None) -> str | None:
 PrecisionName = Annotated[
     str | None,
     option(
-        "On a catalog machine: fp32, tf32, bf16, fp16 or fp8.",
+        "On a catalog machine: ieee, fp32, tf32, bf16, fp16 or fp8.",
         usual="as the job says; decoders bf16, others fp32",
         callback=_short,
     ),
