@@ -119,7 +119,7 @@ def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
     if network.name not in DECODERS:
         default = "PyTorch's default"
         if "tf32" in device.compute:
-            default = f"{default}, convolutions and recurrent layers in tf32"
+            default = "the framework's default, with tf32 where it rounds to that"
         return ChosenPrecision(name="fp32", source=f"assumed: {default}; {_CHANGE}")
     return _usual(device)
 
