@@ -353,21 +353,25 @@ def costs_of(candidate: Candidate, problem: Problem, *, end: End = "typical") ->
     return with_waits(candidate.program, costs)
 
 
-def lack_of_memory(peak_bytes: Sequence[int], problem: Problem, *, at_least: bool = False) -> str:
+def lack_of_memory(
+    peak_bytes: Sequence[int], problem: Problem, *, at_least: bool = False, devices: int | None = None
+) -> str:
     """The first rank that needs more memory than its device has, with the figures; empty where all fit.
 
     Args:
         peak_bytes: largest live bytes of each rank [bytes]
         problem: has the devices
         at_least: they are lower bounds
+        devices: of the strategy, where the ranks are some that stand for all; None: there are no others
     """
-    for rank, (nbytes, memory) in enumerate(zip(peak_bytes, room_bytes(problem, len(peak_bytes)), strict=True)):
+    room = room_bytes(problem, devices or len(peak_bytes))
+    for rank, (nbytes, memory) in enumerate(zip(peak_bytes, room, strict=devices is None)):
         if nbytes > memory:
             needs = f"{'at least ' if at_least else ''}{format_bytes(nbytes)}"
-            room = format_bytes(memory)
-            more = f" and {format_bytes(nbytes - memory)} more" if format_bytes(nbytes) == room else ""
+            has = format_bytes(memory)
+            more = f" and {format_bytes(nbytes - memory)} more" if format_bytes(nbytes) == has else ""
             besides = "" if memory == problem.cluster.memory_bytes[rank] else " besides NCCL's buffers"
-            return f"rank {rank} needs {needs}{more}, its device has {room}{besides}"
+            return f"rank {rank} needs {needs}{more}, its device has {has}{besides}"
     return ""
 
 

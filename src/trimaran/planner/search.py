@@ -280,7 +280,7 @@ def _is_offered(strategy: Strategy, problem: Problem) -> bool:
 
 
 def _lacks(strategy: Strategy, problem: Problem) -> bool:
-    return bool(lack_of_memory(least(strategy, problem).peak_bytes, problem))
+    return bool(lack_of_memory(least(strategy, problem).peak_bytes, problem, devices=strategy.devices))
 
 
 def begin(strategies: Sequence[Strategy], hunt: Hunt) -> list[Prospect]:

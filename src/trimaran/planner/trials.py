@@ -203,7 +203,7 @@ def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
     try:
         if has_simple_bound(strategy):
             lower = _larger(least(strategy, problem), prospect.bound)
-            if lack_of_memory(lower.peak_bytes, problem, at_least=True) and strategy.pp > 1:
+            if lack_of_memory(lower.peak_bytes, problem, at_least=True, devices=strategy.devices) and strategy.pp > 1:
                 strategy, lower = _split_again(strategy, lower, prospect.bound, problem)
         else:
             lower = by_busiest_part(strategy, lower, problem)
@@ -215,7 +215,7 @@ def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
 
 def _unless_too_large(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
     peak_bytes = prospect.bound.peak_bytes
-    reason = lack_of_memory(peak_bytes, problem, at_least=True)
+    reason = lack_of_memory(peak_bytes, problem, at_least=True, devices=prospect.strategy.devices)
     if reason:
         return Rejection(strategy=prospect.strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
     return prospect

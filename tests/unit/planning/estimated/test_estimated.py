@@ -9,7 +9,7 @@ from tests.raising import raises
 from tests.representative import each
 
 from trimaran.machine.catalog import find_device
-from trimaran.planner.problem import assess, room_bytes
+from trimaran.planner.problem import assess, lack_of_memory, room_bytes
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.estimated import traces_of
 from trimaran.planning.estimated_problem import machine_problem
@@ -100,6 +100,10 @@ def test_a_plan_has_the_room_of_a_replica() -> None:
     limit = 2**30
     limited = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, memory_bytes=(limit, limit)))
     assert room_bytes(limited, 2) == (limit, limit)
+    # Of strategies on many devices one rank stands for the others, and all have a communicator.
+    full = room_bytes(problem, 1)[0]
+    assert not lack_of_memory((full,), problem)
+    assert "besides NCCL's buffers" in lack_of_memory((full,), problem, devices=2)
 
 
 def test_replicas_of_a_pipeline_copy_gradients_as_their_software_does() -> None:
