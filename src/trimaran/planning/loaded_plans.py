@@ -15,7 +15,8 @@ from trimaran.machine.types import Allocation, Link
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.problem import effect_of_memory
 from trimaran.planner.result import said_of_codec
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import predict
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
