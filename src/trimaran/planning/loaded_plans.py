@@ -90,7 +90,7 @@ def load_plan(
         calibrated,
         progress,
         reduces=strategy.sync == "p2p",
-        gathers=strategy.zero >= 2,
+        gathers=strategy.zero >= 2 or strategy.splits_sequences,
         compressions=() if strategy.compression is None else (strategy.compression,),
     )
     traces = {} if strategy.memory_bytes is None else trace_job(source, {size}, progress)
