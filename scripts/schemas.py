@@ -25,7 +25,6 @@ from trimaran.pricing.noise import Noise
 from trimaran.pricing.tables import Fingerprint
 from trimaran.pricing.types import Interference
 from trimaran.program.gradients import Compression
-from trimaran.program.json_files import PROGRAM_VERSION
 from trimaran.program.memory import CodecChoice
 from trimaran.program.plan_file import (
     PLAN_VERSION,
@@ -37,12 +36,11 @@ from trimaran.program.plan_file import (
     Premises,
 )
 from trimaran.program.strategy import Feeding, Part, Shard, Strategy
-from trimaran.program.types import Instruction, Mark, Program
 
 _TYPES = (
-    *(CandidateRow, CodecChoice, Compression, Feeding, Instruction, Mark, Part, Plan, PlannedLink, PlannedTraining),
+    *(CandidateRow, CodecChoice, Compression, Feeding, Part, Plan, PlannedLink, PlannedTraining),
     Recipe,
-    *(Prediction, Premises, Program, Shard, Strategy),
+    *(Prediction, Premises, Shard, Strategy),
     *(CalibrationBody, DeviceFigures, Estimate, Fingerprint, Interference, LinkFigures, Noise, ProductRate),
 )
 _CONTENT_DIGEST = {
@@ -65,7 +63,6 @@ _TABLE = {
 def schemas() -> dict[str, str]:
     """The text of each schema, by file name."""
     made = {
-        "program": make_schema(Program, title="Trimaran program", version=PROGRAM_VERSION),
         "plan": make_schema(Plan, title="Trimaran plan", version=PLAN_VERSION, extra={"digest": _CONTENT_DIGEST}),
         "calibration": calibration_schema(),
     }

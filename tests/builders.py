@@ -31,7 +31,8 @@ from trimaran.planner.explanation.critical_path import Bottleneck
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.requests import NO_TARGET, Executions, PlanRequest, TargetRequest
 from trimaran.pricing.analytical.shapes import NO_BIASES, Experts, LatentAttention, TransformerShape
 from trimaran.pricing.offload_costs import TracedStep

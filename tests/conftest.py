@@ -33,7 +33,6 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest_plugins = ["tests.quiet", "tests.scheduling"]
-DISTRIBUTED = Path(__file__).parent / "distributed"
 BRIEF = "TRIMARAN_TEST_BRIEF"
 """Read by forks, which then measure for a short time only (tests/forks/brief.py)."""
 SETTLE = "TRIMARAN_SETTLE"
@@ -45,7 +44,7 @@ _numbers = itertools.count()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test in tests/distributed, so that no one has to remember it."""
     for item in items:
-        if DISTRIBUTED in item.path.parents:
+        if item.nodeid.startswith("tests/distributed/"):
             item.add_marker("distributed")
 
 

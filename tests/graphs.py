@@ -5,9 +5,14 @@ last one is the loss, reads the targets and owns nothing.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from trimaran.graph.types import Affine, Entry, Graph, Op, Parameter, Region, Split, TensorSpec
+from trimaran.program.lowering.lower import lower_as
+from trimaran.program.lowering.schedules import Compute, Order
+from trimaran.program.strategy import Part, Strategy
+from trimaran.program.types import Kind, Program
 
 TENSOR_BYTES = 4
 WEIGHT_BYTES = 40
@@ -113,3 +118,22 @@ def paired(pairs: int) -> Graph:
         for first in range(0, 2 * pairs, 2)
     )
     return dataclasses.replace(graph, regions=regions)
+
+
+def read_order(text: str) -> Order:
+    """An order of compute, such as `0F0,0B0` of the first row and `1F0,1B0` of the second, a line each."""
+    steps = (re.findall(r"([0-9]+)([A-Z])([0-9]+)", line) for line in text.split())
+    return tuple(tuple(Compute(Kind(kind), int(part), int(number)) for part, kind, number in row) for row in steps)
+
+
+def lower_order(
+    graph: Graph, order: Order, *, boundaries: Sequence[str] = (), batch: int, dp: int = 1, clip: bool = False
+) -> Program:
+    """The program of any order of compute, as a person may put one into a plan's file."""
+    row_of = {step.segment: row for row, steps in enumerate(order) for step in steps}
+    parts = tuple(
+        Part(ops=tuple(op.id for op in ops), row=row_of[number]) for number, ops in enumerate(graph.parts(boundaries))
+    )
+    microbatches = 1 + max(step.microbatch for row in order for step in row)
+    strategy = Strategy(dp=dp, pp=len(order), parts=parts, microbatches=microbatches)
+    return lower_as(graph, strategy, order, batch=batch, clip=clip)

@@ -7,7 +7,7 @@ from benchmarks.grid.ranks import Entry, time_apart
 
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.supervise import launch
-from trimaran.planning.answer.results import Simulated
+from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.requests import PlanRequest
 from trimaran.program.lowering.lower import lower_evaluation
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins
-from trimaran.planning.answer.results import Simulated
+from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
 

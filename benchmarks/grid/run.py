@@ -26,7 +26,7 @@ from benchmarks.grid.ranks import Entry, time_strategies  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.candidates import Candidate  # noqa: E402
-from trimaran.planning.answer.results import Simulated  # noqa: E402
+from trimaran.planning.answer.evidence import Simulated  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import PlanRequest, parse_request  # noqa: E402
 from trimaran.pricing.noise import Noise  # noqa: E402

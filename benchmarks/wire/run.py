@@ -26,7 +26,8 @@ from benchmarks.wire.ranks import time_beside_ddp  # noqa: E402
 from trimaran.jobs.resolve import JobSource  # noqa: E402
 from trimaran.launch.supervise import launch  # noqa: E402
 from trimaran.planner.pins import Pins  # noqa: E402
-from trimaran.planning.answer.results import Planned, Simulated  # noqa: E402
+from trimaran.planning.answer.evidence import Simulated  # noqa: E402
+from trimaran.planning.answer.results import Planned  # noqa: E402
 from trimaran.planning.plan import make_plan  # noqa: E402
 from trimaran.planning.requests import parse_request  # noqa: E402
 from trimaran.program.lowering.lower import lower_evaluation  # noqa: E402

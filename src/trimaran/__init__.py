@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from trimaran.program.plan_file import write_plan as write_plan
     from trimaran.program.strategy import Feeding as Feeding
     from trimaran.program.strategy import Strategy as Strategy
-    from trimaran.program.text import format_order as format_order
-    from trimaran.program.text import parse_order as parse_order
     from trimaran.program.types import Instruction as Instruction
     from trimaran.program.types import Kind as Kind
     from trimaran.program.types import Program as Program
@@ -108,7 +106,6 @@ _MODULES = {
     "trimaran.program.gradients": ("Compression",),
     "trimaran.program.plan_file": ("Plan", "read_plan", "write_plan"),
     "trimaran.program.strategy": ("Feeding", "Strategy"),
-    "trimaran.program.text": ("format_order", "parse_order"),
     "trimaran.program.types": ("Instruction", "Kind", "Program"),
     "trimaran.report.crossover": ("Crossover",),
     "trimaran.report.observation": ("Observation",),

@@ -36,6 +36,7 @@ ON_FOUR = [
     Case(job="mlp", strategy=builders.strategy(pp=2, tp=2, schedule="1f1b", microbatches=2), shared=2),
     Case(job="channels", strategy=builders.strategy(dp=2, tp=2)),
     Case(job="channels", strategy=builders.strategy(tp=4)),
+    Case(job="llama", strategy=builders.strategy(dp=2, tp=2, zero=1, microbatches=2), sequence=True),
 ]
 
 
@@ -45,7 +46,7 @@ ON_FOUR = [
     [
         # Without the rest: attention in each style and in groups, the classifier of replicas, convolutions, a pipeline.
         *some_and_rest("2", [ON_TWO[number] for number in (1, 3, 4, 7, 8, 9)], ON_TWO, 2),
-        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3, 4)], ON_FOUR, 4),
+        *some_and_rest("4", [ON_FOUR[number] for number in (1, 2, 3, 4, 7)], ON_FOUR, 4),
     ],
 )
 def test_ranks_that_share_tensors_equal_one_process(ranks: int, cases: Sequence[Case], tmp_path: Path) -> None:

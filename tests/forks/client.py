@@ -23,7 +23,8 @@ from unittest.mock import patch
 
 import pytest
 from tests.distributed.training import Run
-from tests.forks.server import LIMIT, Child, capture_all, read
+from tests.forks.brief import VARIABLE as BRIEF
+from tests.forks.server import LIMIT, Child, capture_all, go_on, read
 
 from trimaran.base.files import folder_of_command
 from trimaran.launch import supervise as runtime
@@ -41,7 +42,7 @@ class Server:
         process: of the server, for the one who started it
     """
 
-    def __init__(self, control: socket.socket, process: "subprocess.Popen[bytes] | None" = None) -> None:
+    def __init__(self, control: socket.socket, process: "subprocess.Popen[bytes] | Forked | None" = None) -> None:
         self._control = control
         self._process = process
         # Two threads that ask at once would take each other's answers.
@@ -137,11 +138,13 @@ class Forked:
         if self.poll() is None:
             signal.pidfd_send_signal(self._end, number)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill it with all that it started, where it still runs."""
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.wait()
+
+    end = kill
 
     def _look(self, timeout_s: float | None) -> int | None:
         if select.select([self._end], [], [], timeout_s)[0]:
@@ -159,23 +162,29 @@ def server(*, captures: bool = True) -> Server:
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     variables = {**runtime._DEFAULTS, **os.environ, **runtime._ENVIRONMENT}
+    # Whether it measures briefly is for each child to say.
+    variables = {name: value for name, value in variables.items() if name != BRIEF}
+    process: subprocess.Popen[bytes] | Forked
     with theirs:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-u",
-                "-P",
-                "-m",
-                "tests.forks.server",
-                str(theirs.fileno()),
-                *(["captures"] if captures else []),
-            ],
-            cwd=ROOT,
-            env=variables | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        if captures:
+            # Seconds of imports are those of the other one.
+            with Path(os.devnull).open("rb") as nothing:
+                process = server(captures=False).fork(
+                    go_on,
+                    streams=(nothing.fileno(), 1, 2),
+                    descriptors=[theirs.fileno()],
+                    environment=variables,
+                    folder=ROOT,
+                )
+        else:
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-P", "-m", "tests.forks.server", str(theirs.fileno())],
+                cwd=ROOT,
+                env=variables | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
     started = Server(ours, process)
     _started.append(started)
     started.answer()

@@ -1,6 +1,6 @@
 """A process that has imported everything once, and forks itself for whoever asks.
 
-Run as `python -m tests.forks.server <descriptor> [captures]`; the descriptor is its end of a socket to the one who
+Run as `python -m tests.forks.server <descriptor>`; the descriptor is its end of a socket to the one who
 asks. A child begins with torch, the package and the networks that were captured before it: seconds of work that a new
 interpreter does again. It shares nothing with its siblings but what was there before the fork. A fork copies one thread
 only, so a server that has several refuses.
@@ -76,6 +76,11 @@ def main(descriptor: int, *, captures: bool) -> NoReturn:
             else:
                 clients.remove(client)
                 client.close()
+
+
+def go_on(descriptor: int) -> NoReturn:
+    """In a child: be a server, too, one in which networks are captured."""
+    main(descriptor, captures=True)
 
 
 def serve(client: socket.socket, kind: str, value: Any, received: list[int], clients: list[socket.socket]) -> None:
@@ -202,4 +207,4 @@ if __name__ == "__main__":
     # Children find the classes of this module by its name.
     from tests.forks import server
 
-    server.main(int(sys.argv[1]), captures="captures" in sys.argv)
+    server.main(int(sys.argv[1]), captures=False)

@@ -96,25 +96,6 @@ def _read_plan(path: Path) -> object:
     return format_plan(read_plan(path))
 
 
-def _programs() -> Sequence[bytes]:
-    from tests.graphs import chain
-
-    from trimaran.program.json_files import encode_program
-    from trimaran.program.lowering.lower import lower
-    from trimaran.program.strategy import Strategy
-
-    return [encode_program(lower(chain(3), Strategy(dp=dp), batch=8)).encode() for dp in (1, 2)]
-
-
-def _read_program(path: Path) -> object:
-    from trimaran.base.files import read_text
-    from trimaran.program.json_files import decode_program
-    from trimaran.program.rules.check import check_program
-
-    check_program(program := decode_program(read_text(path), source=str(path)))
-    return program
-
-
 def _read_factors(path: Path) -> None:
     from trimaran.rehearsal.prices import read_calibration
 
@@ -128,13 +109,6 @@ def _read_program_text(path: Path) -> object:
 
     check_program(program := parse_program(read_text(path), source=str(path)))
     return program
-
-
-def _read_order(path: Path) -> object:
-    from trimaran.base.files import read_text
-    from trimaran.program.text import parse_order
-
-    return parse_order(read_text(path), source=str(path))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -702,13 +676,6 @@ READERS: Mapping[str, Reader] = {
         read=_read_plan,
         seal=_without_digest,
     ),
-    "program": Reader(
-        modules=("trimaran/program/json_files.py",),
-        file_name="program.json",
-        form="json",
-        seeds=_programs,
-        read=_read_program,
-    ),
     "calibration of a rehearsal": Reader(
         modules=("trimaran/rehearsal/prices.py",),
         file_name="factors.json",
@@ -725,13 +692,6 @@ READERS: Mapping[str, Reader] = {
         form="text",
         seeds=lambda: [text for text in _files("golden/programs/*.txt") if len(text) < 3000],
         read=_read_program_text,
-    ),
-    "order": Reader(
-        modules=("trimaran/program/text.py",),
-        file_name="order.csv",
-        form="text",
-        seeds=lambda: [b"0F0,,0B0\n,1F0,1B0\n", b"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"],
-        read=_read_order,
     ),
     "cost table": Reader(
         modules=("trimaran/pricing/table_files.py",),

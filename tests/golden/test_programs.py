@@ -8,15 +8,14 @@ import pytest
 from tests import builders
 from tests.graphs import boundaries, chain, dag, paired
 
-from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_shards
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Part
-from trimaran.program.text import format_program, parse_order
+from trimaran.program.text import format_program
 from trimaran.program.types import Program
 
 FOLDER = Path(__file__).parent / "programs"
-INTERLEAVED = "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n"
 
 
 def programs() -> dict[str, Program]:
@@ -62,7 +61,6 @@ def programs() -> dict[str, Program]:
         ),
         "dp2_zero3": lower(chain(4), builders.strategy(dp=2, zero=3, microbatches=2), batch=8, clip=True),
         "dp2_tp2": lower(two, builders.strategy(dp=2, tp=2, shards=find_shards(two, 2)), batch=8, clip=True),
-        "interleaved_2x2": lower_order(plain, parse_order(INTERLEAVED), boundaries=boundaries(4), batch=4),
     }
 
 

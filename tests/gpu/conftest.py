@@ -3,18 +3,14 @@
 `TRIMARAN_TEST_DEVICE=cpu` runs on the CPU what can run there, to try the tests themselves.
 """
 
-from pathlib import Path
-
 import pytest
 import torch
 from tests.gpu.running import ON_GPU
 
-HERE = Path(__file__).parent
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE not in item.path.parents:
+        if not item.nodeid.startswith("tests/gpu/"):
             continue
         item.add_marker("gpu")
         if ON_GPU and not torch.cuda.is_available():

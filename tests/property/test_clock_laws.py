@@ -21,7 +21,7 @@ from trimaran.placement.solve import place
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.result import Search
-from trimaran.planning.answer.results import Outlook
+from trimaran.planning.answer.evidence import Outlook
 from trimaran.planning.plan import make_plan
 from trimaran.pricing.analytical.shapes import gpt_shape
 

@@ -19,7 +19,6 @@ from tests.raising import raises
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
 from trimaran.pricing.types import ProgramCosts
-from trimaran.program.json_files import decode_program, encode_program
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.schedules import (
     Compute,
@@ -248,7 +247,6 @@ def check_both(program: Program, case: Case) -> None:
 def test_a_divided_program_reads_back(case: Case) -> None:
     program = case.lower()
     assert parse_program(format_program(program)) == program
-    assert decode_program(encode_program(program)) == program
 
 
 @given(CASES)

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests import builders
-from tests.graphs import boundaries, chain
+from tests.graphs import boundaries, chain, lower_order
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
-from trimaran.program.json_files import decode_program, encode_program
-from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.schedules import Compute, Order, gpipe, one_forward_one_backward, start_times
 from trimaran.program.rules.check import check_program
 from trimaran.program.text import format_program, parse_program
@@ -259,11 +258,6 @@ def test_replicas_do_the_same(program: Program) -> None:
 @given(lowered() | arbitrary_programs())
 def test_text_reads_back(program: Program) -> None:
     assert parse_program(format_program(program)) == program
-
-
-@given(lowered() | arbitrary_programs())
-def test_json_reads_back(program: Program) -> None:
-    assert decode_program(encode_program(program)) == program
 
 
 @given(st.text(max_size=200))

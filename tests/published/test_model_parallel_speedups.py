@@ -17,7 +17,8 @@ from trimaran.planner.placed_network import place_for
 from trimaran.planner.problem import assess_split
 from trimaran.planner.space import unplaced
 from trimaran.planning.answer.documents import plan_document
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
 from trimaran.program.types import Kind
 

@@ -10,7 +10,7 @@ goes over the wire.
 import pytest
 from tests import builders
 
-from trimaran.planning.answer.results import Simulated
+from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.plan import make_plan
 from trimaran_studies.reproduce.compression_ratio import DEVICES, LOCAL_BATCH, NODES, least_ratio
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forks.client import forked_rehearsals, server
 from tests.raising import raises
 from tests.rehearsal.test_launch import marked
 
@@ -109,6 +110,9 @@ SCRIPTS = {
         options={"memory": "2GiB"},
     ),
 }
+IN_NEW_INTERPRETERS = ("trains", "forks", "never ends")
+"""Of the others, ranks are forked: they are about what a script does, not about how its process starts and ends."""
+
 HELPER = """
 try:
     {}["size"]
@@ -132,15 +136,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, trimaran.Rehearsal]]:
     """The answer to each script; nothing is left of it, neither a process nor a file."""
     temporary = tmp_path_factory.mktemp("temporary")
+    server(captures=False)  # not one of the processes that are looked for
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEST", str(os.getpid()))
         patch.setenv("TMPDIR", str(temporary))
         patch.setattr("tempfile.tempdir", None)
-        with ThreadPoolExecutor(2) as pool:
-            asked = {name: pool.submit(_rehearse, folder / name, script) for name, script in SCRIPTS.items()}
-            yield {name: one.result() for name, one in asked.items()}
+        found = _rehearse_all(folder, IN_NEW_INTERPRETERS)
+        with forked_rehearsals():
+            found |= _rehearse_all(folder, [name for name in SCRIPTS if name not in IN_NEW_INTERPRETERS])
+        yield {name: found[name] for name in SCRIPTS}
         assert list(marked()) == []
         assert [path.name for path in temporary.iterdir() if path.name.startswith("trimaran")] == []
+
+
+def _rehearse_all(folder: Path, names: Iterable[str]) -> dict[str, trimaran.Rehearsal]:
+    with ThreadPoolExecutor(2) as pool:
+        asked = {name: pool.submit(_rehearse, folder / name, SCRIPTS[name]) for name in names}
+        return {name: one.result() for name, one in asked.items()}
 
 
 def _rehearse(folder: Path, script: Script) -> trimaran.Rehearsal:

@@ -110,7 +110,7 @@ NAMED: list[tuple[Callable[..., Any], str, Any]] = [
     *((rehearsal, "steps", value) for value in (0, -1, "3")),
     *((rehearsal, "limit", value) for value in (0, -5.0, math.nan, math.inf)),
     (rehearsal, "hints", {"loss": math.nan}),
-    *((others, name, 5) for name in ("observe", "parse_split", "read_plan", "write_plan", "simulate", "parse_order")),
+    *((others, name, 5) for name in ("observe", "parse_split", "read_plan", "write_plan", "simulate")),
 ]
 
 

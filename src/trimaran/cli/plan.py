@@ -134,7 +134,7 @@ def rehearsal_by(
     def rehearse(planned: "Planned", progress: "Progress") -> "PlanRehearsed":
         from dataclasses import replace
 
-        from trimaran.planning.answer.results import Simulated
+        from trimaran.planning.answer.evidence import Simulated
         from trimaran.planning.rehearsed import neighbours, tried_neighbour
 
         done = rehearse_plan(planned, target, progress=progress)

@@ -18,7 +18,7 @@ from trimaran.planner.analytical.candidates import AnalyticalCandidate, Analytic
 from trimaran.planner.analytical.given import complete_strategy
 from trimaran.planner.analytical.search import assumed_software
 from trimaran.planning.analytical import Analytical, decoder_shape
-from trimaran.planning.answer.results import Outlook
+from trimaran.planning.answer.evidence import Outlook
 from trimaran.planning.long_runs import training_of_tokens
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import Cell, check_price

@@ -23,9 +23,9 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     Synchronous strategies come before stale ones, and those with exact gradients before those with compression or a
     codec that rounds. One process is simpler than replicas, replicas are simpler than a pipeline or a placement, these
     than sharded operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
-    compiled, whole state before sharded, sums everywhere before owners, the default buckets before others, fewer
-    microbatches, stages before branches, GPipe before other orders, samples read each time before kept, fewer workers
-    before more.
+    compiled, whole sequences before split ones, whole state before sharded, sums everywhere before owners, the default
+    buckets before others, fewer microbatches, stages before branches, GPipe before other orders, samples read each time
+    before kept, fewer workers before more.
     """
     shape = 4 * (strategy.tp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
     return (
@@ -37,6 +37,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
         strategy.memory_bytes is not None,
         strategy.execution != "eager",
         bool(strategy.shards) and strategy.tp == 1,
+        bool(strategy.shards) and strategy.splits_sequences,
         strategy.zero,
         strategy.sync != "all-reduce",
         strategy.bucket_bytes != DEFAULT_BUCKET_BYTES,
@@ -61,6 +62,7 @@ _SIMPLER = (
     "no offload or recompute",
     "no compilation",
     "whole operations on each device",
+    "whole sequences on each rank",
     "less of the state sharded",
     "the usual exchange of gradients",
     "the usual size of buckets",

@@ -436,6 +436,8 @@ class Pins:
             wanted = getattr(self, name)
             if wanted not in (None, getattr(strategy, name)):
                 return f"--{name} {wanted}"
+        if self.sequence_parallel not in (None, strategy.splits_sequences):
+            return "sp" if self.sequence_parallel else "no-sp"
         order = self.rank_order or (RANK_ORDER if self.strategy else strategy.rank_order)
         if order != strategy.rank_order:
             return f"--rank-order {','.join(order)}"
@@ -819,6 +821,9 @@ def program_pins(pins: Pins, *, batch: int | None) -> Pins:
         raise _of_analytical(f"--schedule {pins.schedule}")
     if pins.special:
         raise _of_analytical(f"--allow {pins.special[0]}")
+    if pins.strategy and pins.sequence_parallel is None:
+        # Here a name says it where sequences are split.
+        pins = replace(pins, sequence_parallel=False)
     if pins.microbatch is None:
         return pins
     if pins.dp is None or batch is None:
@@ -927,6 +932,8 @@ def _keeps(strategy: Strategy, field: str, value: object) -> bool:
         )
     if field in ("parts", "shards"):
         return bool(own) == bool(value)
+    if field == "sequence_parallel":
+        return strategy.splits_sequences == value
     # The state of one replica is whole in any case.
     return own == value or (field == "zero" and strategy.dp * strategy.cp == 1)
 

@@ -641,6 +641,10 @@ def _missing(problem: Problem) -> str:
         return f"it has no classifier that {format_count(pins.dp or devices, 'replica')} can share"
     if (pins.tp or 1) > 1 and pins.tp not in offers.tensor:
         return f"it has no layers that {pins.tp} ranks can share"
+    if pins.sequence_parallel and (pins.pp or 1) > 1:
+        return "sequences are split (sp) where each rank of tp has its share of the whole network, with pp 1"
+    if pins.sequence_parallel and pins.tp not in offers.split:
+        return f"between its shared layers nothing can be split (sp) along sequences for {pins.tp or 1} ranks"
     return ""
 
 

@@ -8,6 +8,7 @@ left out; one that the network or the batch does not allow is rejected with the 
 Shapes: every strategy on some devices by degrees, schedule and placement, before stages are split or branches placed.
 
     degrees        replicas × rows × shards, on the given number of devices or fewer
+    sequences      whole on each rank of shards, or in parts between the sharded operations
     microbatches   of a pipeline: some for each stage; of one stage: gradient accumulation, a smaller local batch
     order          of a pipeline: GPipe, 1F1B, interleaved over several segments a stage, zero-bubble; PipeDream's only
                    after opt-in
@@ -29,6 +30,7 @@ PowerSGD may need more, and a search makes its step times that factor small
 the step can shrink, so lower ranks are tried by their names only.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -65,6 +67,7 @@ class Offers:
     Attributes:
         tensor: for each degree, how operations are sharded over that many ranks; a degree that is missing is not
             to be had
+        split: for some of these degrees, the same with what lies between them in parts of sequences
         classifier: for each number of replicas, how a classifier is sharded over them
         units: modules that are gathered and freed as one; empty: the network as a whole
         branches: the network has operations that can run side by side
@@ -72,6 +75,7 @@ class Offers:
     """
 
     tensor: dict[int, tuple[Shard, ...]]
+    split: dict[int, tuple[Shard, ...]]
     classifier: dict[int, tuple[Shard, ...]]
     units: tuple[str, ...]
     branches: bool
@@ -100,6 +104,8 @@ def shapes(
                 continue
             # Only whole networks and stages are compiled.
             tried = _replicas(base, offers, pins) if pp == 1 else _pipelines(base, offers, pins)
+            if pp == 1 and tp in offers.split:
+                tried = itertools.chain(tried, _replicas(replace(base, shards=offers.split[tp]), offers, pins))
             yield from (one for one in tried if execution == "eager" or _is_compilable(one))
             if 1 < pp <= MOST_PLACED and tp == 1 and offers.branches and execution == "eager":
                 yield unplaced(base)
@@ -229,14 +235,19 @@ def offers_of(graph: Graph, *, devices: int, pins: Pins = NO_PINS) -> Offers:
         pins: options that they rule out are not looked for
     """
     tensor: dict[int, tuple[Shard, ...]] = {}
+    split: dict[int, tuple[Shard, ...]] = {}
     classifier: dict[int, tuple[Shard, ...]] = {}
     for ranks in range(2, devices + 1):
         if "tp" not in pins.forbid and (shards := find_shards(graph, ranks, layers=pins.tp is not None)):
             tensor[ranks] = shards
+            both = find_shards(graph, ranks, sequence=True, layers=pins.tp is not None)
+            if both != shards:
+                split[ranks] = both
         if "sharded" not in pins.forbid and (shards := find_classifier_shards(graph, ranks)):
             classifier[ranks] = shards
     return Offers(
         tensor=tensor,
+        split=split,
         classifier=classifier,
         units=sharding_units(graph),
         branches="placement" not in pins.forbid and has_branches(graph),

@@ -34,7 +34,8 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
-from trimaran.planning.answer.results import Modelled, Planned
+from trimaran.planning.answer.evidence import Modelled
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import plan_of_degrees
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest

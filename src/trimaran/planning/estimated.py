@@ -57,7 +57,8 @@ from trimaran.planner.space import MICROBATCHES_OF_A_REPLICA
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, nothing_fits_at_any, search_grid
 from trimaran.planner.trials import Trials
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import costs_digest, plan_of, predict
 from trimaran.planning.best_strategy import budgeted_sizes, microbatch_sizes
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of

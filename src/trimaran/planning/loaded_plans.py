@@ -15,7 +15,8 @@ from trimaran.machine.types import Allocation, Link
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.problem import effect_of_memory
 from trimaran.planner.result import said_of_codec
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import predict
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
@@ -89,7 +90,7 @@ def load_plan(
         calibrated,
         progress,
         reduces=strategy.sync == "p2p",
-        gathers=strategy.zero >= 2,
+        gathers=strategy.zero >= 2 or strategy.splits_sequences,
         compressions=() if strategy.compression is None else (strategy.compression,),
     )
     traces = {} if strategy.memory_bytes is None else trace_job(source, {size}, progress)

@@ -6,7 +6,7 @@ from trimaran.planner.choice import Option
 from trimaran.planner.target_estimates import Contender, Runs
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import checkpoint_bytes, decoder_shape
-from trimaran.planning.answer.results import Outlook
+from trimaran.planning.answer.evidence import Outlook
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import Backend, Known, conclude, known_by_tokens
 from trimaran.pricing.failures import Cluster, LongRun, long_run

@@ -17,7 +17,8 @@ from trimaran.planner.space import offered
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planner.trials import Trials
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import plan_of, predict
 from trimaran.planning.best_strategy import find_best, microbatch_sizes
 from trimaran.planning.input_pipeline import feeding_notes

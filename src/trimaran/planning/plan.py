@@ -27,7 +27,8 @@ from trimaran.planning.analytical import (
     of_interest,
     reason_to_trace,
 )
-from trimaran.planning.answer.results import Modelled, Outlook, Planned, Simulated
+from trimaran.planning.answer.evidence import Modelled, Outlook, Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.loaded_plans import load_plan
 from trimaran.planning.long_runs import check_tokens, runs_of

@@ -18,7 +18,8 @@ from typing import Any
 
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
-from trimaran.planning.answer.results import Modelled, Planned
+from trimaran.planning.answer.evidence import Modelled
+from trimaran.planning.answer.results import Planned
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import Strategy
 from trimaran.rehearsal.time import StepTime

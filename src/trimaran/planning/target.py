@@ -38,7 +38,8 @@ from trimaran.planner.target_estimates import (
     time_cost_front,
 )
 from trimaran.planner.target_search import default_batches
-from trimaran.planning.answer.results import Outlook, Planned
+from trimaran.planning.answer.evidence import Outlook
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.requests import PlanRequest, TargetRequest
 from trimaran.program.plan_file import Objective, Plan, PlannedTraining
 

@@ -1,7 +1,4 @@
-"""Values of our types as JSON, and back: every field is checked, every error has its path.
-
-The files of this package are the dataclasses themselves. Unknown keys are refused. `schema.py` publishes the schemas.
-"""
+"""Values of our types as JSON; `base/decoding.py` reads them back. The files of this package are the dataclasses."""
 
 import dataclasses
 import hashlib
@@ -10,49 +7,6 @@ import math
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
-
-from trimaran.base.decoding import check_version, decode_object, from_plain
-from trimaran.program.types import Program
-
-PROGRAM_VERSION = 1
-
-
-def encode_program(program: Program) -> str:
-    """The JSON form of a program.
-
-    Args:
-        program: the program
-
-    Returns:
-        One object, `schema_version` first, one instruction a line, without the fields that are at their defaults.
-    """
-    head = {"schema_version": PROGRAM_VERSION, "segments": program.segments, "microbatches": program.microbatches}
-    if program.tp != 1:
-        head["tp"] = program.tp
-    ranks = []
-    for instructions in program.ranks:
-        lines = [json.dumps(to_plain(instruction, defaults=False)) for instruction in instructions]
-        ranks.append("  [\n   " + ",\n   ".join(lines) + "\n  ]")
-    return json.dumps(head)[:-1] + ',\n "ranks": [\n' + ",\n".join(ranks) + "\n ]}\n"
-
-
-def decode_program(text: str, *, source: str = "program") -> Program:
-    """Read the JSON form of a program.
-
-    Args:
-        text: JSON
-        source: what to call it in errors, such as the path of the file
-
-    Returns:
-        The program; whether it is legal is for `check_program` to say.
-
-    Raises:
-        CorruptDataError: not JSON, as a truncated file is
-        InputError: a wrong type, an unknown key, a schema version that we do not know
-    """
-    plain = decode_object(text, source=source, nul=True)
-    check_version(plain, PROGRAM_VERSION, source=source)
-    return from_plain(plain, Program, source=source)
 
 
 def to_plain(value: object, *, defaults: bool = True) -> Any:

@@ -415,6 +415,16 @@ class Strategy(Degrees):
         return self.schedule == "pipedream" and self.pp > 1 and not self.parts
 
     @property
+    def splits_sequences(self) -> bool:
+        """Whether each rank of `tp` has a part of every sequence of what they would all hold.
+
+        Example:
+            >>> Strategy(tp=2, shards=(Shard(op="norm", style="sequence"),)).splits_sequences
+            True
+        """
+        return self.sequence_parallel or any(shard.style == "sequence" for shard in self.shards)
+
+    @property
     def segments(self) -> int:
         """Segments of the network."""
         return len(self.parts) or len(self.boundaries) + 1
@@ -448,6 +458,8 @@ class Strategy(Degrees):
             'one device in 12.0 GiB'
             >>> Strategy(memory_bytes=12 * 2**30, codec=parse_codec("sparse")).name
             'one device in 12.0 GiB codec:sparse'
+            >>> Strategy(tp=2, shards=(Shard(op="norm", style="sequence"),)).name
+            'tp2 sp'
             >>> Strategy(dp=2, pp=2, tp=4, schedule="interleaved", chunks=2, microbatches=8).name
             'dp2 pp2 interleaved x2 tp4 m8'
             >>> Strategy(pp=4, schedule="pipedream").name
@@ -477,7 +489,8 @@ class Strategy(Degrees):
             if self.is_stale:
                 parts.append("stale")
         if self.tp > 1:
-            parts.append(f"tp{self.tp}")
+            # The analytical model splits sequences with every tp, where it is not told otherwise.
+            parts.append(f"tp{self.tp}{' sp' if self.shards and self.splits_sequences else ''}")
         if self.cp > 1:
             parts.append(f"cp{self.cp}{' ulysses' if self.ulysses else ''}")
         if self.ep > 1:
@@ -814,6 +827,7 @@ STRATEGY_WORDS = (
     ("hsdp", "ranks that share one copy of sharded state"),
     ("mb", "sequences of a microbatch"),
     ("tp", "tensor-parallel ranks"),
+    ("sp", "sequences split over them between their shared layers"),
     ("cp", "ranks that share a sequence"),
     ("ep", "ranks with different experts"),
     ("zero", "ZeRO level"),
@@ -831,9 +845,11 @@ def strategy_legend(names: Iterable[str]) -> str:
     Example:
         >>> strategy_legend(["dp8 zero1", "one device"])
         'dp: data-parallel replicas; zero: ZeRO level'
+        >>> strategy_legend(["tp2 sp"])
+        'tp: tensor-parallel ranks; sp: sequences split over them between their shared layers'
     """
     known = list(names)
-    used = {match[1] for name in known for match in re.finditer(r"\b([a-z]+)[0-9]", name)}
+    used = {match[1] for name in known for match in re.finditer(r"\b(sp\b|[a-z]+(?=[0-9]))", name)}
     spelled = [f"{word}: {meaning}" for word, meaning in STRATEGY_WORDS if word in used]
     return "; ".join([*spelled, STALE] if any("stale" in name.split() for name in known) else spelled)
 

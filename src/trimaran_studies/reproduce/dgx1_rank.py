@@ -35,7 +35,7 @@ from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 from trimaran.runtime.executor import Executor
 from trimaran.user_code.model import make_model
-from trimaran_studies.reproduce.dgx1_real import BATCH, studied_job
+from trimaran_studies.reproduce.dgx1_networks import BATCH, studied_job
 from trimaran_studies.reproduce.step_split import Block, TimedStep
 
 BLOCK = 6

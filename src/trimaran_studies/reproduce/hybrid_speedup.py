@@ -16,43 +16,6 @@ Source:
 from trimaran.base.errors import InputError
 
 
-def data_speedup(devices: int, *, epochs_one: float, epochs: float, efficiency: float = 1.0) -> float:
-    """Speedup of data parallelism over one device, SU_N.
-
-    Args:
-        devices: N
-        epochs_one: E_1, that one device needs with its batch
-        epochs: E_N, that the global batch of N devices needs
-        efficiency: SE_N, of a step: time on one device by time on N
-
-    Example:
-        >>> data_speedup(64, epochs_one=4, epochs=8)
-        32.0
-    """
-    _check_positive(devices=devices, epochs_one=epochs_one, epochs=epochs, efficiency=efficiency)
-    return efficiency * devices * epochs_one / epochs
-
-
-def hybrid_speedup(
-    workers: int, *, worker_speedup: float, epochs_one: float, epochs: float, efficiency: float = 1.0
-) -> float:
-    """Speedup of N workers of several devices over one device, SU^M_N.
-
-    Args:
-        workers: N, data-parallel
-        worker_speedup: SU^M, of a step in one worker over one device, at the same batch
-        epochs_one: E_1, that one device needs with its batch
-        epochs: E_N, that the global batch of N workers needs
-        efficiency: SE_N, of N workers
-
-    Example:
-        >>> hybrid_speedup(32, worker_speedup=1.5, epochs_one=4, epochs=4)
-        48.0
-    """
-    _check_positive(worker_speedup=worker_speedup)
-    return worker_speedup * data_speedup(workers, epochs_one=epochs_one, epochs=epochs, efficiency=efficiency)
-
-
 def needed_worker_speedup(width: int, *, epoch_ratio: float, efficiency_ratio: float = 1.0) -> float:
     """The SU^M above which the hybrid is ahead on the same devices, at a fixed local batch.
 
@@ -67,22 +30,6 @@ def needed_worker_speedup(width: int, *, epoch_ratio: float, efficiency_ratio: f
     """
     _check_positive(width=width, epoch_ratio=epoch_ratio, efficiency_ratio=efficiency_ratio)
     return width * efficiency_ratio / epoch_ratio
-
-
-def needed_epoch_ratio(width: int, *, worker_speedup: float, efficiency_ratio: float = 1.0) -> float:
-    """The E_MN / E_N above which the hybrid is ahead on the same devices, at a fixed local batch.
-
-    Args:
-        width: M, devices of a worker
-        worker_speedup: SU^M
-        efficiency_ratio: SE_MN / SE_N
-
-    Example:
-        >>> needed_epoch_ratio(2, worker_speedup=1.25)
-        1.6
-    """
-    _check_positive(width=width, worker_speedup=worker_speedup, efficiency_ratio=efficiency_ratio)
-    return width * efficiency_ratio / worker_speedup
 
 
 def hybrid_over_data(width: int, *, worker_speedup: float, epoch_ratio: float, efficiency_ratio: float = 1.0) -> float:

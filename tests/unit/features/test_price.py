@@ -13,7 +13,7 @@ from trimaran.base.errors import InputError
 from trimaran.cli import app
 from trimaran.features.price import PricedStrategy, Pricing, RefusedStrategy, Setting, read_settings
 from trimaran.jobs.resolve import JobSource
-from trimaran.planning.answer.results import Modelled
+from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import parse_request, parse_target
 from trimaran.program.strategy import Strategy, read_strategy

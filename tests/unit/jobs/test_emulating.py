@@ -2,12 +2,12 @@
 
 from tests import builders
 from tests.builders import network, table_for
+from tests.graphs import lower_order, read_order
 from tests.raising import raises
 
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.emulated import EmulatedJob, priced_program
-from trimaran.program.lowering.lower import lower, lower_order
-from trimaran.program.text import parse_order
+from trimaran.program.lowering.lower import lower
 
 GRAPH = network(4)
 PRETENDED = EmulatedJob(
@@ -26,7 +26,7 @@ def test_without_a_program_the_strategy_is_lowered() -> None:
 
 
 def test_a_program_in_an_order_of_its_own_is_emulated_as_it_is() -> None:
-    order = parse_order("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
+    order = read_order("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
     own = lower_order(GRAPH, order, boundaries=("op1",), batch=16)
     program, costs = priced_program(PRETENDED, STAGES, own)
     assert program is own

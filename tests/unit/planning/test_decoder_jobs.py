@@ -14,7 +14,7 @@ from trimaran.jobs.huggingface import configuration_of_job
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.catalog import find_device
 from trimaran.planning.analytical import Analytical, decoder_of_job, shape_of
-from trimaran.planning.answer.results import Modelled
+from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.plan import find_backend, make_plan
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, choose_precision
 from trimaran.planning.requests import PlanRequest, parse_request

@@ -12,8 +12,9 @@ from trimaran.base.errors import CorruptDataError, InfeasibleError
 from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
+from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.answer.explained import Explained
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.explanation import explain_plan
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest

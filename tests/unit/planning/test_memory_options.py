@@ -7,7 +7,8 @@ from tests.raising import raises
 from trimaran.base.errors import InputError
 from trimaran.planner.pins import parse_pins
 from trimaran.planning.analytical import memory_words
-from trimaran.planning.answer.results import Modelled, Planned
+from trimaran.planning.answer.evidence import Modelled
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import parse_request
 

@@ -13,7 +13,7 @@ from trimaran.features.price import Pricing, Setting
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import Analytical, is_planned_by_shape, reason_to_trace, shape_of
-from trimaran.planning.answer.results import Modelled
+from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend, make_plan
 from trimaran.planning.requests import PlanRequest, parse_request

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from tests import builders
 from tests.builders import exact, network, table_for
-from tests.graphs import boundaries
+from tests.graphs import boundaries, lower_order
 from tests.raising import raises
 
 from trimaran.base.timeline import COMPUTE
 from trimaran.pricing.program import microbatch_size, price
 from trimaran.pricing.transfers import HOST_COLLECTIVE
-from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.schedules import Compute
 from trimaran.program.types import Instruction, Kind, Program
 from trimaran.report.breakdown import Source, break_down

@@ -5,15 +5,14 @@ from collections.abc import Callable
 
 import pytest
 from tests import builders
-from tests.graphs import boundaries, chain, dag
+from tests.graphs import boundaries, chain, dag, lower_order, read_order
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran.program.lowering.lower import lower, lower_order
+from trimaran.program.lowering.lower import lower
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Part, Strategy
-from trimaran.program.text import parse_order
 from trimaran.program.types import Instruction, Kind, Program
 
 GRAPH = chain(4, tied=[(0, 3)], skips=[(0, 2)], buffers=True)
@@ -134,7 +133,7 @@ def test_an_instruction_too_many_is_refused() -> None:
 
 
 def test_a_segment_on_another_row_is_refused() -> None:
-    swapped = lower_order(GRAPH, parse_order("1F0,1F1,1B0,1B1\n0F0,0F1,0B0,0B1\n"), boundaries=("op1",), batch=8)
+    swapped = lower_order(GRAPH, read_order("1F0,1F1,1B0,1B1\n0F0,0F1,0B0,0B1\n"), boundaries=("op1",), batch=8)
     assert "r0/1F0 is on row 0, and segment 1 belongs to row 1" in refusal(swapped)
 
 
@@ -146,7 +145,7 @@ def test_a_program_of_other_microbatches_is_refused() -> None:
 
 def test_another_order_of_compute_is_welcome() -> None:
     """Backwards in reverse, which no schedule does: the same work, messages and sums."""
-    order = parse_order("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
+    order = read_order("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
     program = lower_order(GRAPH, order, boundaries=("op1",), batch=8)
     check_against_graph(program, GRAPH, TIED, batch=8)
 

@@ -3,15 +3,23 @@ from typing import Any
 
 import pytest
 from tests import builders
-from tests.graphs import BIAS_BYTES, BUFFER_BYTES, TENSOR_BYTES, WEIGHT_BYTES, boundaries, chain
+from tests.graphs import (
+    BIAS_BYTES,
+    BUFFER_BYTES,
+    TENSOR_BYTES,
+    WEIGHT_BYTES,
+    boundaries,
+    chain,
+    lower_order,
+    read_order,
+)
 from tests.raising import raises
 
 from trimaran.graph.types import Graph
-from trimaran.program.lowering.lower import lower, lower_evaluation, lower_order
+from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.partition import tied_segments
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
-from trimaran.program.text import parse_order
 from trimaran.program.types import Instruction, Mark, Program
 
 
@@ -221,7 +229,7 @@ def test_an_evaluation_has_forwards_and_a_metric() -> None:
 
 def test_an_interleaved_order_sends_between_the_segments_of_each_rank() -> None:
     """Segments 0 and 2 on rank 0, 1 and 3 on rank 1: a forward goes to rank 1, back to rank 0, and to rank 1 again."""
-    order = parse_order("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n")
+    order = read_order("0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n")
     program = lower_order(chain(4), order, boundaries=boundaries(4), batch=2)
     check_program(program)
     assert [token for token in tokens(program, 0) if "SEND" in token] == ["0SEND_F0>1", "2SEND_F0>3", "2SEND_B0>1"]
@@ -229,14 +237,14 @@ def test_an_interleaved_order_sends_between_the_segments_of_each_rank() -> None:
 
 def test_neighbours_on_one_rank_exchange_nothing() -> None:
     """Segments 1 and 2 are both on rank 1."""
-    order = parse_order("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n")
+    order = read_order("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n")
     program = lower_order(chain(4), order, boundaries=boundaries(4), batch=2)
     check_program(program)
     assert [token for token in tokens(program, 1) if "SEND" in token] == ["2SEND_F0>3", "1SEND_B0>0"]
 
 
 def test_a_split_backward_sends_after_its_input_half_and_reduces_in_its_weight_half() -> None:
-    order = parse_order("0F0,0I0,0W0\n1F0,1I0,1W0\n")
+    order = read_order("0F0,0I0,0W0\n1F0,1I0,1W0\n")
     program = lower_order(chain(2), order, boundaries=("op0",), batch=2, dp=2)
     check_program(program)
     assert find(program, 1, "1SEND_B0>0").after == ("1I0",)
@@ -245,7 +253,7 @@ def test_a_split_backward_sends_after_its_input_half_and_reduces_in_its_weight_h
 
 def test_a_weight_shared_by_two_segments_of_a_rank_is_reduced_once_after_the_later() -> None:
     """op0 and op2 share a weight, and segments 0 and 2 are on rank 0; segment 0 runs its backward last."""
-    order = parse_order("0F0,2F0,2B0,0B0\n1F0,1B0\n")
+    order = read_order("0F0,2F0,2B0,0B0\n1F0,1B0\n")
     program = lower_order(chain(3, tied=[(0, 2)]), order, boundaries=boundaries(3), batch=2, dp=2)
     check_program(program)
     assert find(program, 0, "2AR#b0").nbytes == BIAS_BYTES
@@ -285,8 +293,3 @@ def test_a_batch_that_does_not_divide_is_refused_with_numbers_that_would_do() ->
 def test_a_batch_smaller_than_its_parts_is_refused() -> None:
     with raises("strategy.batch-not-divisible", multiple_of=8):
         lower(chain(2), builders.strategy(dp=2, microbatches=4), batch=4)
-
-
-def test_an_order_with_other_segments_than_the_boundaries_make_is_refused() -> None:
-    with raises("order.wrong-boundary-count", match=r"\b1\b.*\b0\b", segments=2):
-        lower_order(chain(2), parse_order("0F0,0B0\n1F0,1B0\n"), batch=2)

@@ -16,11 +16,11 @@ from trimaran.base.decoding import from_plain
 from trimaran.graph.types import Graph
 from trimaran.program.json_files import to_plain
 from trimaran.program.layout import is_chained, is_last_level, shard_bytes
-from trimaran.program.lowering.lower import lower, lower_order, lower_replica
+from trimaran.program.lowering.lower import lower, lower_replica
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.rules.check import check_program
 from trimaran.program.strategy import Strategy
-from trimaran.program.text import format_program, parse_order, parse_program
+from trimaran.program.text import format_program, parse_program
 from trimaran.program.types import Instruction, Program
 
 LEVELS = builders.strategy(dp=4, sync="hierarchical", nodes=2, bucket_bytes=50)
@@ -114,11 +114,6 @@ def test_levels_of_a_pipeline_are_refused() -> None:
     strategy = builders.strategy(dp=4, pp=2, boundaries=("op0",), sync="hierarchical", nodes=2)
     with raises("strategy.uneven-nodes"):
         lower(chain(2), strategy, batch=8)
-
-
-def test_an_order_says_no_nodes() -> None:
-    with raises("order.sync-needs-nodes"):
-        lower_order(chain(1), parse_order("0F0,0B0\n"), batch=4, dp=4, sync="hierarchical")
 
 
 def everywhere(program: Program, change: Callable[[list[Instruction]], list[Instruction]]) -> Program:

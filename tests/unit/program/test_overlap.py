@@ -9,7 +9,6 @@ from tests.graphs import chain
 from tests.raising import raises
 
 from trimaran.base.errors import InputError
-from trimaran.program.json_files import decode_program, encode_program
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.overlap import unroll
 from trimaran.program.rules.against_graph import check_against_graph
@@ -48,7 +47,6 @@ def test_it_is_legal_and_files_keep_it() -> None:
     check_program(program)
     check_against_graph(program, chain(3), THREE, batch=8)
     assert parse_program(format_program(program)) == program
-    assert decode_program(encode_program(program)) == program
     assert lower_evaluation(chain(3), THREE, batch=8).behind == 0
 
 

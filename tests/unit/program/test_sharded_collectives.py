@@ -19,7 +19,8 @@ from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
 from trimaran.networks.alexnet_overfeat_vgg import AlexNet
 from trimaran.networks.gpt import Gpt2
-from trimaran.planner.space import offers_of
+from trimaran.planner.pins import Pins, pins_of_strategy, program_pins
+from trimaran.planner.space import enumerate_strategies, offers_of
 from trimaran.pricing.memory import Shares, held_state
 from trimaran.program.lowering.lower import lower
 from trimaran.program.lowering.tensor_parallel import (
@@ -94,6 +95,26 @@ def test_split_sequences_are_gathered_and_scattered_in_place_of_summed(gpt: Grap
     # Three norms of two vectors, and the biases behind the two rows: eight vectors of 16.
     assert (label, len(names), nbytes) == ("q0", 8, 8 * 16 * 4)
     assert (label, "AR", nbytes) in found
+
+
+def test_sequences_are_split_in_some_candidates_and_a_name_says_in_which(gpt: Graph) -> None:
+    def names(pins: Pins) -> set[str]:
+        kept, _ = enumerate_strategies(gpt, devices=2, batch=4, pins=pins)
+        return {strategy.name for strategy in kept}
+
+    assert {"tp2", "tp2 sp", "tp2 m2", "tp2 sp m2"} <= names(Pins())
+    for asked, found in (("tp2", "tp2"), ("tp2 sp", "tp2 sp"), ("tp2 no-sp", "tp2")):
+        assert names(program_pins(pins_of_strategy(asked), batch=4)) == {found}
+
+
+def test_with_split_sequences_a_rank_keeps_less(gpt: Graph) -> None:
+    """Each norm and sum that both ranks would keep whole."""
+    whole, split = (
+        Shares(gpt, builders.strategy(tp=2, shards=find_shards(gpt, 2, sequence=sequence)))
+        for sequence in (False, True)
+    )
+    norm = next(op for op in gpt.ops if op.id == "h.0.ln_1")
+    assert (whole.saved(norm), split.saved(norm)) == (1.0, 0.5)
 
 
 def test_a_rank_holds_its_share_and_does_its_share(gpt: Graph) -> None:

@@ -1,13 +1,13 @@
 """Busy, waiting and empty time of devices, on the hand-made run of `runs`."""
 
 import pytest
+from tests import builders
 from tests.graphs import boundaries, chain
 from tests.unit.report.runs import PROGRAM, measured, predicted
 from tests.unit.simulator.building import transfer
 
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer
-from trimaran.program.lowering.lower import lower_order
-from trimaran.program.text import parse_order
+from trimaran.program.lowering.lower import lower
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import utilization
 from trimaran.simulator.engine import simulate
@@ -37,19 +37,14 @@ def test_a_measurement_is_the_mean_over_its_steps() -> None:
     assert device.exposed_s == pytest.approx(2.0)
 
 
-INTERLEAVED = """
-0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,2B2,2B3,0B2,0B3
-1F0,1F1,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,1B2,1B3
-"""
-
-
 @pytest.mark.parametrize("backward_s", [1.0, 2.0])
 def test_the_bubble_of_an_interleaved_pipeline_is_its_closed_form(backward_s: float) -> None:
     """K = 2 devices with v = 2 segments each, M = 4 microbatches: (K - 1) / (v M + K - 1) = 1 / 9 on both.
 
     With 1 s and 1 s a device works 4 * 2 * 2 = 16 s of 18; with 1 s and 2 s, 24 s of 27.
     """
-    program = lower_order(chain(4), parse_order(INTERLEAVED.strip()), boundaries=boundaries(4), batch=4)
+    strategy = builders.strategy(pp=2, chunks=2, schedule="interleaved", boundaries=boundaries(4), microbatches=4)
+    program = lower(chain(4), strategy, batch=4)
     seconds = {Kind.FORWARD: 1.0, Kind.BACKWARD: backward_s}
     costs = {
         instruction: transfer(0.0) if instruction.communicates else seconds.get(instruction.kind, 0.0)

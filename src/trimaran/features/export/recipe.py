@@ -267,7 +267,7 @@ def recipe_of_plan(
         chunks=strategy.chunks,
         schedule=strategy.schedule,
         zero=strategy.zero,
-        sequence_parallel=any(shard.style == "sequence" for shard in strategy.shards),
+        sequence_parallel=strategy.splits_sequences,
         stages=() if placed or strategy.pp == 1 else stages_of(graph, segment_ops(graph, strategy)),
         microbatch=batch // (strategy.dp * strategy.microbatches),
         microbatches=strategy.microbatches,

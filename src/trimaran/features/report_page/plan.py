@@ -15,7 +15,7 @@ from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.planning.answer.documents import placement_document
-from trimaran.planning.answer.results import Simulated
+from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.estimated import on_its_machine
 from trimaran.planning.loaded_plans import use_of_plan
 from trimaran.planning.plan import obtain_plan

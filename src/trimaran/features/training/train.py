@@ -53,7 +53,8 @@ from trimaran.graph.types import Graph, parameter_use
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
 from trimaran.measure.others import Others, busy_note
-from trimaran.planning.answer.results import Planned, Simulated
+from trimaran.planning.answer.evidence import Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.preparation import cluster_environment
 from trimaran.pricing.transfers import collectives_at_once
 from trimaran.program.json_files import to_plain

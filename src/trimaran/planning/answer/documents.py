@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trimaran.graph.types import Graph
 from trimaran.measure.costs import name_link
@@ -14,7 +14,7 @@ from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop
-from trimaran.planning.answer.results import Modelled, Outlook, Planned, Simulated
+from trimaran.planning.answer.evidence import Modelled, Outlook, Simulated
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.pricing.analytical.fit import with_buffers
 from trimaran.pricing.analytical.memory import rank_memory
@@ -23,6 +23,9 @@ from trimaran.pricing.failures import DAY_S, LongRun, assumed, daly_period, long
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.strategy import Strategy
+
+if TYPE_CHECKING:
+    from trimaran.planning.answer.results import Planned
 
 
 def search_document(
@@ -79,7 +82,7 @@ def one_device(found: Search[Any]) -> float | None:
     return min((one.step_time_s for one in plain), default=None)
 
 
-def one_device_of(planned: Planned) -> tuple[float | None, bool]:
+def one_device_of(planned: "Planned") -> tuple[float | None, bool]:
     """Time of a step on one device [s], None where it is not known; and whether it fits there.
 
     Args:
@@ -398,7 +401,7 @@ SHOWN_REJECTIONS = 40
 """Rejected strategies of a machine of the catalog that are listed one by one; the others are counted."""
 
 
-def plan_document(planned: Planned) -> dict[str, Any]:
+def plan_document(planned: "Planned") -> dict[str, Any]:
     """A plan, the alternatives and the rejected strategies.
 
     Args:
@@ -524,7 +527,7 @@ def like_document(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, A
     return found | {"expert_loads": loads}
 
 
-def head_document(planned: Planned) -> dict[str, Any]:
+def head_document(planned: "Planned") -> dict[str, Any]:
     """The question of a plan: job, devices, batch, precision, software, objective; and notes on the answer."""
     node, link = planned.machine.node, planned.link
     return {
@@ -543,7 +546,7 @@ def head_document(planned: Planned) -> dict[str, Any]:
     }
 
 
-def rates_document(planned: Planned, option: Option) -> dict[str, float]:
+def rates_document(planned: "Planned", option: Option) -> dict[str, float]:
     """What a strategy trains in a second: samples, and of the analytical model tokens."""
     samples_per_s = planned.global_batch_size / option.step_time_s
     if isinstance(planned.evidence, Modelled):

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,7 +27,7 @@ from trimaran.planning.answer.documents import (
     placement_document,
     plan_document,
 )
-from trimaran.planning.answer.results import Modelled, Planned, Simulated
+from trimaran.planning.answer.evidence import Modelled, Simulated
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
@@ -41,6 +41,9 @@ from trimaran.report.tables import (
     unit_of,
     utilization_table,
 )
+
+if TYPE_CHECKING:
+    from trimaran.planning.answer.results import Planned
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences and tables of a page, in terminals and in files
@@ -61,7 +64,7 @@ def print_lines(out: Console, lines: Iterable[str | Table]) -> None:
 # How results look: for people as tables, for programs as JSON documents
 
 
-def print_plan(out: Console, planned: Planned) -> None:
+def print_plan(out: Console, planned: "Planned") -> None:
     """Print what was considered, what was chosen, and what the user should know, for this machine or another one.
 
     Args:
@@ -98,7 +101,7 @@ def print_plan(out: Console, planned: Planned) -> None:
     print_notes(out, planned.notes)
 
 
-def print_verdict(out: Console, planned: Planned) -> None:
+def print_verdict(out: Console, planned: "Planned") -> None:
     """Print a plan in a sentence, its bottleneck in another one, and for what it is in a third one.
 
     Of a plan to a target the time or the cost of the training comes first.
@@ -115,7 +118,7 @@ def print_verdict(out: Console, planned: Planned) -> None:
     out.print(f"[dim]Global batch {planned.global_batch_size}{_where(planned)}.[/]")
 
 
-def plan_sentence(planned: Planned) -> str:
+def plan_sentence(planned: "Planned") -> str:
     """A plan in a sentence, with marks for bold words: job, devices, strategy, times, gain."""
     chosen = planned.chosen
     low, high = chosen.interval_s
@@ -127,13 +130,13 @@ def plan_sentence(planned: Planned) -> str:
     )
 
 
-def _devices(planned: Planned) -> str:
+def _devices(planned: "Planned") -> str:
     """How many devices the chosen strategy takes, and of how many where some stay idle."""
     taken, there = planned.chosen.strategy.devices, format_count(planned.devices, "device")
     return there if taken >= planned.devices else f"{taken} of {there}"
 
 
-def _where(planned: Planned) -> str:
+def _where(planned: "Planned") -> str:
     """The devices of a plan, as the end of a phrase; of this machine only the rate limit of its links."""
     if planned.request.is_here:
         return over_links(planned.link)
@@ -142,7 +145,7 @@ def _where(planned: Planned) -> str:
     return f" on {escape(node.title)} ({escape(node.device.title)}), {escape(precision)}, {escape(planned.software)}"
 
 
-def _gain(planned: Planned) -> str:
+def _gain(planned: "Planned") -> str:
     """The speed of a plan by that of one device or of the baseline, or by the peak of its devices."""
     evidence, found, chosen = planned.evidence, planned.evidence.search, planned.chosen
     if isinstance(evidence, Modelled):
@@ -246,7 +249,7 @@ _SEEN = 0.005
 """Share of a step from which on a table says it."""
 
 
-def print_simulation(out: Console, planned: Planned) -> None:
+def print_simulation(out: Console, planned: "Planned") -> None:
     """Print the simulated step of a plan, how each device spends it, and what the user should know."""
     chosen = planned.simulated.chosen
     low, high = chosen.interval_s
@@ -265,7 +268,7 @@ def print_simulation(out: Console, planned: Planned) -> None:
     print_notes(out, planned.notes)
 
 
-def simulation_document(planned: Planned) -> dict[str, Any]:
+def simulation_document(planned: "Planned") -> dict[str, Any]:
     """A simulated step, for programs."""
     chosen = planned.simulated.chosen
     spent = utilization(chosen.program, chosen.timeline, devices=chosen.strategy.devices)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from trimaran.base.errors import InputError
 from trimaran.base.timeline import COMMUNICATION, HOST
 from trimaran.graph.types import Graph
-from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, bucket_owners
+from trimaran.program.gradients import bucket_owners
 from trimaran.program.layout import Layout, across_nodes, shard_bytes, strategy_layout, within_node
 from trimaran.program.lowering.messages import Message
 from trimaran.program.lowering.partition import Partition, partition_graph, segment_ops
@@ -37,7 +37,6 @@ from trimaran.program.lowering.schedules import (
     Compute,
     Order,
     behind_of,
-    check_order,
     compute_order,
     evaluation_order,
     placement_order,
@@ -45,8 +44,8 @@ from trimaran.program.lowering.schedules import (
     step_lengths,
 )
 from trimaran.program.lowering.tensor_parallel import sharded_bytes
-from trimaran.program.rules.fit import check_batch, check_boundaries, check_strategy
-from trimaran.program.strategy import Part, Strategy, Sync
+from trimaran.program.rules.fit import check_batch, check_strategy
+from trimaran.program.strategy import Strategy, Sync
 from trimaran.program.types import (
     RECEIVES,
     Axis,
@@ -493,64 +492,6 @@ def lower_evaluation(graph: Graph, strategy: Strategy, *, batch: int) -> Program
     return lower_as(graph, strategy, evaluation_order(strategy), batch=batch)
 
 
-def lower_order(
-    graph: Graph,
-    order: Order,
-    *,
-    boundaries: Sequence[str] = (),
-    batch: int,
-    dp: int = 1,
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
-    clip: bool = False,
-    sync: Sync = "all-reduce",
-) -> Program:
-    """The program of any order of compute, such as an interleaved or zero-bubble one made by torch.
-
-    Args:
-        graph: the job
-        order: what each rank of a replica computes, a row a rank; a rank may have several segments
-        boundaries: last operation of every segment but the last
-        batch: global batch size [samples]
-        dp: data-parallel replicas
-        bucket_bytes: size at which a bucket of gradients is sent [bytes]
-        clip: gradients are clipped by their global norm
-        sync: how replicas stay alike
-
-    Returns:
-        A legal program on `dp * len(order)` ranks.
-
-    Raises:
-        InputError: the order is incomplete or can never run; it has other segments than the boundaries make; the batch
-            does not divide; owners for a pipeline
-    """
-    if sync == "hierarchical":
-        raise InputError(
-            '"hierarchical" needs to know the nodes: lower a Strategy, which says them',
-            code="order.sync-needs-nodes",
-            sync=sync,
-        )
-    if sync == "p2p" and len(order) > 1:
-        raise InputError('"p2p" is for whole networks, not for pipelines', sync=sync, rows=len(order))
-    microbatches = check_order(order)
-    check_boundaries(graph, boundaries)
-    segments = 1 + max(step.segment for row in order for step in row)
-    if segments != len(boundaries) + 1:
-        raise InputError(
-            f"the order of compute has {segments} segments and needs {segments - 1} boundaries, got {len(boundaries)}",
-            code="order.wrong-boundary-count",
-            segments=segments,
-            boundaries=tuple(boundaries),
-        )
-    row_of = {step.segment: row for row, steps in enumerate(order) for step in steps}
-    parts = tuple(
-        Part(ops=tuple(op.id for op in ops), row=row_of[number]) for number, ops in enumerate(graph.parts(boundaries))
-    )
-    strategy = Strategy(
-        dp=dp, pp=len(order), parts=parts, microbatches=microbatches, bucket_bytes=bucket_bytes, sync=sync
-    )
-    return lower_as(graph, strategy, order, batch=batch, clip=clip, timed=False)
-
-
 def lower_as(
     graph: Graph,
     strategy: Strategy,
@@ -559,7 +500,6 @@ def lower_as(
     batch: int,
     clip: bool = False,
     replicas: int | None = None,
-    timed: bool = True,
 ) -> Program:
     """The program of a training step, or of an evaluation, in a given order of compute.
 
@@ -570,7 +510,6 @@ def lower_as(
         batch: global batch size [samples]
         clip: gradients are clipped by their global norm
         replicas: the lists of the first replicas only; None: all
-        timed: in a placement, estimates of how long steps take decide the order of messages
 
     Raises:
         InputError: the order can never run
@@ -579,7 +518,7 @@ def lower_as(
     shards = sharded_bytes(graph, strategy)
     partition = partition_graph(graph, segment_ops(graph, strategy), microbatch=microbatch, shards=shards)
     lengths = None
-    if strategy.parts and timed:
+    if strategy.parts:
         lengths = step_lengths(partition.parts, microbatches=strategy.microbatches, samples=microbatch)
     if order is None and lengths is not None:
         order = placement_order(strategy, partition, lengths)

@@ -7,7 +7,7 @@ from trimaran.features.crossover.candidates import Demand, as_planned, free_opti
 from trimaran.features.crossover.steps import ALONE, Exchanged, Replicas, Workers, _idle
 from trimaran.machine.find import find_machine
 from trimaran.planner.pins import Pins
-from trimaran.planning.answer.results import Simulated
+from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.plan import make_plan
 from trimaran.simulator.exchange_comparison import step_ends

@@ -11,7 +11,8 @@ from trimaran.planner.choice import MODEL_ERROR
 from trimaran.planner.search import search
 from trimaran.planner.target_estimates import Stop
 from trimaran.planning.answer.documents import plan_document
-from trimaran.planning.answer.results import Modelled, Outlook, Planned, Simulated
+from trimaran.planning.answer.evidence import Modelled, Outlook, Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import NO_TARGET, parse_target

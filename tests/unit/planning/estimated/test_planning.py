@@ -14,7 +14,8 @@ from trimaran.planner.choice import fastest
 from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planning.analytical import check_pins
 from trimaran.planning.answer.documents import plan_document
-from trimaran.planning.answer.results import Modelled, Planned, Simulated
+from trimaran.planning.answer.evidence import Modelled, Simulated
+from trimaran.planning.answer.results import Planned
 from trimaran.planning.estimated import longest_chain_s, shares_of_widths
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import NO_TARGET
