@@ -133,6 +133,7 @@ from trimaran.user_code.model import (
     begin_training,
     device_of,
     differing_sizes,
+    has_compiled,
     has_user_hooks,
     hooks_now,
     hooks_of_user,
@@ -388,7 +389,7 @@ def _from_model(model: nn.Module) -> Behaviour:
         hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
         tied=tuple(tied),
         dtypes=dtypes,
-        compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
+        compiled=has_compiled(model),
     )
 
 
@@ -592,6 +593,8 @@ class _Examination:
         self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
         self._collate_draws = collate_draws
+        # What is drawn in a loop over samples is drawn alike for each, so that a part draws what the whole does.
+        self._draws_alike = False
         self._carried: frozenset[str] = frozenset()
         self._drawn_once: tuple[str, ...] = ()
         self.results: dict[str, None] = {}
@@ -736,6 +739,8 @@ class _Examination:
             whole = self._split(self._all[0], len(self._all[0]) // 2)
             splits = [*splits, whole] if len(whole.parts) > 1 else splits
             reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
+        if reduction == "batch" and (self.draws or self.host_draws):
+            splits, (reduction, weight, apart, in_turn) = self._drawn_alike(splits, tolerance)
         if max(apart, in_turn) <= tolerance < (bent := self._apart_of_backward(splits[0], reduction, weight)):
             reduction, weight, apart, in_turn = "batch", None, bent, bent
         self._failing += self._emptied(found.batches)
@@ -782,6 +787,22 @@ class _Examination:
             else found.not_looked,
         )  # fmt: skip
 
+    def _drawn_alike(
+        self, splits: list[_Split], tolerance: float
+    ) -> tuple[list[_Split], tuple[Reduction, Weight | None, float, float]]:
+        """How the loss of the same batches is reduced where each sample of a loop draws what the others draw.
+
+        That stays so for what is run later, where it makes a loss of the losses of parts.
+        """
+        self._draws_alike = True
+        with self._unnoted():
+            runs = [self._run(one.whole, one.parts, one.sizes) for one in splits]
+        found = self._reduction(runs, tolerance)
+        if found[0] not in ("batch", "unknown"):
+            return runs, found
+        self._draws_alike = False
+        return splits, self._reduction(splits, tolerance)
+
     def adds_up(self, *, microbatches: bool) -> str:
         """Why the parts of a batch do not add up to it, as the loss was seen to be reduced before; empty: they do."""
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
@@ -793,10 +814,14 @@ class _Examination:
             raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
         weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
         reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
-        gradients, apart, in_turn = self._differences(splits, reduction, None, None)
-        difference = in_turn if microbatches else apart
-        if difference <= self.tolerance:
-            return ""
+        for self._draws_alike in (False, True):
+            splits = [self._run(one.whole, one.parts, one.sizes) for one in splits] if self._draws_alike else splits
+            gradients, apart, in_turn = self._differences(splits, reduction, None, None)
+            difference = in_turn if microbatches else apart
+            if difference <= self.tolerance:
+                return ""
+            if not (self.draws or self.host_draws):
+                break
         if gradients <= self.tolerance:
             return (
                 "now each forward changes a buffer by the samples that it sees, or once more: update it in "
@@ -1761,14 +1786,18 @@ class _Examination:
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
         began = _states(own)
-        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as)
+        alike = job.seed + seed if self._draws_alike else None
+        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as, alike=alike)
         parameters = dict(self._work.named_parameters())
         spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
         marks = {name: dict(vars(one)) for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
-            with self._promoting(), WithoutBatchEffects(coupled), coupled, _noting_inner_backwards(self), context:
+            with (
+                self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(),
+                _noting_inner_backwards(self), context,
+            ):  # fmt: skip
                 output = call_model(job, model, batch)
                 by_forward = _written(batch, before) if isinstance(batch, Mapping) else []
                 value = loss_value(job, output, batch)
@@ -1782,7 +1811,7 @@ class _Examination:
                 coupled.backward = True
                 # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
                 # torch's that is called under these modes would leave.
-                with self._promoting(), WithoutBatchEffects(), coupled:
+                with self._promoting(), WithoutBatchEffects(), coupled, coupled.on_hosts():
                     _engine_run_backward(
                         (total,), (torch.full_like(total, start),), False, False, (), allow_unreachable=True,
                         accumulate_grad=True,

@@ -2041,6 +2041,68 @@ def test_numbers_of_samples_that_are_drawn_stay_within_parts(numbers: Callable[[
     assert refused(make_job(loss=informed)).keys() >= REPLICAS | MICROBATCHES
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand(()).item(),
+        lambda: random.random(),
+        lambda: numpy.random.rand(),  # noqa: NPY002
+        lambda: numpy.random.choice(6, 2, replace=False)[1] / 6,  # noqa: NPY002
+    ],
+    ids=["torch", "random", "numpy", "choice"],
+)
+def test_what_is_drawn_for_each_sample_in_a_loop_is_no_term_over_the_batch(draw: Callable[[], float]) -> None:
+    """Each part drew what the first samples of the whole had drawn, so that masks of spectrograms were refused."""
+
+    def weighed(output: Tensor, target: Tensor) -> Tensor:
+        shares = torch.tensor([draw() for _ in target]).to(output)
+        return (functional.cross_entropy(output, target, reduction="none") * shares).mean()
+
+    def informed(output: Tensor, target: Tensor) -> Tensor:
+        others = [int(draw() * len(target)) for _ in target]
+        return functional.cross_entropy(output + output[others], target)
+
+    assert not refused(make_job(loss=weighed)).keys() & {*REPLICAS, *MICROBATCHES}
+    assert refused(make_job(loss=informed)).keys() >= REPLICAS | MICROBATCHES
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        lambda count: numpy.random.beta(0.4, 0.4, (count, 1)),  # noqa: NPY002
+        lambda count: numpy.random.permutation(count)[:, None] * 0.0 + numpy.random.rand(),  # noqa: NPY002
+    ],
+    ids=["samples", "batch"],
+)
+def test_what_numpy_draws_for_all_samples_is_that_of_its_samples_in_a_part(shares: Callable[[int], Any]) -> None:
+    def mixed(output: Tensor, target: Tensor) -> Tensor:
+        other = target[torch.from_numpy(numpy.random.permutation(len(target)))]  # noqa: NPY002
+        losses = [functional.cross_entropy(output, one, reduction="none") for one in (target, other)]
+        share = torch.from_numpy(shares(len(target)))[:, 0]
+        return (share * losses[0] + (1 - share) * losses[1]).mean()
+
+    assert not refused(make_job(loss=mixed)).keys() & {*REPLICAS, *MICROBATCHES}
+
+
+class Attending(nn.Module):
+    """Attention over samples of which the mean of the batch is taken away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = self.first(x)
+        hidden = (hidden - hidden.mean(0)).reshape(len(x), 1, 2, 4)
+        return self.last(functional.scaled_dot_product_attention(hidden, hidden, hidden).flatten(1))
+
+
+def test_attention_without_dropout_draws_nothing() -> None:
+    """A part of a batch got what attention had made of the whole, as it gets draws."""
+    seen = look(make_job(model=Attending))
+    assert (seen.draws, seen.reduction) == (False, "batch")
+
+
 class Held(nn.Module):
     """A hook on an activation, which does something where gradients are larger than those of a look."""
 
