@@ -1,5 +1,6 @@
 """Jobs in which something is seldom so, or is kept where a capture leaves it, each beside its plain loop."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -9,7 +10,7 @@ from tests.field.strangers import CLASSES, WIDTH, WORDS, Symmetric, job, mlp, nu
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from trimaran.base.job import Job
 
@@ -222,6 +223,45 @@ def mixed_by_argsort() -> Job:
         return self.net(x)
 
     return job(of(forward, net=mlp))
+
+
+@dataclass(frozen=True)
+class Points:
+    """A batch."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Graphs:
+    """A batch that is moved by its own method."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def to(self, *place: Any) -> "Graphs":
+        return Graphs(self.x.to(*place), self.y.to(*place))
+
+
+def of_object(make: Any) -> Job:
+    def collate(samples: list[Any]) -> Any:
+        x, y = default_collate(samples)
+        return make(x.double(), y)
+
+    def forward(self: Any, batch: Any) -> Any:
+        return self.net(batch.x)
+
+    return job(of(forward, net=mlp), lambda output, batch: functional.cross_entropy(output, batch.y), collate=collate)
+
+
+@seldom("a batch is a dataclass")
+def batch_of_dataclass() -> Job:
+    return of_object(Points)
+
+
+@seldom("a batch is an object of the user's")
+def batch_of_object() -> Job:
+    return of_object(Graphs)
 
 
 @seldom("masks of a spectrogram that numpy draws for one sample after the other", by_microbatch=True)
