@@ -116,6 +116,7 @@ from trimaran.user_code.held_state import (
     Values,
     asks_for_state,
     attributes_set,
+    calls_model,
     changed,
     changes_requires_grad,
     generator_state,
@@ -125,6 +126,7 @@ from trimaran.user_code.held_state import (
     names_in_callbacks,
     only_appended,
     refers_to,
+    swaps_weights,
 )
 from trimaran.user_code.model import (
     MOST_LOOKED_AT,
@@ -238,10 +240,12 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
               for name in _callbacks_that(job, lambda one: refers_to(one, AVERAGES))),
             *((name, "asks for the state_dict of session.model, or sets it,")
               for name in _callbacks_that(job, asks_for_state)),
+            *((name, "calls session.model,") for name in _callbacks_that(job, calls_model)),
         ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
         pruning=_callbacks_that(job, lambda one: refers_to(one, PRUNES)),
         resetting=_callbacks_that(job, lambda one: refers_to(one, RESETS)),
+        swapping=_callbacks_that(job, swaps_weights),
         hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
         hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),

@@ -7,8 +7,8 @@
     an object         that is a dataclass or has a method `to`, used as loss(model(batch), batch)
 
 Inputs, targets and values may nest tuples, lists, mappings and dataclasses. The tensors that they hold have names:
-"input", "target", "input.0", or the keys of the mapping. Whatever else they hold (strings, None, numbers, objects) goes to the
-model and the loss as it is; an object that has a method `to`, as graphs of other libraries have, is moved by it.
+"input", "target", "input.0", or the keys of the mapping. Whatever else they hold (strings, None, numbers, objects) goes
+to the model and the loss as it is; an object that has a method `to`, as graphs of other libraries have, is moved by it.
 
 Where the first dims of all tensors agree, they count samples, and the batch can be sliced. Where they do not (targets
 of a detection, nodes of several graphs, ragged bags) only the data set and the collate function can make a batch of

@@ -421,6 +421,56 @@ def _calls_state_of_model(code: types.CodeType) -> bool:
     return False
 
 
+def calls_model(callback: Any) -> bool:
+    """Whether the code of a callback, or of functions that it refers to, calls the model of the session it is given.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> calls_model(lambda session, epoch, metrics: session.model(session.inputs))
+        True
+        >>> calls_model(lambda session, epoch, metrics: session.model.train())
+        False
+    """
+    for code in _codes_of(callback):
+        session = next((name for name in code.co_varnames[: code.co_argcount] if name != "self"), "")
+        for before, one in itertools.pairwise(dis.get_instructions(code)):
+            if before.argval == session and _is_called(one, ("model",)):
+                return True
+    return False
+
+
+def swaps_weights(callback: Any) -> bool:
+    """Whether the code of a callback puts the optimizer in another mode, as one without a schedule has them.
+
+    Such an optimizer has other weights for an evaluation.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> swaps_weights(lambda session, epoch, metrics: session.optimizer.eval())
+        True
+        >>> swaps_weights(lambda session, epoch, metrics: session.model.eval())
+        False
+    """
+    return any(
+        before.argval == "optimizer" and _is_called(one, ("eval", "train"))
+        for code in _codes_of(callback)
+        for before, one in itertools.pairwise(dis.get_instructions(code))
+    )
+
+
+def _is_called(one: dis.Instruction, names: tuple[str, ...]) -> bool:
+    """Whether an instruction takes an attribute in order to call it."""
+    # Since Python 3.12 the lowest bit says so.
+    calls = one.opname == "LOAD_METHOD" or (
+        sys.version_info >= (3, 12) and one.opname == "LOAD_ATTR" and bool((one.arg or 0) & 1)
+    )
+    return calls and one.argval in names
+
+
 ADDS_GROUPS = frozenset(("add_param_group",))
 AVERAGES = frozenset(("AveragedModel",))
 ENTROPY = frozenset(

@@ -533,6 +533,16 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
         SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
         "Job.on_step prunes",
     ),
+    "a callback calls the model": (
+        lambda: make_job(on_epoch=lambda session, epoch, found: session.model(make_data().tensors[0])),
+        SHARDS | GRAPHS,
+        "Job.on_epoch calls session.model",
+    ),
+    "a callback has the optimizer put other weights in place": (
+        lambda: make_job(on_epoch=lambda session, *_: (session.optimizer.eval(), session.optimizer.train())),
+        SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
+        "Job.on_epoch calls eval() or train() of the optimizer",
+    ),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
     "data draw by themselves": (
         lambda: make_job(dataset=Drawing),
