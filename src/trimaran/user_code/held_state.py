@@ -30,7 +30,7 @@ import random
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
@@ -39,6 +39,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
+
+from trimaran.base.job import Job
 
 _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 """Entries of a container that are looked at, holders of a job, and how deep they lie in each other."""
@@ -349,6 +351,32 @@ def attributes_set(callback: Any) -> frozenset[str]:
     """
     codes = () if callback is None else _codes_of(callback)
     return frozenset(one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
+
+
+def settable_by_name(job: Job, model: nn.Module, names: Collection[str]) -> Iterator[Settable]:
+    """Numbers and tensors of the model and the loss that have one of some names.
+
+    Args:
+        job: has the loss
+        model: its model
+        names: as of `leaf_of`
+    """
+    if names:
+        modules = {f"session.model.{path}" if path else "session.model": one for path, one in model.named_modules()}
+        held = HeldState({**modules, "Job.loss": job.loss}, undoable=False)
+        yield from held.settable(lambda path, name: name in names, (bool, int, float, Tensor))
+
+
+def read_by_job(job: Job, model: nn.Module) -> Iterator[Settable]:
+    """Numbers and tensors that the loss or a forward of the user's reads, as their code names them.
+
+    Args:
+        job: has the loss
+        model: its model
+    """
+    of_loss = HeldState({"Job.loss": job.loss}, undoable=False).parts()
+    forwards = {getattr(type(one), "forward", None) for one in (*model.modules(), *of_loss)}
+    yield from settable_by_name(job, model, names_in_callbacks((job.loss, *filter(is_users, forwards)), ()).read)
 
 
 def leaves_gradients(callback: Any) -> bool:
