@@ -199,8 +199,8 @@ SECONDS = 2.0
 """After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
 first batch, with what is loaded for it, does not count]."""
 
-FULL_SECONDS = 2.0
-"""Most that a look at a whole global batch may take, by what those at a few samples took [s of this process]."""
+FULL_SECONDS, FULL_BYTES = 2.0, 2**26
+"""Most that a look at a whole global batch may take, by what one at a few samples took [s of this process, bytes]."""
 
 LATER_SECONDS = 2.0
 """After this no further value that later steps may have is tried [s of this process]."""
@@ -1268,16 +1268,32 @@ class _Examination:
         count = self._samples.count
         drawn = random.Random(self._job.seed)
         self._left_out = []
+        started_s = time.process_time()
         numbers, self._scanned = self._scan(drawn)
+        self._scan_s = time.process_time() - started_s
         self._read = numbers
         yield self._unlike(numbers, size, drawn)
         yield sorted(drawn.sample(range(count), size))
         # A forward may do something else with many samples than with few.
         full = min(count, self._job.global_batch_size)
-        spent_s = time.process_time() - self._started_s
-        quick = len(self._scanned) == min(count, SCANNED) >= full and spent_s * full / size < FULL_SECONDS
+        quick = len(self._scanned) == min(count, SCANNED) and self._is_quick(list(range(count - size, count)), full)
         last = list(range(count - (full if quick else size), count))
         yield last if full <= size or not quick or self._goes_another_way(last, size) else last[-size:]
+
+    def _is_quick(self, numbers: list[int], full: int) -> bool:
+        """Whether a batch of many samples is soon run, by what a few of them take."""
+        started_s = time.process_time()
+        try:
+            with self._unnoted(), torch.no_grad(), self._promoting(), WithoutBatchEffects(), Coupled(Draws(), None):
+                batch = self._batch(numbers)
+                loss_value(self._job, call_model(self._job, self._work, batch), batch)
+        except Exception:  # noqa: BLE001 - as where gradients are computed inside
+            return False
+        # The whole, its halves, and a few samples again.
+        run_s = 2 * (time.process_time() - started_s) * full / len(numbers)
+        read_s = self._scan_s * full / len(self._scanned)
+        nbytes = sum(one.nbytes for one in name_tensors(batch).values()) * full / len(numbers)
+        return run_s + read_s < FULL_SECONDS and nbytes < FULL_BYTES
 
     def _goes_another_way(self, numbers: list[int], size: int) -> bool:
         """Whether a batch goes through other operations, or with other numbers, than its last few samples.
@@ -1674,6 +1690,7 @@ class _Examination:
         """
         split = splits[0]
         kept = self._differs(split.held, split.run.held)
+        self._drawn_once = self._drawn_into_buffers(split) if self.draws or self.host_draws else ()
         if not kept:
             return
         drawn = Draws()
@@ -1693,7 +1710,7 @@ class _Examination:
         made_anew = self._made(known)
         self._put_back()
         modules = () if made == made_anew else ("a module",)
-        self._drawn_once = (*sorted(seeded.intersection(kept)), *modules)
+        self._drawn_once += (*sorted(seeded.intersection(kept)), *modules)
         other = set(self._differs(first.held, then.held))
         again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
         if self._difference(again, [then], "mean", None) > self.tolerance:
@@ -1708,6 +1725,17 @@ class _Examination:
         if other and self._is_never_read(split, {*kept, *other}, first, drawn):
             return
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _drawn_into_buffers(self, split: _Split) -> tuple[str, ...]:
+        """Buffers in which later passes leave what a first one has drawn."""
+        first = self._pass(copied_batch(split.whole), Draws())
+        second = self._pass(copied_batch(split.whole), Draws(), seed=1)
+        self._put_back()
+        fresh = self._pass(copied_batch(split.whole), Draws(), seed=1)
+        self._put_back()
+        passes = zip(first.buffers, second.buffers, fresh.buffers, strict=True)
+        drawn = (are_alike(one, then) and not are_alike(one, anew) for one, then, anew in passes)
+        return tuple(f"the buffer {name}" for name, is_drawn in zip(self._buffers, drawn, strict=True) if is_drawn)
 
     def _drawn_into_caches(self, split: _Split) -> tuple[str, ...]:
         """Functions whose caches keep what a first call draws: passes from one seed draw less when they are full."""

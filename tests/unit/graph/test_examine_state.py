@@ -2172,6 +2172,47 @@ def test_parts_that_are_larger_than_a_look_are_refused_where_its_own_fail() -> N
     assert "it is not known" in found
 
 
+def first_of_many(output: Tensor, target: Tensor, *, most: int) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="none")[:most].mean()
+
+
+def many() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(640, 6, generator=generator, dtype=torch.float64)
+    return TensorDataset(inputs, torch.randint(3, (640,), generator=generator))
+
+
+@pytest.mark.parametrize(("most", "parts"), [(300, False), (512, True)])
+def test_a_batch_of_more_samples_than_are_scanned_is_looked_at_as_a_whole(most: int, parts: bool) -> None:
+    """Halves of 256 take all of theirs, and the whole of 512 the first 300."""
+    job = make_job(
+        loss=functools.partial(first_of_many, most=most), dataset=many, global_batch_size=512, drop_last=True
+    )
+    assert (refused(job).keys() >= REPLICAS | MICROBATCHES) != parts
+
+
+class Projected(nn.Module):
+    """Draws a projection in its first forward, into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = layers()
+        self.register_buffer("projection", torch.zeros(6, 6, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Any:
+        if not self.projection.any():
+            self.projection.copy_(torch.randn(6, 6))
+        return self.net(x @ self.projection)
+
+
+def test_a_buffer_that_the_first_step_draws_is_refused_on_several_ranks() -> None:
+    """Each replica drew its own, which its first step trained with."""
+    seen = look(make_job(model=Projected))
+    assert seen.drawn_once == ("the buffer projection",)
+    assert "draws the buffer projection" in str(objection(seen, Strategy(dp=2)))
+    assert objection(seen, Strategy(microbatches=2)) is None
+
+
 class ByDifficulty(Dataset[Any]):
     """Samples are scaled by what the loss sets."""
 
