@@ -535,6 +535,14 @@ class Coupled(TorchDispatchMode):
             return value
         return _apart(value) * self.read_as
 
+    def checking(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function makes that reads values to see that they are within bounds, and decides nothing by them."""
+        reads, count = self.reads, len(self.read)
+        found = func(*args, **kwargs)
+        self.reads = reads
+        del self.read[count:], self.read_at[count:]
+        return found
+
     def number_of(self, value: Tensor) -> "float | None":
         """What is read of a tensor, where it is computed from what is trained; None: it is not."""
         if value.numel() != 1 or not self._is_trained(value):
@@ -671,6 +679,8 @@ class WithoutBatchEffects(TorchFunctionMode):
                 return found
         elif name in _READING and self._coupled is not None:
             return func(self._coupled.reading(name, args[0]), *args[1:], **kwargs)
+        if name == "one_hot" and self._coupled is not None and (*args, *kwargs.values())[1:]:
+            return self._coupled.checking(func, args, kwargs)
         if name in _DROPOUTS:
             given = args[0] if args else kwargs["input"]
             in_place = name.endswith("_") or kwargs.get("inplace") or args[3:4] == (True,)

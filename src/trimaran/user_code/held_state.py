@@ -279,6 +279,8 @@ def _reads(tree: ast.AST, name: str) -> bool:
     for one in ast.walk(tree):
         named = {getattr(one, key, None) for key in ("id", "attr", "arg", "name", "asname")}
         constant = isinstance(one, ast.Constant) and one.value == name
+        # That of a model is no function that reads.
+        named -= {"eval"} if isinstance(one, ast.Attribute) else set()
         if constant or not named.isdisjoint(_REFLECTS) or (name in named and id(one) not in allowed):
             return True
     return False

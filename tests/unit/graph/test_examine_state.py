@@ -2172,6 +2172,17 @@ def test_parts_that_are_larger_than_a_look_are_refused_where_its_own_fail() -> N
     assert "it is not known" in found
 
 
+def with_rows_of_classes(output: Tensor, target: Tensor) -> Tensor:
+    rows = functional.one_hot(target, 3).to(output)
+    return (functional.softmax(output, 1) * rows).sum(0).square().sum()
+
+
+def test_the_bounds_of_classes_decide_nothing() -> None:
+    """They were told as the reason of the refusal, in the place of a sum over the batch."""
+    seen = look(make_job(loss=with_rows_of_classes))
+    assert (seen.reduction, seen.path) == ("batch", ())
+
+
 def first_of_many(output: Tensor, target: Tensor, *, most: int) -> Tensor:
     return functional.cross_entropy(output, target, reduction="none")[:most].mean()
 
