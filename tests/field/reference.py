@@ -318,7 +318,7 @@ class _Loop:
         return value[0] / max(weight, 1) if isinstance(value, tuple) else value
 
     def _call(self, batch: Any) -> Any:
-        if self.job.loss is None or self.entry.spread:
+        if (self.job.loss is None or self.entry.spread) and isinstance(batch, Mapping):
             return self.model(**batch)
         if _is_one(batch):
             return self.model(batch)

@@ -58,7 +58,7 @@ class Job:
     `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
     a dict, used as `loss(model(batch), batch)`; where its keys are arguments of the model's forward, as
     `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it; a
-    dataclass, or an object with a method `to`, used as `loss(model(batch), batch)`.
+    dataclass, or an object with a method `to`, used as `loss(model(batch), batch)`, or `model(batch).loss`.
     Other values of a batch than tensors (strings, None, objects) go to the model and the loss as they are.
 
     Attributes:

@@ -4,7 +4,7 @@
     a mapping         used as loss(model(batch), batch); where the keys are arguments of the model's forward, as
                       loss(model(**batch), batch)
     a mapping         with `Job.loss=None`, used as model(**batch).loss
-    an object         that is a dataclass or has a method `to`, used as loss(model(batch), batch)
+    an object         that is a dataclass or has a method `to`, used as loss(model(batch), batch), or model(batch).loss
 
 Inputs, targets and values may nest tuples, lists, mappings and dataclasses. The tensors that they hold have names:
 "input", "target", "input.0", or the keys of the mapping. Whatever else they hold (strings, None, numbers, objects) goes
@@ -66,7 +66,7 @@ def split_batch(
     if isinstance(batch, Mapping):
         spread = own_loss or (model is not None and takes_keys(model, batch))
         return ((), dict(batch), batch) if spread else ((batch,), {}, batch)
-    if _is_object(batch) and not own_loss:
+    if _is_object(batch):
         return (batch,), {}, batch
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         size = f" of {len(batch)} parts" if isinstance(batch, tuple | list) else ""
