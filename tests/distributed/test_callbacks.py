@@ -619,6 +619,49 @@ def test_a_buffer_that_a_forward_begins_to_write_to_is_looked_at(begins: int) ->
     session.close()
 
 
+class Weighing(torch.nn.Module):
+    """A loss with a weight of each class, and a share of a term over the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.ones(3, dtype=torch.float64))
+        self.share = 0.0
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = torch.nn.functional.cross_entropy(output, target, weight=self.weights)  # type: ignore[arg-type]
+        return loss + self.share * output.mean(0).square().sum()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda loss: loss.weights.mul_(2), ""),
+        (lambda loss: loss.weights[0].mul_(2), "session.loss-changed"),
+        (lambda loss: setattr(loss, "share", 0.5), "session.loss-changed"),
+    ],
+    ids=["weights of all classes", "the weight of a class", "a share"],
+)
+def test_what_a_loop_sets_for_the_loss_is_looked_at(change: Any, told: str) -> None:
+    """The same operations run; and each microbatch took the mean over its own weights."""
+    loss = Weighing()
+    job = make_job(loss=loss)
+    strategy, made = builders.strategy(microbatches=2), capture_and_look(job)
+    session = Session(
+        job, strategy, lower(made.graph, strategy, batch=job.global_batch_size, clip=True), made, World(),
+        owns_world=False,
+    )  # fmt: skip
+    session.executor.know(made.graph.behaviour)
+
+    def train() -> None:
+        for batch in session.batches():
+            if session.steps == 2:
+                change(loss)
+            session.step(batch)
+
+    assert (refusal_of(train), session.steps == 3) == (told, bool(told))
+    session.close()
+
+
 class Dropping(torch.nn.Module):
     """Draws in each step."""
 

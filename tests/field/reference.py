@@ -10,7 +10,7 @@ import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import count, islice
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -307,20 +307,20 @@ class _Loop:
         self.model.eval()
         with torch.no_grad():
             output = self._call(batch)
-        return float(self.job.metric(output, batch if isinstance(batch, Mapping) else batch[1]))  # type: ignore[misc]
+        return float(self.job.metric(output, batch if _is_one(batch) else batch[1]))  # type: ignore[misc]
 
     def _loss(self, batch: Any, weight: float) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=self.job.precision == "bf16"):
             output = self._call(batch)
             if self.job.loss is None:
                 return output.loss  # type: ignore[no-any-return]
-            value = self.job.loss(output, batch if isinstance(batch, Mapping) else batch[1])
+            value = self.job.loss(output, batch if _is_one(batch) else batch[1])
         return value[0] / max(weight, 1) if isinstance(value, tuple) else value
 
     def _call(self, batch: Any) -> Any:
-        if self.job.loss is None or self.entry.spread:
+        if (self.job.loss is None or self.entry.spread) and isinstance(batch, Mapping):
             return self.model(**batch)
-        if isinstance(batch, Mapping):
+        if _is_one(batch):
             return self.model(batch)
         inputs = batch[0]
         return self.model(*inputs) if isinstance(inputs, tuple | list) else self.model(inputs)
@@ -345,8 +345,14 @@ class _Loop:
     def _cast(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value.double() if value.is_floating_point() and self.job.precision == "fp64" else value
-        if isinstance(value, Mapping):
+        if type(value) is dict:
             return {key: self._cast(part) for key, part in value.items()}
+        if isinstance(value, Mapping) or is_dataclass(value):
+            cast: Any = copy.copy(value)
+            entries = cast if isinstance(value, Mapping) else vars(cast)
+            for key, part in list(entries.items()):
+                entries[key] = self._cast(part)
+            return cast
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*(self._cast(part) for part in value))
         return type(value)(self._cast(part) for part in value) if isinstance(value, tuple | list) else value
@@ -399,8 +405,14 @@ def _streamed(loop: _Loop, job: Job, stream: Any) -> Iterator[tuple[int, list[in
                 break
 
 
+def _is_one(batch: Any) -> bool:
+    """Whether model and loss get all of a batch, in the place of a pair."""
+    return not isinstance(batch, tuple | list)
+
+
 def _first(value: Any) -> Tensor:
     while not isinstance(value, Tensor):
+        value = value if isinstance(value, Mapping | tuple | list) else vars(value)
         value = next(iter(value.values() if isinstance(value, Mapping) else value))
     return value
 

@@ -1,14 +1,16 @@
 """Jobs in which something is seldom so, or is kept where a capture leaves it, each beside its plain loop."""
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from tests.field.entry import Family
 from tests.field.strangers import CLASSES, WIDTH, WORDS, Symmetric, job, mlp, numbers, of, per_token, tokens
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 
 from trimaran.base.job import Job
 
@@ -221,3 +223,80 @@ def mixed_by_argsort() -> Job:
         return self.net(x)
 
     return job(of(forward, net=mlp))
+
+
+@dataclass(frozen=True)
+class Points:
+    """A batch."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Graphs:
+    """A batch that is moved by its own method."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def to(self, *place: Any) -> "Graphs":
+        return Graphs(self.x.to(*place), self.y.to(*place))
+
+
+def of_object(make: Any) -> Job:
+    def collate(samples: list[Any]) -> Any:
+        x, y = default_collate(samples)
+        return make(x.double(), y)
+
+    def forward(self: Any, batch: Any) -> Any:
+        return self.net(batch.x)
+
+    return job(of(forward, net=mlp), lambda output, batch: functional.cross_entropy(output, batch.y), collate=collate)
+
+
+@seldom("a batch is a dataclass")
+def batch_of_dataclass() -> Job:
+    return of_object(Points)
+
+
+@seldom("a batch is an object of the user's")
+def batch_of_object() -> Job:
+    return of_object(Graphs)
+
+
+@seldom("masks of a spectrogram that numpy draws for one sample after the other", by_microbatch=True)
+def masked_by_numpy() -> Job:
+    def forward(self: Any, x: Tensor) -> Any:
+        hidden = torch.tanh(self.first(x))
+        if self.training:
+            masks = numpy.zeros(hidden.shape, dtype=bool)
+            for mask in masks:
+                mask[numpy.random.choice(16, 3, replace=False)] = True  # noqa: NPY002
+            hidden = hidden.masked_fill(torch.from_numpy(masks), 0.0)
+        return self.head(hidden)
+
+    return job(of(forward, first=lambda: nn.Linear(WIDTH, 16), head=lambda: nn.Linear(16, CLASSES)))
+
+
+@seldom("mixup by a permutation and a share of numpy", by_microbatch=True)
+def mixed_by_numpy() -> Job:
+    def forward(self: Any, x: Tensor) -> Any:
+        if self.training:
+            share = numpy.random.beta(0.4, 0.4)  # noqa: NPY002
+            x = share * x + (1 - share) * x[numpy.random.permutation(len(x))]  # noqa: NPY002
+        return self.net(x)
+
+    return job(of(forward, net=mlp))
+
+
+@seldom("layers are skipped, but not where FSDP has them, as models of Hugging Face do", by_microbatch=True)
+def skips_but_under_fsdp() -> Job:
+    def forward(self: Any, x: Tensor) -> Any:
+        hidden = self.first(x)
+        keeps = getattr(self, "_is_fsdp_managed_module", False)
+        if keeps or torch.rand(()) > 0.5:
+            hidden = hidden + torch.tanh(self.middle(hidden))
+        return self.head(hidden)
+
+    parts = {"first": (WIDTH, 16), "middle": (16, 16), "head": (16, CLASSES)}
+    return job(of(forward, **{name: lambda sizes=sizes: nn.Linear(*sizes) for name, sizes in parts.items()}))

@@ -208,6 +208,14 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "switched_by_vars": ("dp2", "refused"),
     # Refused, as the order of drawn numbers was that of the whole batch.
     "mixed_by_argsort": ("dp2", "equal"),
+    # Refused, as each part drew what the first samples of the whole had drawn.
+    "masked_by_numpy": ("dp3", "equal"),
+    "mixed_by_numpy": ("zero1m2", "equal"),
+    # Its form was refused.
+    "batch_of_dataclass": ("pp2", "equal"),
+    "batch_of_object": ("dp3", "equal"),
+    # It was not skipped.
+    "skips_but_under_fsdp": ("zero3m2", "equal"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

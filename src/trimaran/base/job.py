@@ -60,7 +60,8 @@ class Job:
     A batch, as `collate` makes it from a list of samples, is one of
     `(input, target)`, used as `loss(model(input), target)` (`input` may be a tuple, used as `model(*input)`);
     a dict, used as `loss(model(batch), batch)`; where its keys are arguments of the model's forward, as
-    `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it.
+    `loss(model(**batch), batch)`; with `loss=None` as `model(**batch).loss`, as Hugging Face models have it; a
+    dataclass, or an object with a method `to`, used as `loss(model(batch), batch)`, or `model(batch).loss`.
     Other values of a batch than tensors (strings, None, objects) go to the model and the loss as they are.
 
     Attributes:

@@ -188,6 +188,7 @@ class Behaviour:
         regrouped: those whose code adds groups of parameters to the optimizer
         pruning: those whose code prunes parameters
         resetting: those whose code draws parameters anew
+        swapping: those whose code has the optimizer put other weights in place
         hooking: those whose code registers hooks on modules
         hooking_gradients: those whose code registers hooks on gradients
         reseeded: those whose code seeds generators, where the forward or the loss draws from them
@@ -273,6 +274,7 @@ class Behaviour:
     regrouped: tuple[str, ...] = ()
     pruning: tuple[str, ...] = ()
     resetting: tuple[str, ...] = ()
+    swapping: tuple[str, ...] = ()
     hooking: tuple[str, ...] = ()
     hooking_gradients: tuple[str, ...] = ()
     reseeded: tuple[str, ...] = ()

@@ -116,6 +116,7 @@ from trimaran.user_code.held_state import (
     Values,
     asks_for_state,
     attributes_set,
+    calls_model,
     changed,
     changes_requires_grad,
     generator_state,
@@ -125,6 +126,7 @@ from trimaran.user_code.held_state import (
     names_in_callbacks,
     only_appended,
     refers_to,
+    swaps_weights,
 )
 from trimaran.user_code.model import (
     MOST_LOOKED_AT,
@@ -133,6 +135,7 @@ from trimaran.user_code.model import (
     begin_training,
     device_of,
     differing_sizes,
+    has_compiled,
     has_user_hooks,
     hooks_now,
     hooks_of_user,
@@ -196,8 +199,8 @@ SECONDS = 2.0
 """After this no further batch is looked at [s of this process, so that what else the machine does changes nothing; the
 first batch, with what is loaded for it, does not count]."""
 
-FULL_SECONDS = 2.0
-"""Most that a look at a whole global batch may take, by what those at a few samples took [s of this process]."""
+FULL_SECONDS, FULL_BYTES = 2.0, 2**26
+"""Most that a look at a whole global batch may take, by what one at a few samples took [s of this process, bytes]."""
 
 LATER_SECONDS = 2.0
 """After this no further value that later steps may have is tried [s of this process]."""
@@ -237,10 +240,12 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
               for name in _callbacks_that(job, lambda one: refers_to(one, AVERAGES))),
             *((name, "asks for the state_dict of session.model, or sets it,")
               for name in _callbacks_that(job, asks_for_state)),
+            *((name, "calls session.model,") for name in _callbacks_that(job, calls_model)),
         ),
         regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
         pruning=_callbacks_that(job, lambda one: refers_to(one, PRUNES)),
         resetting=_callbacks_that(job, lambda one: refers_to(one, RESETS)),
+        swapping=_callbacks_that(job, swaps_weights),
         hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
         hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
@@ -388,7 +393,7 @@ def _from_model(model: nn.Module) -> Behaviour:
         hollow=tuple(name for name, one in trained.items() if one.requires_grad and not one.numel()),
         tied=tuple(tied),
         dtypes=dtypes,
-        compiled=any(type(module).__name__ == "OptimizedModule" for module in named),
+        compiled=has_compiled(model),
     )
 
 
@@ -592,6 +597,8 @@ class _Examination:
         self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
         self._collate_draws = collate_draws
+        # What is drawn in a loop over samples is drawn alike for each, so that a part draws what the whole does.
+        self._draws_alike = False
         self._carried: frozenset[str] = frozenset()
         self._drawn_once: tuple[str, ...] = ()
         self.results: dict[str, None] = {}
@@ -736,6 +743,8 @@ class _Examination:
             whole = self._split(self._all[0], len(self._all[0]) // 2)
             splits = [*splits, whole] if len(whole.parts) > 1 else splits
             reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
+        if reduction == "batch" and (self.draws or self.host_draws):
+            splits, (reduction, weight, apart, in_turn) = self._drawn_alike(splits, tolerance)
         if max(apart, in_turn) <= tolerance < (bent := self._apart_of_backward(splits[0], reduction, weight)):
             reduction, weight, apart, in_turn = "batch", None, bent, bent
         self._failing += self._emptied(found.batches)
@@ -782,6 +791,22 @@ class _Examination:
             else found.not_looked,
         )  # fmt: skip
 
+    def _drawn_alike(
+        self, splits: list[_Split], tolerance: float
+    ) -> tuple[list[_Split], tuple[Reduction, Weight | None, float, float]]:
+        """How the loss of the same batches is reduced where each sample of a loop draws what the others draw.
+
+        That stays so for what is run later, where it makes a loss of the losses of parts.
+        """
+        self._draws_alike = True
+        with self._unnoted():
+            runs = [self._run(one.whole, one.parts, one.sizes) for one in splits]
+        found = self._reduction(runs, tolerance)
+        if found[0] not in ("batch", "unknown"):
+            return runs, found
+        self._draws_alike = False
+        return splits, self._reduction(splits, tolerance)
+
     def adds_up(self, *, microbatches: bool) -> str:
         """Why the parts of a batch do not add up to it, as the loss was seen to be reduced before; empty: they do."""
         most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
@@ -793,10 +818,14 @@ class _Examination:
             raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
         weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
         reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
-        gradients, apart, in_turn = self._differences(splits, reduction, None, None)
-        difference = in_turn if microbatches else apart
-        if difference <= self.tolerance:
-            return ""
+        for self._draws_alike in (False, True):
+            splits = [self._run(one.whole, one.parts, one.sizes) for one in splits] if self._draws_alike else splits
+            gradients, apart, in_turn = self._differences(splits, reduction, None, None)
+            difference = in_turn if microbatches else apart
+            if difference <= self.tolerance:
+                return ""
+            if not (self.draws or self.host_draws):
+                break
         if gradients <= self.tolerance:
             return (
                 "now each forward changes a buffer by the samples that it sees, or once more: update it in "
@@ -1239,16 +1268,32 @@ class _Examination:
         count = self._samples.count
         drawn = random.Random(self._job.seed)
         self._left_out = []
+        started_s = time.process_time()
         numbers, self._scanned = self._scan(drawn)
+        self._scan_s = time.process_time() - started_s
         self._read = numbers
         yield self._unlike(numbers, size, drawn)
         yield sorted(drawn.sample(range(count), size))
         # A forward may do something else with many samples than with few.
         full = min(count, self._job.global_batch_size)
-        spent_s = time.process_time() - self._started_s
-        quick = len(self._scanned) == min(count, SCANNED) >= full and spent_s * full / size < FULL_SECONDS
+        quick = len(self._scanned) == min(count, SCANNED) and self._is_quick(list(range(count - size, count)), full)
         last = list(range(count - (full if quick else size), count))
         yield last if full <= size or not quick or self._goes_another_way(last, size) else last[-size:]
+
+    def _is_quick(self, numbers: list[int], full: int) -> bool:
+        """Whether a batch of many samples is soon run, by what a few of them take."""
+        started_s = time.process_time()
+        try:
+            with self._unnoted(), torch.no_grad(), self._promoting(), WithoutBatchEffects(), Coupled(Draws(), None):
+                batch = self._batch(numbers)
+                loss_value(self._job, call_model(self._job, self._work, batch), batch)
+        except Exception:  # noqa: BLE001 - as where gradients are computed inside
+            return False
+        # The whole, its halves, and a few samples again.
+        run_s = 2 * (time.process_time() - started_s) * full / len(numbers)
+        read_s = self._scan_s * full / len(self._scanned)
+        nbytes = sum(one.nbytes for one in name_tensors(batch).values()) * full / len(numbers)
+        return run_s + read_s < FULL_SECONDS and nbytes < FULL_BYTES
 
     def _goes_another_way(self, numbers: list[int], size: int) -> bool:
         """Whether a batch goes through other operations, or with other numbers, than its last few samples.
@@ -1645,6 +1690,7 @@ class _Examination:
         """
         split = splits[0]
         kept = self._differs(split.held, split.run.held)
+        self._drawn_once = self._drawn_into_buffers(split) if self.draws or self.host_draws else ()
         if not kept:
             return
         drawn = Draws()
@@ -1664,7 +1710,7 @@ class _Examination:
         made_anew = self._made(known)
         self._put_back()
         modules = () if made == made_anew else ("a module",)
-        self._drawn_once = (*sorted(seeded.intersection(kept)), *modules)
+        self._drawn_once += (*sorted(seeded.intersection(kept)), *modules)
         other = set(self._differs(first.held, then.held))
         again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
         if self._difference(again, [then], "mean", None) > self.tolerance:
@@ -1679,6 +1725,17 @@ class _Examination:
         if other and self._is_never_read(split, {*kept, *other}, first, drawn):
             return
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
+
+    def _drawn_into_buffers(self, split: _Split) -> tuple[str, ...]:
+        """Buffers in which later passes leave what a first one has drawn."""
+        first = self._pass(copied_batch(split.whole), Draws())
+        second = self._pass(copied_batch(split.whole), Draws(), seed=1)
+        self._put_back()
+        fresh = self._pass(copied_batch(split.whole), Draws(), seed=1)
+        self._put_back()
+        passes = zip(first.buffers, second.buffers, fresh.buffers, strict=True)
+        drawn = (are_alike(one, then) and not are_alike(one, anew) for one, then, anew in passes)
+        return tuple(f"the buffer {name}" for name, is_drawn in zip(self._buffers, drawn, strict=True) if is_drawn)
 
     def _drawn_into_caches(self, split: _Split) -> tuple[str, ...]:
         """Functions whose caches keep what a first call draws: passes from one seed draw less when they are full."""
@@ -1761,14 +1818,18 @@ class _Examination:
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
         began = _states(own)
-        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as)
+        alike = job.seed + seed if self._draws_alike else None
+        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as, alike=alike)
         parameters = dict(self._work.named_parameters())
         spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
         marks = {name: dict(vars(one)) for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
-            with self._promoting(), WithoutBatchEffects(coupled), coupled, _noting_inner_backwards(self), context:
+            with (
+                self._promoting(), WithoutBatchEffects(coupled), coupled, coupled.on_hosts(),
+                _noting_inner_backwards(self), context,
+            ):  # fmt: skip
                 output = call_model(job, model, batch)
                 by_forward = _written(batch, before) if isinstance(batch, Mapping) else []
                 value = loss_value(job, output, batch)
@@ -1782,7 +1843,7 @@ class _Examination:
                 coupled.backward = True
                 # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
                 # torch's that is called under these modes would leave.
-                with self._promoting(), WithoutBatchEffects(), coupled:
+                with self._promoting(), WithoutBatchEffects(), coupled, coupled.on_hosts():
                     _engine_run_backward(
                         (total,), (torch.full_like(total, start),), False, False, (), allow_unreachable=True,
                         accumulate_grad=True,

@@ -8,14 +8,17 @@ called. `Watched`, no mode, stands for what a job keeps from step to step.
 import functools
 import math
 import operator
+import random
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -24,6 +27,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.user_errors import is_users
+from trimaran.user_code.randomness import derive_seed, seed_generators
+
+_OF_TORCH = str(Path(torch.__file__).parent)
+
+_Site = tuple[str | int, ...]
+"""The instructions of the code outside of torch that have led to a draw, by file and place."""
 
 MOST_CLASSES = 4096
 """Class weights of a loss that are looked at."""
@@ -93,6 +102,12 @@ def _written_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
     return tuple((place, one.name) for place, one in arguments if one.alias_info and one.alias_info.is_write)
 
 
+def _drops_nothing(operation: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation would drop out, as attention may, with no chance: what it makes is no draw."""
+    place = next((place for place, one in enumerate(operation._schema.arguments) if one.name == "dropout_p"), -1)
+    return place >= 0 and not (args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
+
+
 class Draws:
     """What was drawn for a whole batch, in order.
 
@@ -107,6 +122,8 @@ class Draws:
         self.made: list[tuple[str, list[Tensor]]] = []
         self.taken: dict[tuple[int, int], int] = {}
         """Of each draw, and each of its tensors: how much of it earlier parts have got."""
+        self.sites: dict[_Site, list[int]] = {}
+        """Where calls from one place draw alike: the places of what they drew."""
         self._ordering: dict[int, Tensor] = {}
         """Numbers that were drawn, one for each sample, by where they lie."""
 
@@ -292,6 +309,8 @@ class Coupled(TorchDispatchMode):
             of operations that make something else
         read_as: by which a value that is read is multiplied; what an operation makes
         keeps: keep what each operation makes
+        alike: a seed by which each place of the code draws the same whenever it is run, as in a loop over samples, by
+            numpy and `random` too; None: what is drawn goes on
     """
 
     def __init__(
@@ -303,9 +322,10 @@ class Coupled(TorchDispatchMode):
         turned: frozenset[int] = frozenset(),
         read_as: float = 1.0,
         keeps: bool = False,
+        alike: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._keeps = keeps
+        self._keeps, self._alike = keeps, alike
         self.kept: list[tuple[str, Tensor, str]] = []
         """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
@@ -340,9 +360,13 @@ class Coupled(TorchDispatchMode):
             given = args[place] if place < len(args) else (kwargs or {}).get(written)
             tensors = (one for one in pytree.tree_leaves(given) if isinstance(one, Tensor))
             self.mutated |= {span_of(one) for one in tensors if has_storage(one)}
-        draws = torch.Tag.nondeterministic_seeded in func.tags
+        draws = torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(func, args, kwargs or {})
         generator = (kwargs or {}).get("generator")
         source = generator or torch.default_generator
+        own = generator is not None and generator is not torch.default_generator
+        site = None
+        if draws and self._alike is not None and not own:
+            site = self._draw_alike()
         before = source.get_state() if draws else None
         result = None
         if name == "sort" and self._bound is None:
@@ -377,21 +401,86 @@ class Coupled(TorchDispatchMode):
                 self.read_at.append(place_of_user())
         if draws:
             self.drew = True
-            own = generator is not None and generator is not torch.default_generator
             self.own |= own
             made = [
                 one for one in (result if isinstance(result, tuple | list) else [result]) if isinstance(one, Tensor)
             ]
-            below = _below(name, args)
-            if self._bound is None:
-                if below is not None and isinstance(result, Tensor):
-                    self._draws.keep_within(result, below)
-                for one in made:
-                    self._draws.keep_order(one)
-                self._draws.made.append((str(func), [one.detach().clone() for one in made]))
-            else:
-                self._take(str(func), made, own=own, below=below)
+            self._share(str(func), made, own=own, below=_below(name, args), site=site)
         return result
+
+    def draw_on_host(self, draw: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What a function of numpy, or of `random`, draws: alike whenever it is called there, and a part its share.
+
+        Args:
+            draw: the function
+            args: that it is given
+            kwargs: the same
+        """
+        site = self._draw_alike()
+        made = draw(*args, **kwargs)
+        if isinstance(made, numpy.ndarray) and made.dtype.kind in "biuf" and made.flags.writeable:
+            with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+                name = {"permutation": "randperm"}.get(draw.__name__, draw.__name__)
+                whole = args and all(isinstance(one, int) for one in args[:2] if one is not None)
+                below = _below(name, (*args[:2], 0)) if whole else None
+                self._share(name, [torch.from_numpy(made)], own=False, below=below, site=site)
+        return made
+
+    @contextmanager
+    def on_hosts(self) -> Iterator[None]:
+        """Numpy and `random` draw alike inside, too, where that is asked for."""
+        drawing = [
+            (module, name, function)
+            for module, owner in ((numpy.random, numpy.random.mtrand._rand), (random, random._inst))
+            for name, function in vars(module).items()
+            if getattr(function, "__self__", None) is owner and "seed" not in name and "state" not in name
+        ]
+        try:
+            for module, name, function in drawing if self._alike is not None else ():
+                # One whose keywords a library reads looks as what it wraps.
+                wrapped = functools.wraps(function)(lambda *a, _draw=function, **k: self.draw_on_host(_draw, a, k))
+                setattr(module, name, wrapped)
+            yield
+        finally:
+            for module, name, function in drawing:
+                setattr(module, name, function)
+
+    def _draw_alike(self) -> "_Site":
+        """Have what is drawn next depend on the instruction alone, which is told."""
+        frame: types.FrameType | None = sys._getframe(2)
+        site: list[str | int] = []
+        while frame is not None and frame.f_globals.get("__name__") != "trimaran.graph.examine":
+            if not frame.f_code.co_filename.startswith((_OF_TORCH, __file__)):
+                site += (frame.f_code.co_filename, frame.f_lasti)
+            frame = frame.f_back
+        seed_generators(derive_seed(self._alike or 0, *site))
+        return tuple(site)
+
+    def _share(self, name: str, made: list[Tensor], *, own: bool, below: int | None, site: "_Site | None") -> None:
+        """Keep what is drawn for the whole; of a part put what is its own in the place of it."""
+        if self._bound is not None:
+            self._take(name, made, own=own, below=below, site=site)
+            return
+        if below is not None and len(made) == 1:
+            self._draws.keep_within(made[0], below)
+        for one in made:
+            self._draws.keep_order(one)
+        if site is not None:
+            self._draws.sites.setdefault(site, []).append(len(self._draws.made))
+        self._draws.made.append((name, [one.detach().clone() for one in made]))
+
+    def _place_of(self, made: list[Tensor], site: "_Site") -> int:
+        """Of what was drawn there for the whole that which is most of a size with what is drawn for a part."""
+
+        def is_like(place: int) -> int:
+            whole = self._draws.made[place][1]
+            return sum(
+                one == other
+                for pair in zip(made, whole, strict=False)
+                for one, other in zip(pair[0].shape, pair[1].shape, strict=False)
+            )
+
+        return max(self._draws.sites.get(site, ()), key=is_like, default=len(self._draws.made))
 
     def _note_bend(self, name: str, args: Any) -> bool:
         """Note what an operation with a bend gets, or a comparison: whether it has to make something else of it."""
@@ -446,6 +535,14 @@ class Coupled(TorchDispatchMode):
             return value
         return _apart(value) * self.read_as
 
+    def checking(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function makes that reads values to see that they are within bounds, and decides nothing by them."""
+        reads, count = self.reads, len(self.read)
+        found = func(*args, **kwargs)
+        self.reads = reads
+        del self.read[count:], self.read_at[count:]
+        return found
+
     def number_of(self, value: Tensor) -> "float | None":
         """What is read of a tensor, where it is computed from what is trained; None: it is not."""
         if value.numel() != 1 or not self._is_trained(value):
@@ -460,8 +557,9 @@ class Coupled(TorchDispatchMode):
             made = result if isinstance(result, tuple | list) else [result]
             self._detached |= {_address(one): one for one in made if isinstance(one, Tensor) and _address(one)}
 
-    def _take(self, name: str, made: list[Tensor], *, own: bool, below: int | None) -> None:
-        place, self._next = self._next, self._next + 1
+    def _take(self, name: str, made: list[Tensor], *, own: bool, below: int | None, site: "_Site | None") -> None:
+        place = self._next if site is None else self._place_of(made, site)
+        self._next += 1
         if place >= len(self._draws.made) or self._draws.made[place][0] != name:
             self.lost = True
             return
@@ -469,6 +567,9 @@ class Coupled(TorchDispatchMode):
             if one.shape != whole.shape:
                 self.parted.add(place)
                 self.generates |= own
+            elif site is not None:
+                # It is what the whole has drawn there, or would have by these arguments.
+                continue
             part = self._part(one, whole, (place, number))
             if part is None:
                 self.lost = True
@@ -578,6 +679,8 @@ class WithoutBatchEffects(TorchFunctionMode):
                 return found
         elif name in _READING and self._coupled is not None:
             return func(self._coupled.reading(name, args[0]), *args[1:], **kwargs)
+        if name == "one_hot" and self._coupled is not None and (*args, *kwargs.values())[1:]:
+            return self._coupled.checking(func, args, kwargs)
         if name in _DROPOUTS:
             given = args[0] if args else kwargs["input"]
             in_place = name.endswith("_") or kwargs.get("inplace") or args[3:4] == (True,)

@@ -259,9 +259,11 @@ def _size(tensor: Tensor) -> int:
     """Bytes of a tensor's elements; an expanded one has fewer than its shape says."""
     if tensor.layout is not torch.strided:
         layout = str(tensor.layout).removeprefix("torch.")
+        instead = "make embeddings with sparse=False, so that their gradients are dense"
+        instead = "pad sequences to one length in the place of nested tensors" if layout == "jagged" else instead
         raise InputError(
             f"an operation makes a tensor of layout {layout} and shape {tuple(tensor.shape)}: only dense tensors are "
-            "captured; make embeddings with sparse=False, so that their gradients are dense",
+            f"captured; {instead}",
             code="capture.sparse-tensor",
             layout=layout,
             shape=tuple(tensor.shape),

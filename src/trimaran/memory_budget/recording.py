@@ -51,6 +51,7 @@ from trimaran.memory_budget.device import Device
 from trimaran.memory_hooks.accountant import Accountant
 from trimaran.memory_hooks.arena import PAGE_BYTES
 from trimaran.memory_hooks.copies import ArenaStore
+from trimaran.user_code.model import has_compiled
 
 Pack = Callable[[torch.Tensor], Any]
 Unpack = Callable[[Any], torch.Tensor]
@@ -446,14 +447,6 @@ class StepRecorder:
         packed_bytes = sum(one.nbytes for one in recording.trace.storages if one.packs and one.role not in WEIGHTS)
         room = packed_bytes + packed_bytes // 16 + PAGE_BYTES
         return ArenaStore(device.engine, device.own_arena(min(room, device.host_bytes)))
-
-
-def has_compiled(root: nn.Module) -> bool:
-    """Whether a module, or one inside it, is compiled."""
-    return any(
-        module._compiled_call_impl is not None or hasattr(module, "_torchdynamo_orig_callable")
-        for module in root.modules()
-    )
 
 
 class AllocatorLimit:

@@ -292,12 +292,18 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"{(*seen.pruning, *seen.resetting)[0]} prunes parameters, or draws them anew, and here a rank updates "
             'some of them, or has parts: do so in Job.model, or use one device, or replicas with sync="all-reduce"'
         )
+    if seen.swapping and not _follows_thawing(strategy):
+        yield (
+            f"{seen.swapping[0]} calls eval() or train() of the optimizer, which puts other weights in place, and here "
+            "that of a rank has some of them, or parts: leave it in the mode in which it trains, or use one device, or "
+            'replicas with sync="all-reduce"'
+        )
     if seen.taking_whole and parts:
         callback, how = seen.taking_whole[0]
         yield (
             f"{callback} {how} and a rank has only its part of the weights: average parameter by parameter, in a dict "
             "by the names of session.model.named_parameters(), save by session.save(path), read by session.load(path) "
-            "or session.weights(), or use one device, or replicas with zero=0 or 1"
+            "or session.weights(), score by session.evaluate(dataset), or use one device, or replicas with zero=0 or 1"
         )
     if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
         yield (

@@ -81,6 +81,7 @@ from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
 from trimaran.user_code.batches import WholeBatches, is_sliceable
 from trimaran.user_code.datasets import is_stream, stream_length
+from trimaran.user_code.held_state import leaf_of, names_in_callbacks, read_by_job
 from trimaran.user_code.model import begin_training, make_model
 from trimaran.user_code.randomness import RandomState, derive_seed, seed_generators
 
@@ -312,7 +313,11 @@ class Executor:
         if behaviour is not None and looked and not behaviour.accepted and not self._cycle:
             parts = splits_batches(self._strategy)
             modules = (*self.model.modules(), *modules_of(self._job.loss))
-            watched = Structures(varies=bool(behaviour.path), modules=modules) if parts else None
+            # What callbacks set was tried before the training.
+            callbacks = self._job.on_step, self._job.on_epoch
+            tried = names_in_callbacks(callbacks, self.model.modules()).written if any(callbacks) else ()
+            read = [one for one in read_by_job(self._job, self.model) if leaf_of(one.path) not in tried]
+            watched = Structures(varies=bool(behaviour.path), modules=modules, read=read) if parts else None
             self._interpreter.structures = watched
 
     def feed(self, feeding: Feeding | None = None) -> Feed:

@@ -4,10 +4,11 @@
     a mapping         used as loss(model(batch), batch); where the keys are arguments of the model's forward, as
                       loss(model(**batch), batch)
     a mapping         with `Job.loss=None`, used as model(**batch).loss
+    an object         that is a dataclass or has a method `to`, used as loss(model(batch), batch), or model(batch).loss
 
-Inputs, targets and values may nest tuples, lists and mappings. The tensors that they hold have names: "input",
-"target", "input.0", or the keys of the mapping. Whatever else they hold (strings, None, numbers, objects) goes to the
-model and the loss as it is; an object that has a method `to`, as graphs of other libraries have, is moved by it.
+Inputs, targets and values may nest tuples, lists, mappings and dataclasses. The tensors that they hold have names:
+"input", "target", "input.0", or the keys of the mapping. Whatever else they hold (strings, None, numbers, objects) goes
+to the model and the loss as it is; an object that has a method `to`, as graphs of other libraries have, is moved by it.
 
 Where the first dims of all tensors agree, they count samples, and the batch can be sliced. Where they do not (targets
 of a detection, nodes of several graphs, ragged bags) only the data set and the collate function can make a batch of
@@ -18,6 +19,7 @@ import copy
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +38,7 @@ def SUMMED(batch: Any) -> float:  # noqa: N802 - a value, told apart by identity
     return 1.0
 
 
-FORMS = "a batch is (input, target), or a dict"
+FORMS = "a batch is (input, target), a dict, a dataclass, or an object with a method to()"
 
 
 def split_batch(
@@ -64,6 +66,8 @@ def split_batch(
     if isinstance(batch, Mapping):
         spread = own_loss or (model is not None and takes_keys(model, batch))
         return ((), dict(batch), batch) if spread else ((batch,), {}, batch)
+    if _is_object(batch):
+        return (batch,), {}, batch
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         size = f" of {len(batch)} parts" if isinstance(batch, tuple | list) else ""
         raise InputError(
@@ -198,8 +202,8 @@ def are_sliceable(batch: Any, fewer: Any, samples: int) -> bool:
 
 def _has_list(value: Any, length: int) -> bool:
     """Whether there is a list of a length without tensors in a part of a batch."""
-    if isinstance(value, Mapping):
-        return any(_has_list(part, length) for part in value.values())
+    if isinstance(value, Mapping) or _is_dataclass(value):
+        return any(_has_list(part, length) for part in _fields_of(value).values())
     if not isinstance(value, tuple | list):
         return False
     is_plain = not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value))
@@ -421,8 +425,8 @@ def map_tensors(
         InputError: a batch of another form
     """
     visit = _Visit(change, found if found is not None else {}, other)
-    if isinstance(batch, Mapping):
-        return {key: visit(value, str(key)) for key, value in batch.items()}
+    if isinstance(batch, Mapping) or _is_object(batch):
+        return visit(batch, "")
     split_batch(batch)
     return visit(batch[0], "input"), visit(batch[1], "target")
 
@@ -439,11 +443,42 @@ class _Visit:
         if isinstance(value, Tensor):
             self._found[name] = value
             return self._change(value)
-        if isinstance(value, Mapping):
-            return {key: self(part, f"{name}.{key}") for key, part in value.items()}
+        if isinstance(value, Mapping) or _is_dataclass(value):
+            fields = _fields_of(value)
+            return _same_fields(
+                value, {key: self(part, f"{name}.{key}" if name else str(key)) for key, part in fields.items()}
+            )
         if isinstance(value, tuple | list):
             return _same_kind(value, [self(part, f"{name}.{index}") for index, part in enumerate(value)])
         return value if self._other is None else self._other(value)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether a batch is an object of the user's, as graphs of other libraries are."""
+    return _is_dataclass(value) or (
+        callable(getattr(value, "to", None)) and not isinstance(value, tuple | list | Tensor)
+    )
+
+
+def _fields_of(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, Mapping) else {one.name: getattr(value, one.name) for one in fields(value)}
+
+
+def _same_fields(value: Any, parts: dict[Any, Any]) -> Any:
+    """A mapping or a dataclass with other values: of the same class, whose methods and properties a model may use."""
+    if type(value) is dict:
+        return parts
+    made = copy.copy(value)
+    for key, part in parts.items():
+        if isinstance(made, Mapping):
+            made[key] = part  # type: ignore[index]
+        else:
+            object.__setattr__(made, key, part)
+    return made
 
 
 def _same_kind(value: tuple[Any, ...] | list[Any], parts: list[Any]) -> Any:

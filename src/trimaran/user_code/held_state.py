@@ -30,7 +30,7 @@ import random
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
@@ -39,6 +39,8 @@ import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
+
+from trimaran.base.job import Job
 
 _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 """Entries of a container that are looked at, holders of a job, and how deep they lie in each other."""
@@ -277,6 +279,8 @@ def _reads(tree: ast.AST, name: str) -> bool:
     for one in ast.walk(tree):
         named = {getattr(one, key, None) for key in ("id", "attr", "arg", "name", "asname")}
         constant = isinstance(one, ast.Constant) and one.value == name
+        # That of a model is no function that reads.
+        named -= {"eval"} if isinstance(one, ast.Attribute) else set()
         if constant or not named.isdisjoint(_REFLECTS) or (name in named and id(one) not in allowed):
             return True
     return False
@@ -351,6 +355,32 @@ def attributes_set(callback: Any) -> frozenset[str]:
     return frozenset(one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
 
 
+def settable_by_name(job: Job, model: nn.Module, names: Collection[str]) -> Iterator[Settable]:
+    """Numbers and tensors of the model and the loss that have one of some names.
+
+    Args:
+        job: has the loss
+        model: its model
+        names: as of `leaf_of`
+    """
+    if names:
+        modules = {f"session.model.{path}" if path else "session.model": one for path, one in model.named_modules()}
+        held = HeldState({**modules, "Job.loss": job.loss}, undoable=False)
+        yield from held.settable(lambda path, name: name in names, (bool, int, float, Tensor))
+
+
+def read_by_job(job: Job, model: nn.Module) -> Iterator[Settable]:
+    """Numbers and tensors that the loss or a forward of the user's reads, as their code names them.
+
+    Args:
+        job: has the loss
+        model: its model
+    """
+    of_loss = HeldState({"Job.loss": job.loss}, undoable=False).parts()
+    forwards = {getattr(type(one), "forward", None) for one in (*model.modules(), *of_loss)}
+    yield from settable_by_name(job, model, names_in_callbacks((job.loss, *filter(is_users, forwards)), ()).read)
+
+
 def leaves_gradients(callback: Any) -> bool:
     """Whether the code of a callback runs a backward, and neither forgets the gradients nor sets them.
 
@@ -419,6 +449,56 @@ def _calls_state_of_model(code: types.CodeType) -> bool:
         elif one.opname not in ("BINARY_SUBSCR", "EXTENDED_ARG", "LOAD_CONST"):
             inside = one.opname.startswith("LOAD_") and one.argval == "model"
     return False
+
+
+def calls_model(callback: Any) -> bool:
+    """Whether the code of a callback, or of functions that it refers to, calls the model of the session it is given.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> calls_model(lambda session, epoch, metrics: session.model(session.inputs))
+        True
+        >>> calls_model(lambda session, epoch, metrics: session.model.train())
+        False
+    """
+    for code in _codes_of(callback):
+        session = next((name for name in code.co_varnames[: code.co_argcount] if name != "self"), "")
+        for before, one in itertools.pairwise(dis.get_instructions(code)):
+            if before.argval == session and _is_called(one, ("model",)):
+                return True
+    return False
+
+
+def swaps_weights(callback: Any) -> bool:
+    """Whether the code of a callback puts the optimizer in another mode, as one without a schedule has them.
+
+    Such an optimizer has other weights for an evaluation.
+
+    Args:
+        callback: of a job
+
+    Example:
+        >>> swaps_weights(lambda session, epoch, metrics: session.optimizer.eval())
+        True
+        >>> swaps_weights(lambda session, epoch, metrics: session.model.eval())
+        False
+    """
+    return any(
+        before.argval == "optimizer" and _is_called(one, ("eval", "train"))
+        for code in _codes_of(callback)
+        for before, one in itertools.pairwise(dis.get_instructions(code))
+    )
+
+
+def _is_called(one: dis.Instruction, names: tuple[str, ...]) -> bool:
+    """Whether an instruction takes an attribute in order to call it."""
+    # Since Python 3.12 the lowest bit says so.
+    calls = one.opname == "LOAD_METHOD" or (
+        sys.version_info >= (3, 12) and one.opname == "LOAD_ATTR" and bool((one.arg or 0) & 1)
+    )
+    return calls and one.argval in names
 
 
 ADDS_GROUPS = frozenset(("add_param_group",))

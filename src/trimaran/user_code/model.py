@@ -133,6 +133,16 @@ def uncompiled() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
+def has_compiled(root: nn.Module) -> bool:
+    """Whether a module, or one inside it, is compiled."""
+    return any(
+        type(module).__name__ == "OptimizedModule"
+        or module._compiled_call_impl is not None
+        or hasattr(module, "_torchdynamo_orig_callable")
+        for module in root.modules()
+    )
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep what torch and the user's model say while the model is looked at: what matters becomes a note.

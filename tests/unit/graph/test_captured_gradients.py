@@ -10,7 +10,7 @@ from tests.unit.graph.networks import make_job
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trimaran.graph.capture.capture import capture
+from trimaran.graph.capture.capture import capture, unused_parameters
 from trimaran.graph.capture.constants import Constants
 from trimaran.program.lowering.tensor_parallel import why_not
 
@@ -76,6 +76,35 @@ def test_a_backward_that_export_drops_is_seen(between: Callable[[Tensor], Tensor
     found = capture(make_job(lambda: Network(between)))
     assert not found.graph.split_points
     assert "the gradient of first.weight differs from the model's" in found.graph.notes[-1]
+
+
+class Deciding(torch.autograd.Function):
+    """Goes another way where a gradient is seldom, so that here it is that of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return 2 * gradients[0] if gradients[0].abs().max() == 7.0 else gradients[0]
+
+
+def test_a_backward_that_decides_by_a_value_is_in_no_graph() -> None:
+    """Gradients were those of the model as long as they were compared, and no longer in the training."""
+    found = capture(make_job(lambda: Network(lambda x: Deciding.apply(x)))).graph
+    assert not found.split_points
+    assert "its backward reads values" in found.notes[-1]
+
+
+def test_a_loss_with_a_reentrant_checkpoint_has_its_unused_parameters_told() -> None:
+    """It failed, as a backward to some tensors alone does there."""
+    inside = torch.nn.functional.cross_entropy
+    loss = lambda output, target: checkpoint(inside, output, target, use_reentrant=True)  # noqa: E731
+    job = make_job(lambda: Network(torch.tanh), loss=loss)
+    made = capture(job)
+    assert unused_parameters(job, made) == frozenset()
+    assert all(one.grad is None for one in made.model.parameters())
 
 
 def recomputed(normalized: bool) -> Callable[[Tensor], Tensor]:

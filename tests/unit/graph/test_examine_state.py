@@ -533,6 +533,16 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
         SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
         "Job.on_step prunes",
     ),
+    "a callback calls the model": (
+        lambda: make_job(on_epoch=lambda session, epoch, found: session.model(make_data().tensors[0])),
+        SHARDS | GRAPHS,
+        "Job.on_epoch calls session.model",
+    ),
+    "a callback has the optimizer put other weights in place": (
+        lambda: make_job(on_epoch=lambda session, *_: (session.optimizer.eval(), session.optimizer.train())),
+        SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
+        "Job.on_epoch calls eval() or train() of the optimizer",
+    ),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
     "data draw by themselves": (
         lambda: make_job(dataset=Drawing),
@@ -2041,6 +2051,68 @@ def test_numbers_of_samples_that_are_drawn_stay_within_parts(numbers: Callable[[
     assert refused(make_job(loss=informed)).keys() >= REPLICAS | MICROBATCHES
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: torch.rand(()).item(),
+        lambda: random.random(),
+        lambda: numpy.random.rand(),  # noqa: NPY002
+        lambda: numpy.random.choice(6, 2, replace=False)[1] / 6,  # noqa: NPY002
+    ],
+    ids=["torch", "random", "numpy", "choice"],
+)
+def test_what_is_drawn_for_each_sample_in_a_loop_is_no_term_over_the_batch(draw: Callable[[], float]) -> None:
+    """Each part drew what the first samples of the whole had drawn, so that masks of spectrograms were refused."""
+
+    def weighed(output: Tensor, target: Tensor) -> Tensor:
+        shares = torch.tensor([draw() for _ in target]).to(output)
+        return (functional.cross_entropy(output, target, reduction="none") * shares).mean()
+
+    def informed(output: Tensor, target: Tensor) -> Tensor:
+        others = [int(draw() * len(target)) for _ in target]
+        return functional.cross_entropy(output + output[others], target)
+
+    assert not refused(make_job(loss=weighed)).keys() & {*REPLICAS, *MICROBATCHES}
+    assert refused(make_job(loss=informed)).keys() >= REPLICAS | MICROBATCHES
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        lambda count: numpy.random.beta(0.4, 0.4, (count, 1)),  # noqa: NPY002
+        lambda count: numpy.random.permutation(count)[:, None] * 0.0 + numpy.random.rand(),  # noqa: NPY002
+    ],
+    ids=["samples", "batch"],
+)
+def test_what_numpy_draws_for_all_samples_is_that_of_its_samples_in_a_part(shares: Callable[[int], Any]) -> None:
+    def mixed(output: Tensor, target: Tensor) -> Tensor:
+        other = target[torch.from_numpy(numpy.random.permutation(len(target)))]  # noqa: NPY002
+        losses = [functional.cross_entropy(output, one, reduction="none") for one in (target, other)]
+        share = torch.from_numpy(shares(len(target)))[:, 0]
+        return (share * losses[0] + (1 - share) * losses[1]).mean()
+
+    assert not refused(make_job(loss=mixed)).keys() & {*REPLICAS, *MICROBATCHES}
+
+
+class Attending(nn.Module):
+    """Attention over samples of which the mean of the batch is taken away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        hidden = self.first(x)
+        hidden = (hidden - hidden.mean(0)).reshape(len(x), 1, 2, 4)
+        return self.last(functional.scaled_dot_product_attention(hidden, hidden, hidden).flatten(1))
+
+
+def test_attention_without_dropout_draws_nothing() -> None:
+    """A part of a batch got what attention had made of the whole, as it gets draws."""
+    seen = look(make_job(model=Attending))
+    assert (seen.draws, seen.reduction) == (False, "batch")
+
+
 class Held(nn.Module):
     """A hook on an activation, which does something where gradients are larger than those of a look."""
 
@@ -2098,6 +2170,58 @@ def test_parts_that_are_larger_than_a_look_are_refused_where_its_own_fail() -> N
     found = objection(seen, Strategy(dp=2))
     assert found is not None
     assert "it is not known" in found
+
+
+def with_rows_of_classes(output: Tensor, target: Tensor) -> Tensor:
+    rows = functional.one_hot(target, 3).to(output)
+    return (functional.softmax(output, 1) * rows).sum(0).square().sum()
+
+
+def test_the_bounds_of_classes_decide_nothing() -> None:
+    """They were told as the reason of the refusal, in the place of a sum over the batch."""
+    seen = look(make_job(loss=with_rows_of_classes))
+    assert (seen.reduction, seen.path) == ("batch", ())
+
+
+def first_of_many(output: Tensor, target: Tensor, *, most: int) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="none")[:most].mean()
+
+
+def many() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(640, 6, generator=generator, dtype=torch.float64)
+    return TensorDataset(inputs, torch.randint(3, (640,), generator=generator))
+
+
+@pytest.mark.parametrize(("most", "parts"), [(300, False), (512, True)])
+def test_a_batch_of_more_samples_than_are_scanned_is_looked_at_as_a_whole(most: int, parts: bool) -> None:
+    """Halves of 256 take all of theirs, and the whole of 512 the first 300."""
+    job = make_job(
+        loss=functools.partial(first_of_many, most=most), dataset=many, global_batch_size=512, drop_last=True
+    )
+    assert (refused(job).keys() >= REPLICAS | MICROBATCHES) != parts
+
+
+class Projected(nn.Module):
+    """Draws a projection in its first forward, into a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = layers()
+        self.register_buffer("projection", torch.zeros(6, 6, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Any:
+        if not self.projection.any():
+            self.projection.copy_(torch.randn(6, 6))
+        return self.net(x @ self.projection)
+
+
+def test_a_buffer_that_the_first_step_draws_is_refused_on_several_ranks() -> None:
+    """Each replica drew its own, which its first step trained with."""
+    seen = look(make_job(model=Projected))
+    assert seen.drawn_once == ("the buffer projection",)
+    assert "draws the buffer projection" in str(objection(seen, Strategy(dp=2)))
+    assert objection(seen, Strategy(microbatches=2)) is None
 
 
 class ByDifficulty(Dataset[Any]):

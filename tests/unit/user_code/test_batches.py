@@ -1,6 +1,8 @@
-"""The three forms of a batch, and what is refused."""
+"""The forms of a batch, and what is refused."""
 
-from collections import namedtuple
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +52,46 @@ def test_dict_without_loss_becomes_keywords() -> None:
 def test_other_forms_are_refused(batch: object) -> None:
     with raises("batch.bad-structure"):
         split_batch(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    x: Any
+    y: Any
+
+    @property
+    def size(self) -> int:
+        return len(self.x)
+
+
+class Encoding(UserDict[str, Any]):
+    @property
+    def ids(self) -> Any:
+        return self["ids"]
+
+
+def test_a_dataclass_is_given_to_model_and_loss_and_its_parts_have_its_class() -> None:
+    batch = Pairs(X, Y)
+    assert split_batch(batch) == ((batch,), {}, batch)
+    assert list(name_tensors(batch)) == ["x", "y"]
+    part = slice_batch(cast_batch(batch, torch.float64), 1, 3)
+    assert (type(part), part.size, part.x.dtype, batch.size, batch.x.dtype) == (
+        Pairs, 2, torch.float64, 5, torch.float32,
+    )  # fmt: skip
+    assert map_tensors({"pairs": batch}, torch.neg)["pairs"].x.equal(-X)
+    assert list(name_tensors({"pairs": batch})) == ["pairs.x", "pairs.y"]
+
+
+def test_a_mapping_keeps_its_class() -> None:
+    batch = Encoding({"ids": X})
+    part = slice_batch(batch, 0, 2)
+    assert (type(part), len(part.ids), len(batch.ids)) == (Encoding, 2, 5)
+
+
+def test_an_object_that_can_be_moved_is_given_as_it_is() -> None:
+    graphs = nn.Linear(2, 2)
+    assert split_batch(graphs) == ((graphs,), {}, graphs)
+    assert move_batch(graphs, "cpu") is graphs
 
 
 def test_pair_without_loss_is_refused() -> None:

@@ -47,9 +47,10 @@ from trimaran.user_code.held_state import (
     Settable,
     Values,
     changed,
-    is_users,
     names_in_callbacks,
+    read_by_job,
     set_on_session,
+    settable_by_name,
 )
 
 Name = Literal["on_step", "on_epoch", "the loop"]
@@ -176,18 +177,9 @@ class Callbacks:
         modules = self._executor.model.modules()
         return self._named(names_in_callbacks((self._job.on_step, self._job.on_epoch), modules).written)
 
-    def _read_by_job(self) -> Iterator[Settable]:
-        """Numbers and tensors that the loss or a forward of the user's reads, as their code names them."""
-        forwards = {getattr(type(one), "forward", None) for one in self._executor.model.modules()}
-        return self._named(names_in_callbacks((self._job.loss, *filter(is_users, forwards)), ()).read)
-
     def _named(self, names: Collection[str]) -> Iterator[Settable]:
         """Numbers and tensors of the model and the loss that have one of some names."""
-        if names:
-            roots = {f"session.model.{path}" if path else "session.model": one
-                     for path, one in self._executor.model.named_modules()}  # fmt: skip
-            held = HeldState({**roots, "Job.loss": self._job.loss}, undoable=False)
-            yield from held.settable(lambda path, name: name in names, (bool, int, float, torch.Tensor))
+        yield from settable_by_name(self._job, self._executor.model, names)
 
     def kept(self) -> tuple[str, ...]:
         """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
@@ -268,7 +260,7 @@ class Callbacks:
         if self._alone:
             return
         if self._samples is None and not self._executor.steps:
-            self._settable = (*self._settable, *self._read_by_job())
+            self._settable = (*self._settable, *read_by_job(self._job, self._executor.model))
         self._running, self._thread = "the loop", threading.get_ident()
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator

@@ -610,8 +610,8 @@ class Session:
         whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
         if obstacle := look_at_later(self.job, self.model, seen, whole=whole, microbatches=several):
             raise InputError(
-                f"step {step} does other operations than the first one, as a count, a callback or the data say, and "
-                f"{obstacle}",
+                f"step {step} does other operations, or reads other numbers, than the first one, as a count, a "
+                f"callback, the loop or the data say, and {obstacle}",
                 code="session.loss-changed",
                 step=step,
             )

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
@@ -134,10 +135,15 @@ def find_difference(
         if factor != 1.0 and 2 * (SEEDS + 3) * flops > LIGHT_FLOPS:
             continue
         try:
-            expected_gradients, rewritten = _gradients(job, model, called, factor)
-            found_gradients, _ = _gradients(job, model, flowed, factor)
+            expected_gradients, rewritten, read = _gradients(job, model, called, factor)
+            found_gradients, _, read_by_flow = _gradients(job, model, flowed, factor)
         except Exception as error:  # noqa: BLE001 - if it is the model's, it is told where that runs as a whole
             return f"a backward fails: {first_line(error)}", []
+        if read != read_by_flow:
+            return (
+                "its backward reads values, by which it may decide, and torch.export drops the backward of a "
+                "torch.autograd.Function and hooks on tensors: decide for each element (torch.where)"
+            ), []
         most = max(map(largest, expected_gradients.values()), default=0.0)
         for name, gradient in expected_gradients.items():
             if not math.isfinite(most):
@@ -160,10 +166,20 @@ _GRADIENT_TOLERANCE, _ROUNDED_TOLERANCE = 1e-3, 0.1
 """Differences of gradients, of the largest, that are rounding: in fp32, and where operations round to 16 bits."""
 
 
-def _gradients(job: Job, model: nn.Module, call: Any, factor: float) -> tuple[dict[str, Tensor], list[str]]:
+class _Reading(TorchDispatchMode):
+    """Counts the values that are read of tensors, as an `if` does."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def _gradients(job: Job, model: nn.Module, call: Any, factor: float) -> tuple[dict[str, Tensor], list[str], int]:
     """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros.
 
-    And the names of the buffers that the backward changes.
+    And the names of the buffers that the backward changes, and how many values it reads.
 
     Args:
         job: the job
@@ -181,13 +197,20 @@ def _gradients(job: Job, model: nn.Module, call: Any, factor: float) -> tuple[di
         weights = [torch.randn(one.shape, generator=generator).mul(factor).to(one) for one in outputs]
         found: Any = [None] * len(trained)
         before = {name: one.detach().clone() for name, one in model.named_buffers()}
+        reading = _Reading()  # type: ignore[no-untyped-call]
         if outputs and trained:
-            found = torch.autograd.grad(outputs, list(trained.values()), weights, allow_unused=True)
+            with reading:
+                found = torch.autograd.grad(outputs, list(trained.values()), weights, allow_unused=True)
         rewritten = [name for name, one in model.named_buffers() if name in before and not _alike(one, before[name])]
     named = zip(trained.items(), found, strict=True)
-    return {
-        name: kept_gradient(torch.zeros_like(one) if gradient is None else gradient) for (name, one), gradient in named
-    }, rewritten
+    return (
+        {
+            name: kept_gradient(torch.zeros_like(one) if gradient is None else gradient)
+            for (name, one), gradient in named
+        },
+        rewritten,
+        reading.count,
+    )
 
 
 def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tuple[list[Tensor], bool]:
@@ -418,13 +441,16 @@ def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
     batch = move_batch(sample_batch(job, device_of(model)), device)
     arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None, model=capture.model)
     held = HeldState({"the loss": job.loss})
+    own = [one for part in (model, *modules_of(job.loss)) for one in part.parameters()]
+    before = [one.grad for one in own]
     try:
         with quiet(), untouched(model), without_user_hooks(model), torch.enable_grad(), precision_context(job, device):
             begin_training(model)
             output = functional_call(model, {**leaves, **others}, arguments, keywords)
             total, _ = compute_loss(job, output, batch)
-            # Before buffers are put back, of which autograd may have kept some.
-            gradients = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+            # Before buffers are put back, of which autograd may have kept some; and of everything, as a checkpoint that
+            # is reentrant asks.
+            total.backward()
     except Exception as error:
         if small:
             raise
@@ -434,4 +460,6 @@ def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
         ) from error
     finally:
         held.put_back()
-    return frozenset(name for name, gradient in zip(leaves, gradients, strict=True) if gradient is None)
+        for one, gradient in zip(own, before, strict=True):
+            one.grad = gradient
+    return frozenset(name for name, leaf in leaves.items() if leaf.grad is None)

@@ -137,6 +137,10 @@ def describe_whole(job: Job, model: nn.Module, runs: tuple[WholeRun, WholeRun], 
     names = [name for name, first in runs[0].inputs.items() if _is_alike(first, runs[1].inputs.get(name))]
     batches = runs[0].batch, runs[1].batch
     inputs = tuple(_spec(name, runs[0].inputs[name], runs[1].inputs[name], batches) for name in names)
+    if not names:
+        # Objects of the user's alone, which are loaded all the same.
+        names = ["batch"]
+        inputs = (_spec("batch", torch.empty(batches[0], 0), torch.empty(batches[1], 0), batches),)
     outputs = tuple(
         _spec(f"model:{place}", *pair, batches)
         for place, pair in enumerate(zip(runs[0].outputs, runs[1].outputs, strict=False))
@@ -405,7 +409,7 @@ def describe_flow(job: Job, model: nn.Module, flow: Flow, batch: Any, tensors: M
         on_data = run_whole(job, model, (fewer, batch), (samples - 1, samples))
         _check_loss(job, model, flow, batch)
     evaluation = look(BATCHES[0], training=False, with_loss=False)
-    describer = _Describer(job, model, flow, (walks[0], walks[1]), not isinstance(batch, Mapping))
+    describer = _Describer(job, model, flow, (walks[0], walks[1]), isinstance(batch, tuple | list))
     try:
         ops = describer.ops()
         describer.add_loss(ops, loss, on_data)

@@ -12,17 +12,22 @@ A buffer that a forward begins to write to, as an observer that is switched on, 
 So it is noted which buffers the forwards of the first step wrote to, those of batch norms apart; another one is a
 request, too.
 
+A loop of the user's may set numbers, tensors and buffers that the loss reads, such as the weights of classes, and the
+operations stay what they are. Where one is another than the forward before left it, that is a request too: the first
+time, the second, the fourth, and so on.
+
 A reentrant checkpoint is one node, and runs its forward again in the backward: nodes that a backward makes are counted
 as well. Losses may be added up by then, so that ranks may hear of it in the next step only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch._C._autograd import _get_sequence_nr
 
 from trimaran.launch.stop_requests import REQUESTS
+from trimaran.user_code.held_state import Settable
 
 _NEAREST = 256
 """Nodes that are compared."""
@@ -37,10 +42,13 @@ class Structures:
     Args:
         varies: they are other ones for other samples or seeds
         modules: whose buffers are watched: those of the model and the loss
+        read: numbers and tensors that the loss or a forward reads
     """
 
-    def __init__(self, *, varies: bool, modules: Iterable[nn.Module] = ()) -> None:
-        self._varies = varies
+    def __init__(self, *, varies: bool, modules: Iterable[nn.Module] = (), read: Sequence[Settable] = ()) -> None:
+        self._varies, self._read = varies, read
+        self._left: dict[Any, Any] | None = None
+        self._moves = 0
         self._holders = [part for part in modules if not isinstance(part, nn.modules.batchnorm._BatchNorm)]
         self._before: dict[tuple[int, str], tuple[int, int]] = {}
         self._written = set[tuple[int, str]]()
@@ -54,6 +62,10 @@ class Structures:
         """A forward or a backward begins."""
         self._began = _get_sequence_nr()
         self._before = self._buffers()
+        left, now = self._left, self._numbers()
+        if left is not None and any(left.get(place) != one for place, one in now.items() if place not in self._written):
+            self._moves += 1
+            REQUESTS.look |= self._moves & (self._moves - 1) == 0
 
     def end(self, loss: Tensor, step: int) -> None:
         """A forward has ended; asks for a look where its loss has a new structure, or another buffer is written to.
@@ -74,6 +86,7 @@ class Structures:
                 todo += [one for one, _ in node.next_functions]
         if self._first is None:
             self._first = step
+        self._left = self._numbers()
         written = {place for place, now in self._buffers().items() if self._before.get(place) != now}
         REQUESTS.look |= step != self._first and not written <= self._written
         self._written |= written
@@ -91,9 +104,16 @@ class Structures:
         Args:
             step: its number
         """
+        self._left = self._numbers()
         made = _get_sequence_nr() - self._began
         REQUESTS.look |= not (made in self._again or self._varies or len(self._again) > _MANY or step == self._first)
         self._again.add(made)
+
+    def _numbers(self) -> dict[Any, Any]:
+        """What is read, and the buffers that are watched."""
+        read = {place: one.get() for place, one in enumerate(self._read)}
+        told = {place: (id(one), one._version) if isinstance(one, Tensor) else repr(one) for place, one in read.items()}
+        return {**told, **self._buffers()}
 
     def _buffers(self) -> dict[tuple[int, str], tuple[int, int]]:
         """Which tensor each buffer is, and how often that was written to."""

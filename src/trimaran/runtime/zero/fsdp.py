@@ -38,6 +38,7 @@ from trimaran.runtime.step.updates import local_part
 from trimaran.runtime.whole_state import state_of
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 from trimaran.user_code.held_state import held_tensors
+from trimaran.user_code.model import has_compiled
 
 
 class Wrapping:
@@ -115,6 +116,11 @@ class ShardedReplica(WholeModel):
         numbers = [*range(1, len(modules)), 0]
         sharded = [_shard(*one, mesh, freed=freed, notes=self._notes) for one in zip(modules, numbers, strict=True)]
         self._root, self._units = sharded[-1], sharded[:-1]
+        if execution == "eager" and not has_compiled(model):
+            # torch's compiler alone needs it, and a model that asks for it, as those of Hugging Face do, would run
+            # layers that it skips in one process.
+            for module in model.modules():
+                vars(module).pop("_is_fsdp_managed_module", None)
         self._wrapping.empty()
         self.parameters = tuple(parameter for parameter in model.parameters() if parameter.requires_grad)
         self.used = Used(self.parameters) if varies and self.parameters else None
