@@ -10,7 +10,7 @@ LAST_PLACE = 2.0**-23
 
 
 def _updated(*, rounding: float = 0.0, lr: float = 1e-2, decay: float = 1e-2) -> tuple[Tensor, Tensor]:
-    """Weights before and after the second of two updates by AdamW, whose gradient is that of the first reversed, more or less.
+    """Weights before and after the second of two updates by AdamW, whose gradient is about that of the first reversed.
 
     Args:
         rounding: of the norm by which the gradient is clipped, relative

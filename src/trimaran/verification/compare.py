@@ -46,8 +46,8 @@ from trimaran.verification.plain_training import Gradients, PlainTraining
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
 _ROUNDING = 64
-# A norm by which gradients are clipped is summed in another order, and so they differ by some of their last places; Adam
-# divides by the size of a gradient, and where it cancels with the mean of those before, the change is small, not its error.
+# A norm by which gradients are clipped is summed in another order, so that they differ by some of their last places.
+# Adam divides by their size: where one cancels with the mean of those before, the change is small, its error is not.
 _CANCELLED = 16
 # Root mean square of the rounding of a number, in its last places: uniform between -1/2 and 1/2.
 _ROUNDED = 12**-0.5
@@ -543,7 +543,7 @@ def _compare_values(
 
 
 def _compare_weight(name: str, found: torch.Tensor | None, expected: torch.Tensor, before: torch.Tensor) -> _Compared:
-    """Element by element: a few last places of the weight and of the largest change, and rather more of its own change."""
+    """Element by element: a few last places of the weight and the largest change, and rather more of its own change."""
     if found is None:
         return _Compared(kind="weight", name=name, difference=math.inf, limit=0.0, text="it is missing")
     if not found.numel() or torch.equal(found, expected):
