@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -26,13 +26,15 @@ def _layers_exact() -> None:
 
 
 @pytest.fixture
-def backends() -> object:
-    """Torch's settings, as they were afterwards."""
-    places = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    before = [place.fp32_precision for place in places]
+def backends() -> Iterator[None]:
+    """Torch's settings, which are afterwards as they were, by the same of its two ways to set them."""
     yield
-    for place, value in zip(places, before, strict=True):
-        place.fp32_precision = value
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    torch.backends.cudnn.allow_tf32 = True
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.conv.fp32_precision == torch.backends.cudnn.rnn.fp32_precision == "tf32"
 
 
 @pytest.mark.parametrize(
