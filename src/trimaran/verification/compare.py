@@ -543,7 +543,7 @@ def _compare_values(
 
 
 def _compare_weight(name: str, found: torch.Tensor | None, expected: torch.Tensor, before: torch.Tensor) -> _Compared:
-    """Element by element: a few last places of the weight and of the largest change, and more of that of the element."""
+    """Element by element: a few last places of the weight and of the largest change, more of that of the element."""
     if found is None:
         return _Compared(kind="weight", name=name, difference=math.inf, limit=0.0, text="it is missing")
     if not found.numel() or torch.equal(found, expected):
