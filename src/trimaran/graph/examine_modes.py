@@ -429,14 +429,15 @@ class Coupled(TorchDispatchMode):
     @contextmanager
     def on_hosts(self) -> Iterator[None]:
         """Numpy and `random` draw alike inside, too, where that is asked for."""
+        hosts = () if self._alike is None else ((numpy.random, numpy.random.mtrand._rand), (random, random._inst))
         drawing = [
             (module, name, function)
-            for module, owner in ((numpy.random, numpy.random.mtrand._rand), (random, random._inst))
+            for module, owner in hosts
             for name, function in vars(module).items()
             if getattr(function, "__self__", None) is owner and "seed" not in name and "state" not in name
         ]
         try:
-            for module, name, function in drawing if self._alike is not None else ():
+            for module, name, function in drawing:
                 # One whose keywords a library reads looks as what it wraps.
                 wrapped = functools.wraps(function)(lambda *a, _draw=function, **k: self.draw_on_host(_draw, a, k))
                 setattr(module, name, wrapped)

@@ -56,7 +56,7 @@ from trimaran.graph.types import Phase
 from trimaran.machine.types import Device
 from trimaran.pricing.kernels.columns import ELEMENT_BYTES, MATRIX_KINDS, Column, Kernels, kernels
 from trimaran.pricing.kernels.corrections import Correction, MeasuredStep, step_seconds
-from trimaran.pricing.kernels.durations import Constants, constants, durations, setting
+from trimaran.pricing.kernels.durations import Constants, constants, durations, rounded_kinds, setting
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, IntervalEnd
 
@@ -289,9 +289,11 @@ def seconds_alone(
 def _as_asked(
     columns: Kernels, device: Device, software: Software, precision: str, table: Constants
 ) -> tuple[Column, Column]:
-    on = setting(columns, device, software, precision)
-    device_s = durations(columns, on, table) * traffic(columns, software, table)
-    return device_s, host_durations(columns, software, table)
+    seconds = durations(columns, setting(columns, device, software, precision), table)
+    if precision == "fp32" and rounded_kinds(device, software, precision):
+        # What may be rounded need not be: a library takes what is faster.
+        seconds = numpy.minimum(seconds, durations(columns, setting(columns, device, software, "ieee"), table))
+    return seconds * traffic(columns, software, table), host_durations(columns, software, table)
 
 
 def _distinct(works: Sequence[Work]) -> tuple[list[Work], list[int]]:
