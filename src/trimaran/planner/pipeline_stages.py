@@ -47,8 +47,9 @@ from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 
-Admit = Callable[[int, int, int], bool]
-"""Whether operations [first, last) may be the segment of some number: `admit(segment, first, last)`."""
+Admit = Callable[[int, Sequence[int]], NDArray[np.bool_]]
+"""Which operations may be the segment of some number: `admit(segment, places)[i, j]` says whether those from place i up
+to place j may; a place is the number of operations before it."""
 
 
 def partition(
@@ -95,9 +96,11 @@ def partition(
             splits=len(graph.split_points),
             stages=segments,
         )
-    places = [(end, nbytes) for end, nbytes in zip(_positions(graph), _bytes_at(graph), strict=True) if end not in torn]
-    ends, work = [end for end, _ in places], _cumulated(graph, seconds)
-    best = _best_splits(ends, work, [nbytes for _, nbytes in places], segments, admit)
+    splits = [(end, nbytes) for end, nbytes in zip(_positions(graph), _bytes_at(graph), strict=True) if end not in torn]
+    ends, work = [end for end, _ in splits], _cumulated(graph, seconds)
+    places = [0, *ends, len(graph.ops)]
+    allowed = None if admit is None else [admit(segment, places) for segment in range(segments)]
+    best = _best_splits(ends, work, [nbytes for _, nbytes in splits], segments, allowed)
     if best is None:
         raise InfeasibleError(
             f"no way to split {graph.name} into {segments} stages gives each what its device can hold and what is kept "
@@ -107,8 +110,8 @@ def partition(
             stages=segments,
         )
     if chunks > 1:
-        found = [best, _balance(best, ends, work, stages, admit)]
-        best = found[-1] if order is None else _quickest(found, ends, work, order, chunks, admit)
+        found = [best, _balance(best, ends, work, stages, allowed)]
+        best = found[-1] if order is None else _quickest(found, ends, work, order, chunks, allowed)
     return tuple(graph.ops[ends[index] - 1].id for index in best)
 
 
@@ -138,8 +141,12 @@ def _bytes_at(graph: Graph) -> list[float]:
     return [sum(size for name, (index, size) in made.items() if index < end <= last_use.get(name, -1)) for end in ends]
 
 
+_Allowed = Sequence[NDArray[np.bool_]]
+"""For each segment, whether it may reach from one place to another: the begin, each split, and the end."""
+
+
 def _best_splits(
-    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], segments: int, admit: Admit | None
+    ends: Sequence[int], work: Sequence[float], crossing: Sequence[float], segments: int, allowed: _Allowed | None
 ) -> list[int] | None:
     """The splits that make the largest segment smallest; of equal ones those with the fewest bytes, then the first."""
     if len(ends) < segments - 1:
@@ -148,33 +155,24 @@ def _best_splits(
     # For each split, of the best first segments that end there: the largest, the bytes of all their splits, the place
     # of their splits among those of all others in lexicographic order; infinite where there are none.
     largest, total = done[at], nbytes
-    if admit is not None:
-        largest = np.where([admit(0, 0, end) for end in ends], largest, np.inf)
-    rank = np.arange(len(ends))
+    if allowed is not None:
+        largest = np.where(allowed[0][0, 1:-1], largest, np.inf)
+    rank, columns = np.arange(len(ends)), np.arange(len(ends))
     chosen: list[NDArray[np.int64]] = []
     earlier = np.triu(np.ones((len(ends), len(ends)), dtype=bool), 1)
     sizes = np.where(earlier, done[at][None, :] - done[at][:, None], np.inf)
     for segment in range(1, segments - 1):
-        ways = np.maximum(largest[:, None], sizes)
-        if admit is None:
-            before = _first_best(ways, total, rank)
-        else:
-            before = np.array(
-                [
-                    _first_admitted(ways[:, number], total, rank, ends, end, segment, admit)
-                    for number, end in enumerate(ends)
-                ]
-            )
-        columns = np.arange(len(ends))
+        inside = sizes if allowed is None else np.where(allowed[segment][1:-1, 1:-1], sizes, np.inf)
+        ways = np.maximum(largest[:, None], inside)
+        before = _first_best(ways, total, rank)
         largest = np.where(before >= 0, ways[before, columns], np.inf)
         total = total[before] + nbytes
         rank = np.argsort(np.argsort(rank[before] * len(ends) + columns, kind="stable"), kind="stable")
         chosen.append(before)
     ways = np.maximum(largest, done[-1] - done[at])
-    if admit is None:
-        last = int(_first_best(ways[:, None], total, rank)[0])
-    else:
-        last = _first_admitted(ways, total, rank, ends, len(work) - 1, segments - 1, admit)
+    if allowed is not None:
+        ways = np.where(allowed[-1][1:-1, -1], ways, np.inf)
+    last = int(_first_best(ways[:, None], total, rank)[0])
     if last < 0:
         return None
     found = [last]
@@ -191,29 +189,11 @@ def _first_best(ways: NDArray[np.float64], total: NDArray[np.float64], rank: NDA
     return np.where(np.isfinite(smallest), ranks.argmin(axis=0), -1)
 
 
-def _first_admitted(
-    ways: NDArray[np.float64],
-    total: NDArray[np.float64],
-    rank: NDArray[np.int64],
-    ends: Sequence[int],
-    end: int,
-    segment: int,
-    admit: Admit,
-) -> int:
-    """The best row from whose end on operations up to `end` may be a segment; -1: none."""
-    for number in np.lexsort((rank, total, ways)):
-        if not np.isfinite(ways[number]):
-            break
-        if admit(segment, ends[number], end):
-            return int(number)
-    return -1
-
-
 _MOST_SWEEPS = 200
 
 
 def _balance(
-    splits: Sequence[int], ends: Sequence[int], work: Sequence[float], stages: int, admit: Admit | None
+    splits: Sequence[int], ends: Sequence[int], work: Sequence[float], stages: int, allowed: _Allowed | None
 ) -> list[int]:
     """Move splits until no one of them makes stages, each the sum of its segments, more equal.
 
@@ -226,7 +206,7 @@ def _balance(
         ends: of all splits, in the order of operations
         work: of all operations before each place [s]
         stages: number of stages
-        admit: which segments count; None: all
+        allowed: which segments count; None: all
     """
     found = [-1, *splits, len(ends)]
     place = [0, *ends, len(work) - 1]
@@ -258,9 +238,9 @@ def _balance(
                     new = key(largest, number, middle)
                     if new >= least or (new[0] > least[0] * (1.0 - 1e-9) and len(new) == 1):
                         continue
-                    if admit is not None and not (
-                        admit(number, place[found[number] + 1], place[middle + 1])
-                        and admit(number + 1, place[middle + 1], place[found[number + 2] + 1])
+                    if allowed is not None and not (
+                        allowed[number][found[number] + 1, middle + 1]
+                        and allowed[number + 1][middle + 1, found[number + 2] + 1]
                     ):
                         continue
                     best, least = middle, new
@@ -288,7 +268,7 @@ def _quickest(
     work: Sequence[float],
     order: Order,
     chunks: int,
-    admit: Admit | None,
+    allowed: _Allowed | None,
 ) -> list[int]:
     """Splits by which an order of several segments a stage ends soonest, from some splits by moves of one of them.
 
@@ -298,7 +278,7 @@ def _quickest(
         work: of all operations before each place [s]
         order: of the segments of each stage
         chunks: segments of each stage
-        admit: which segments count; None: all
+        allowed: which segments count; None: all
     """
     stages, events = len(order), sum(map(len, order))
     segments = stages * chunks
@@ -316,8 +296,8 @@ def _quickest(
         return max(finished)
 
     def is_admitted(splits: Sequence[int]) -> bool:
-        places = [0, *(ends[split] for split in splits), len(work) - 1]
-        return admit is None or all(admit(number, a, b) for number, (a, b) in enumerate(pairwise(places)))
+        places = [0, *(split + 1 for split in splits), len(ends) + 1]
+        return allowed is None or all(allowed[number][a, b] for number, (a, b) in enumerate(pairwise(places)))
 
     thin = stages * (chunks - 1)
     ahead = list(range(thin))
@@ -491,13 +471,28 @@ class Runs:
             dtype=np.float64,
         )
         self._known: dict[int, NDArray[np.float64]] = {}
+        self._between: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
     def look(self, first: int, last: int) -> tuple[float, float, float]:
         """State, kept bytes of a microbatch, and its peak [bytes]."""
+        state, kept, fullest = self._from(first)[last - first].tolist()
+        return state, kept, fullest
+
+    def between(self, places: Sequence[int]) -> NDArray[np.float64]:
+        """The same from each place (first axis) up to each place (second); infinite state where that comes first."""
+        key = tuple(places)
+        if key not in self._between:
+            found = np.zeros((len(key), len(key), 3))
+            found[..., 0] = np.inf
+            for number, first in enumerate(key):
+                found[number, number:] = self._from(first)[np.array(key[number:]) - first]
+            self._between[key] = found
+        return self._between[key]
+
+    def _from(self, first: int) -> NDArray[np.float64]:
         if first not in self._known:
             self._known[first] = self._look(first)
-        state, kept, fullest = self._known[first][last - first].tolist()
-        return state, kept, fullest
+        return self._known[first]
 
     def _look(self, first: int) -> NDArray[np.float64]:
         """The same of every end, from `first` itself on: a row each."""
@@ -568,9 +563,10 @@ class StageMemory:
             known[key] = Runs(self.graph, *key)
         self.runs = known[key]
 
-    def admits(self, segment: int, first: int, last: int) -> bool:
-        """Whether operations [first, last) fit as a segment."""
-        return self.need(segment, first, last) <= self.limits[segment]
+    def admits(self, segment: int, places: Sequence[int]) -> NDArray[np.bool_]:
+        """Whether what lies between two places fits as a segment (`Admit`)."""
+        state, kept, fullest = np.moveaxis(self.runs.between(places), -1, 0)
+        return state + (self.in_flight[segment] - 1) * kept + fullest <= self.limits[segment]  # type: ignore[no-any-return]
 
     def need(self, segment: int, first: int, last: int) -> float:
         """Memory of operations [first, last) as a segment [bytes]."""
@@ -611,12 +607,13 @@ def split_stages(
         return strategy
     microbatch = batch // (strategy.dp * strategy.microbatches)
     seconds = operation_seconds(graph, table, batch=microbatch, execution=strategy.execution)
-    rows = [(number, kept[op.id]) for number, op in enumerate(graph.ops) if op.id in kept] if kept else []
 
-    def admits(segment: int, first: int, last: int) -> bool:
-        if any(first <= number < last and row != segment % strategy.pp for number, row in rows):
-            return False
-        return admit is None or admit(segment, first, last)
+    def admits(segment: int, places: Sequence[int]) -> NDArray[np.bool_]:
+        row = segment % strategy.pp
+        elsewhere = [(kept or {}).get(op.id, row) != row for op in graph.ops]
+        before = np.cumsum([0, *elsewhere])[list(places)]
+        allowed: NDArray[np.bool_] = before[:, None] == before[None, :]
+        return allowed if admit is None else allowed & admit(segment, places)
 
     boundaries = partition(
         graph,

@@ -46,7 +46,7 @@ def test_the_cut_is_the_best_of_all_that_fit(limit: float, schedule: str) -> Non
 
     def fits(places: tuple[int, ...]) -> bool:
         ends = [0, *places, 7]
-        return all(held.admits(stage, a, b) for stage, (a, b) in enumerate(itertools.pairwise(ends)))
+        return all(held.need(stage, a, b) <= limit for stage, (a, b) in enumerate(itertools.pairwise(ends)))
 
     def largest(places: tuple[int, ...]) -> int:
         return max(sum(ms[a:b]) for a, b in itertools.pairwise([0, *places, 7]))
