@@ -58,7 +58,7 @@ from trimaran.planner.epoch import Part, extra_parts
 from trimaran.planner.order_bounds import Chain, busy_s, chain_of
 from trimaran.pricing.compute import context_of, operation_costs, own_form
 from trimaran.pricing.curves import at_batch
-from trimaran.pricing.program import price, straggling_share
+from trimaran.pricing.program import least_peaks, price, straggling_share
 from trimaran.pricing.tables import FORMS
 from trimaran.pricing.transfers import transfer_cost
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer, add, multiply
@@ -117,7 +117,7 @@ def stage_of(
         costs: of them
         microbatches: how many there are
         compute: factor on compute [1]
-        flow: factor on the time of bytes [1]
+        flow: factor on transfers [1]
     """
 
     def busy(item: Instruction) -> float:
@@ -125,7 +125,7 @@ def stage_of(
 
     def moved(item: Instruction) -> float:
         transfer = costs.transfers[item.id]
-        return transfer.latency_s + transfer.flow_s * flow
+        return (transfer.latency_s + transfer.flow_s) * flow
 
     def summed(item: Instruction) -> float:
         # Where several are under way at once, the latency of one may pass while another flows. What flows over the same
@@ -183,45 +183,6 @@ def _fraction(item: Instruction, costs: ProgramCosts) -> float:
     return costs.marks[f"r{item.rank}/{token}", mark]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Lower bound on the peak memory of each rank of a strategy, from two of its microbatches
-
-
-def smallest_peaks(program: Program, costs: ProgramCosts, strategy: Strategy) -> tuple[int, ...]:
-    """Lower bound on the peak memory of each rank [bytes].
-
-    A microbatch lives from its forward to its backward; how many do at once follows from the schedule.
-
-    Args:
-        program: a training step with some of the microbatches of the strategy
-        costs: of it
-        strategy: with all of them
-    """
-    peaks = []
-    for rank, instructions in enumerate(program.ranks):
-        first = [item for item in instructions if item.microbatch == 0]
-        born: dict[Kind, int] = {}
-        for item in first:
-            born[item.kind] = born.get(item.kind, 0) + costs.memory.get(item.id, (0, 0))[0]
-        passing = sum(costs.memory.get(item.id, (0, 0))[1] for item in first if item.kind == Kind.FORWARD)
-        received, forward = born.get(Kind.RECEIVE_FORWARD, 0), born.get(Kind.FORWARD, 0)
-        alive = received + forward - passing
-        backward = born.get(Kind.RECEIVE_BACKWARD, 0) + born.get(Kind.BACKWARD, 0)
-        most = _at_once(strategy, rank % strategy.pp)
-        peak = max((most - 1) * alive + received + forward, most * alive + backward)
-        peaks.append((costs.resident_bytes[rank] if costs.resident_bytes else 0) + peak)
-    return tuple(peaks)
-
-
-def _at_once(strategy: Strategy, stage: int) -> int:
-    """Microbatches that live at once on a stage."""
-    if strategy.pp == 1:
-        return 1
-    if strategy.schedule == "gpipe":
-        return strategy.microbatches
-    return min(strategy.pp - stage, strategy.microbatches)
-
-
 # Enough to tell the microbatch that completes the gradients from the others.
 PRICED_MICROBATCHES = 2
 
@@ -265,7 +226,7 @@ def bound(strategy: Strategy, job: PricedJob) -> Bound:
             each = _cases(few, extra, part.strategy.microbatches)
             total = [before + part.count * seconds for before, seconds in zip(total, each, strict=True)]
         cases = (total[0], total[1], total[2])
-    peaks = smallest_peaks(program, costs, strategy)
+    peaks = least_peaks(job.graph, strategy, job.table, batch=job.batch)
     return Bound(step_time_s=of_step[1], cases=cases, peak_bytes=peaks, chain=chain_of(program, costs, strategy))
 
 

@@ -42,7 +42,7 @@ from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
-from trimaran.program.lowering.schedules import COMPLETING, Compute, Order, compute_order, play
+from trimaran.program.lowering.schedules import COMPLETING, Compute, Order, order_of, play
 from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
@@ -672,12 +672,3 @@ def split_within(
         limits=(memory_bytes / strategy.chunks,) * (strategy.pp * strategy.chunks),
     )
     return split_stages(strategy, graph, table, batch=batch, kept=kept, admit=memory.admits)
-
-
-def order_of(strategy: Strategy) -> Order:
-    """Segments of each row of a pipeline, in order; where steps overlap, of all that are under way at once."""
-    if strategy.is_stale:
-        return compute_order("1f1b", stages=strategy.pp, microbatches=strategy.pp)
-    return compute_order(
-        strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
-    )

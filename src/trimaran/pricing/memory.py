@@ -53,7 +53,7 @@ from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
 from trimaran.pricing.compute import put_off, weight_shares
 from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
-from trimaran.program.lowering.schedules import COMPLETING, stashed_versions
+from trimaran.program.lowering.schedules import COMPLETING, PASSING_BACK, Compute, stashed_versions
 from trimaran.program.lowering.tensor_parallel import chosen_regions, chosen_stream, sharded_bytes, share_of
 from trimaran.program.lowering.zero import after_update, padded_bytes, shard_bytes
 from trimaran.program.strategy import Strategy
@@ -272,6 +272,30 @@ def _compute_change(
         made = memory.split_peak + memory.put_off_gradients + sent
         return made, memory.split_peak + memory.kept - memory.put_off
     return memory.backward_peak + sent, memory.backward_peak + memory.kept + received + gradients
+
+
+def highest_bytes(
+    order: Sequence[Compute], segments: Sequence[SegmentMemory], moved: Mapping[tuple[Kind, int], int]
+) -> int:
+    """Most that the passes of a row have at once, in order, where each message comes as late as it may [bytes].
+
+    Args:
+        order: passes of the row
+        segments: bytes of each segment
+        moved: of each kind of message and each segment, for one microbatch [bytes]
+    """
+    messages = {(kind, segment, 0): nbytes for (kind, segment), nbytes in moved.items()}
+    alive = most = 0
+    for step in order:
+        born, freed = _compute_change(step.kind, (step.segment, 0), segments[step.segment], messages)
+        if step.kind == Kind.FORWARD:
+            alive += moved.get((Kind.RECEIVE_FORWARD, step.segment), 0)
+        elif step.kind in PASSING_BACK:
+            alive += moved.get((Kind.RECEIVE_BACKWARD, step.segment), 0)
+            freed += moved.get((Kind.SEND_BACKWARD, step.segment), 0)
+        most = max(most, alive + born)
+        alive += born - freed
+    return most
 
 
 def _moved(instructions: Sequence[Instruction]) -> dict[tuple[Kind, int, int], int]:

@@ -37,8 +37,10 @@ from trimaran.pricing.gradient_compression import bucket_transfers, code_program
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.memory import (
     RankState,
+    SegmentMemory,
     Shares,
     held_state,
+    highest_bytes,
     memory_changes,
     rank_states,
     segment_memory,
@@ -48,7 +50,9 @@ from trimaran.pricing.tables import CostTable, SampleCosts, StepCosts
 from trimaran.pricing.transfers import QUEUED, SEND, collectives_at_once, handling_seconds, transfer_cost
 from trimaran.pricing.types import Cost, Interference, OpCost, ProgramCosts, SecondRound, Transfer, add
 from trimaran.program.gradients import gradient_buckets
-from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.layout import strategy_layout
+from trimaran.program.lowering.partition import routes_of, segment_ops
+from trimaran.program.lowering.schedules import order_of
 from trimaran.program.lowering.tensor_parallel import own_parameters
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Instruction, Kind, Program
@@ -259,9 +263,7 @@ def price(
         _completions(graph, strategy, operations),
         overlaps=recipe is None or recipe.overlaps,
     )
-    needs = None if step is None else step.needs_at(microbatch)
-    traced_bytes = None if needs is None else _traced_bytes(needs.memory, strategy, table.software, microbatch)
-    memory = memory_changes(program, segment_memory(graph, strategy, batch=microbatch, traced_bytes=traced_bytes))
+    memory = memory_changes(program, _memory_of(graph, strategy, table, microbatch))
     encoded = with_encoding(program, compute, marks, codings)
     compute = encoded.compute
     memory = with_wire_buffers(memory, program, codings)
@@ -282,18 +284,66 @@ def price(
         interference=_interference(program, table, recipe),
         at_once=collectives_at_once(table, cluster),
         host_blocks=table.fingerprint.kind == "cpu",
-        resident_bytes=tuple(
-            state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0)
-            + (state.trained if _copies_gradients(strategy, table.software) else 0)
-            + (0 if needs is None else needs.workspace_bytes)
-            for state in states
-        ),
+        resident_bytes=tuple(_resident_bytes(state, graph, strategy, table, microbatch) for state in states),
         memory=memory,
         period=period,
         between_s=_between_s(program, table)
         if recipe is None
         else _copies_s(program, recipe, cluster.machine, [state.trained_tensors for state in states]),
         straggling=straggling_share(table, cluster, strategy.devices),
+    )
+
+
+def least_peaks(graph: Graph, strategy: Strategy, table: CostTable, *, batch: int) -> tuple[int, ...]:
+    """Lower bound on the peak memory of each rank of a replica, from the order of its compute alone [bytes].
+
+    Left out: what is sent and received early or late, and what one rank holds besides the others (owners, stashes).
+    Without stages nothing is left out.
+
+    Args:
+        graph: the network
+        strategy: with boundaries, and no placement
+        table: measured costs, for this graph and device
+        batch: global batch size [samples]
+
+    Raises:
+        InputError: the table lacks something that the strategy needs
+    """
+    microbatch = batch // (strategy.dp * strategy.microbatches)
+    segments = _memory_of(graph, strategy, table, microbatch)
+    parts, layout = segment_ops(graph, strategy), strategy_layout(strategy)
+    moved: dict[tuple[Kind, int], int] = {}
+    for route in routes_of(graph, parts, layout.rows):
+        for kind, segment, forward in (
+            (Kind.RECEIVE_FORWARD, route.consumer, True),
+            (Kind.SEND_BACKWARD, route.consumer, False),
+            (Kind.RECEIVE_BACKWARD, route.producer, False),
+        ):
+            moved[kind, segment] = moved.get((kind, segment), 0) + route.nbytes(microbatch, forward=forward)
+    peaks = []
+    for row, order in enumerate(order_of(strategy)):
+        ops = [op for segment, own in enumerate(parts) if layout.rows[segment] == row for op in own]
+        held = _resident_bytes(held_state(graph, ops, strategy), graph, strategy, table, microbatch)
+        peaks += [held + highest_bytes(order, segments, moved)] * strategy.tp
+    return tuple(peaks)
+
+
+def _memory_of(graph: Graph, strategy: Strategy, table: CostTable, microbatch: int) -> tuple[SegmentMemory, ...]:
+    """Bytes of each segment; of a network in one that of its traced step, where the table has it."""
+    step = table.steps.get(graph.digest)
+    needs = None if step is None else step.needs_at(microbatch)
+    traced_bytes = None if needs is None else _traced_bytes(needs.memory, strategy, table.software, microbatch)
+    return segment_memory(graph, strategy, batch=microbatch, traced_bytes=traced_bytes)
+
+
+def _resident_bytes(state: RankState, graph: Graph, strategy: Strategy, table: CostTable, microbatch: int) -> int:
+    """What a rank holds all the time: its state, buckets beside it, the workspace of its kernels [bytes]."""
+    step = table.steps.get(graph.digest)
+    needs = None if step is None else step.needs_at(microbatch)
+    return (
+        state.resident_bytes(state_bytes_per_byte=step.state_bytes_per_byte if step else 0.0)
+        + (state.trained if _copies_gradients(strategy, table.software) else 0)
+        + (0 if needs is None else needs.workspace_bytes)
     )
 
 

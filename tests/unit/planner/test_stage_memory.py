@@ -8,7 +8,8 @@ from tests.builders import network, table_for
 from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.planner.pipeline_stages import StageMemory, in_flight, order_of, split_stages, split_within
+from trimaran.planner.pipeline_stages import StageMemory, in_flight, split_stages, split_within
+from trimaran.program.lowering.schedules import order_of
 from trimaran.program.strategy import Strategy
 
 GRAPH = network(6)

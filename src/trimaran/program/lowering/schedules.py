@@ -132,6 +132,19 @@ def _check_pair(place: Mapping[Compute, tuple[int, int]], first: Compute, second
         )
 
 
+def order_of(strategy: Strategy) -> Order:
+    """Order of the segments of each row of a strategy; where steps overlap, of all that are under way at once.
+
+    Args:
+        strategy: no placement
+    """
+    if strategy.is_stale:
+        return compute_order("1f1b", stages=strategy.pp, microbatches=strategy.pp)
+    return compute_order(
+        strategy.schedule, stages=strategy.pp, microbatches=strategy.microbatches, chunks=strategy.chunks
+    )
+
+
 def compute_order(schedule: Schedule, *, stages: int, microbatches: int, chunks: int = 1) -> Order:
     """Order of compute of a chain of which row `s % stages` has segment `s`.
 
