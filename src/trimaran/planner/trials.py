@@ -29,6 +29,7 @@ from trimaran.planner.problem import (
     split_for,
 )
 from trimaran.planner.space import Cause, Rejection, is_unplaced
+from trimaran.pricing.program import least_peaks
 from trimaran.program.rules.fit import check_strategy
 from trimaran.program.strategy import Strategy
 
@@ -199,23 +200,39 @@ def _split(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
 
 
 def _refine(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
-    strategy, lower = prospect.strategy, prospect.bound
+    strategy, quick = prospect.strategy, prospect.bound
     try:
+        if not strategy.parts:
+            strategy, quick = _within_memory(strategy, quick, problem)
+        known = strategy.pp == 1 and strategy.sync != "p2p"
+        seen = _unless_too_large(Prospect(strategy=strategy, bound=quick), problem, at_least=not known)
+        if isinstance(seen, Rejection):
+            return seen
         if has_simple_bound(strategy):
-            lower = _larger(least(strategy, problem), prospect.bound)
-            if lack_of_memory(lower.peak_bytes, problem, at_least=True, devices=strategy.devices) and strategy.pp > 1:
-                strategy, lower = _split_again(strategy, lower, prospect.bound, problem)
+            lower = _larger(least(strategy, problem), quick)
         else:
-            lower = by_busiest_part(strategy, lower, problem)
+            lower = by_busiest_part(strategy, quick, problem)
     except (InfeasibleError, InputError) as error:
         return Rejection(strategy=strategy, cause="unmeasured", reason=error.message)
-    refined = Prospect(strategy=strategy, bound=lower, is_split=True, is_refined=True)
-    return _unless_too_large(refined, problem)
+    return Prospect(strategy=strategy, bound=lower, is_split=True, is_refined=True)
 
 
-def _unless_too_large(prospect: Prospect, problem: Problem) -> Prospect | Rejection:
+def _within_memory(strategy: Strategy, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
+    """A strategy with the least that it needs; split again where stages of equal time need too much and others fit."""
+    quick = replace(quick, peak_bytes=least_peaks(problem.graph, strategy, problem.table, batch=problem.batch))
+    if strategy.pp == 1 or not lack_of_memory(quick.peak_bytes, problem, at_least=True, devices=strategy.devices):
+        return strategy, quick
+    try:
+        smaller = split_for(strategy, problem, within_memory=True)
+    except InfeasibleError:
+        return strategy, quick
+    peak_bytes = least_peaks(problem.graph, smaller, problem.table, batch=problem.batch)
+    return smaller, replace(quick, peak_bytes=peak_bytes)
+
+
+def _unless_too_large(prospect: Prospect, problem: Problem, *, at_least: bool = True) -> Prospect | Rejection:
     peak_bytes = prospect.bound.peak_bytes
-    reason = lack_of_memory(peak_bytes, problem, at_least=True, devices=prospect.strategy.devices)
+    reason = lack_of_memory(peak_bytes, problem, at_least=at_least, devices=prospect.strategy.devices)
     if reason:
         return Rejection(strategy=prospect.strategy, cause="memory", reason=reason, peak_bytes=peak_bytes)
     return prospect
@@ -226,15 +243,6 @@ def _larger(one: Bound, other: Bound) -> Bound:
     low, median, high = (max(pair) for pair in zip(one.cases, other.cases, strict=True))
     step_time_s = max(one.step_time_s, other.step_time_s)
     return replace(one, step_time_s=step_time_s, cases=(low, median, high))
-
-
-def _split_again(strategy: Strategy, lower: Bound, quick: Bound, problem: Problem) -> tuple[Strategy, Bound]:
-    """Split for memory where stages of equal time need too much; the first split where nothing fits."""
-    try:
-        smaller = split_for(strategy, problem, within_memory=True)
-    except InfeasibleError:
-        return strategy, lower
-    return smaller, _larger(least(smaller, problem), quick)
 
 
 def _run(strategy: Strategy, problem: Problem) -> Candidate | Rejection:

@@ -49,7 +49,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from trimaran.graph.sharding.fsdp_units import unit_ops, unit_parameters
-from trimaran.graph.types import Graph, Op, Parameter, TensorSpec
+from trimaran.graph.types import Graph, Op, Parameter, TensorSpec, of_graph
 from trimaran.pricing.compute import put_off, weight_shares
 from trimaran.program.gradients import SMALLEST_BYTES, Compression, gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
@@ -205,18 +205,37 @@ def segment_memory(
     Returns:
         One entry a segment.
     """
-    parts = segment_ops(graph, strategy)
-    crossing = graph.exchanged(parts)
-    weights = weight_shares(graph, execution=strategy.execution)
-    shares = Shares(graph, strategy)
     memory = []
-    for number, ops in enumerate(parts):
-        writes = {spec.name: spec for (source, _), specs in crossing.items() if source == number for spec in specs}
-        segment = _one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch)
+    for segment, ops in zip(_of_operations(graph, strategy, batch), segment_ops(graph, strategy), strict=True):
         if traced_bytes is not None:
             segment = _as_traced(segment, traced_bytes)
         memory.append(_with_gathered(segment, gathered_bytes(graph, ops, strategy)))
     return tuple(memory)
+
+
+def _of_operations(graph: Graph, strategy: Strategy, batch: int) -> tuple[SegmentMemory, ...]:
+    """Bytes of each segment, counted operation by operation: the same for strategies that split and share alike."""
+    shards = strategy.shards if strategy.tp > 1 else ()
+    key = (strategy.boundaries, strategy.parts, strategy.tp, shards, strategy.execution, batch)
+    known = _known_segments(graph)
+    if key not in known:
+        parts = segment_ops(graph, strategy)
+        crossing = graph.exchanged(parts)
+        weights = weight_shares(graph, execution=strategy.execution)
+        shares = Shares(graph, strategy)
+        memory = []
+        for number, ops in enumerate(parts):
+            writes = {spec.name: spec for (source, _), specs in crossing.items() if source == number for spec in specs}
+            memory.append(_one_segment(graph, ops, tuple(writes.values()), put_off(ops, weights), shares, batch))
+        known[key] = tuple(memory)
+    return known[key]
+
+
+@of_graph
+def _known_segments(graph: Graph) -> dict[tuple[object, ...], tuple[SegmentMemory, ...]]:
+    """What is known of the segments of a graph, by how it is split and shared."""
+    del graph
+    return {}
 
 
 def memory_changes(program: Program, segments: Sequence[SegmentMemory]) -> dict[str, _Change]:
