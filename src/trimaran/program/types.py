@@ -25,7 +25,7 @@ and instructions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -105,6 +105,12 @@ class Instruction:
         after: tokens of instructions of the same rank that must have ended, or `token!mark`: must have passed that mark
         marks: points inside it
         behind: it works on the global batch of this many steps before, where steps overlap; 0: on that of its step
+        token: name within its rank: torch's pipelining token, with the other segment and the label added
+        id: name within its program: `r<rank>/<token>`
+
+    Example:
+        >>> Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, microbatch=3, peer=1, peer_segment=1).token
+        '0SEND_F3>1'
     """
 
     kind: Kind
@@ -121,27 +127,19 @@ class Instruction:
     after: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = ()
     behind: int = 0
+    token: str = field(init=False, repr=False, compare=False)
+    id: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def token(self) -> str:
-        """Name within its rank: torch's pipelining token, with the other segment and the label added.
-
-        Example:
-            >>> Instruction(kind=Kind.SEND_FORWARD, rank=0, segment=0, microbatch=3, peer=1, peer_segment=1).token
-            '0SEND_F3>1'
-        """
+    def __post_init__(self) -> None:
         segment = "" if self.segment is None else str(self.segment)
         microbatch = "" if self.microbatch is None else str(self.microbatch)
         if self.peer_segment is None:
             end = ""
         else:
             end = f"{'>' if self.kind in SENDS else '<'}{self.peer_segment}"
-        return f"{segment}{self.kind}{microbatch}{end}{'#' if self.label else ''}{self.label}"
-
-    @property
-    def id(self) -> str:
-        """Name within its program: `r<rank>/<token>`."""
-        return f"r{self.rank}/{self.token}"
+        token = f"{segment}{self.kind}{microbatch}{end}{'#' if self.label else ''}{self.label}"
+        object.__setattr__(self, "token", token)
+        object.__setattr__(self, "id", f"r{self.rank}/{token}")
 
     @property
     def root_rank(self) -> int:
