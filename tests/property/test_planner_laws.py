@@ -18,7 +18,7 @@ from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
 from trimaran.planner.bounds import bound, busiest_link, busiest_part
 from trimaran.planner.candidates import Candidate, evaluate
-from trimaran.planner.choice import choose, pareto_front
+from trimaran.planner.choice import choose, is_plain, pareto_front
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.problem import Problem, has_simple_bound, quick_bounds, split_for
 from trimaran.planner.search import search
@@ -91,7 +91,11 @@ class Case:
                 }
                 for op in graph.ops
             },
-            steps={graph.digest: builders.step_costs(update=fit(), clip=fit(), load={1: cost(), 16: cost()})},
+            steps={
+                graph.digest: builders.step_costs(
+                    update=fit(), clip=fit(), load={1: cost(), 16: cost()}, state_bytes_per_byte=2.0
+                )
+            },
             curves={key: curve() for key in keys},
             interference={"AR": self.interference, "SEND": self.interference},
         )
@@ -123,6 +127,7 @@ def strategies(case: Case) -> list[Strategy]:
     kept, _ = enumerate_strategies(case.graph, devices=case.devices, batch=16)
     # Buckets of a weight and a bias, which networks as small as these would not be given.
     kept += [dataclasses.replace(one, bucket_bytes=50) for one in kept if one.dp > 1]
+    kept += [dataclasses.replace(one, sync="p2p") for one in kept if one.dp > 1 and is_plain(one)]
     found = []
     # A few of each case; over many cases all of them.
     for strategy in random.Random(case.seed).sample(kept, min(len(kept), 12)):

@@ -376,11 +376,12 @@ def _may_matter(prospect: Prospect, best: Candidate, hunt: Hunt) -> bool:
         return True
     if not _is_considered(prospect.strategy, hunt):
         return False
-    is_new = all(_kind(one.strategy) != _kind(prospect.strategy) for one in candidates)
+    alike = [one for one in candidates if _kind(one.strategy) == _kind(prospect.strategy)]
     if hunt.problem.devices > EVERY_NUMBER:
         steps = prospect.strategy.pp * prospect.strategy.chunks * prospect.strategy.microbatches
-        return is_new and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
-    return is_new or not any(_beats(one, prospect) for one in candidates)
+        return not alike and steps <= QUICK_STEPS and prospect.bound.objective_s <= WORTH_SHOWING * best.objective_s
+    may_lead = all(prospect.bound.objective_s < one.objective_s for one in alike)
+    return may_lead or not any(_beats(one, prospect) for one in candidates)
 
 
 def _is_considered(strategy: Strategy, hunt: Hunt) -> bool:

@@ -297,8 +297,8 @@ def price(
 def least_peaks(graph: Graph, strategy: Strategy, table: CostTable, *, batch: int) -> tuple[int, ...]:
     """Lower bound on the peak memory of each rank of a replica, from the order of its compute alone [bytes].
 
-    Left out: what is sent and received early or late, and what one rank holds besides the others (owners, stashes).
-    Without stages nothing is left out.
+    Left out: what is sent and received early or late, the optimizer state of owners (`p2p`), and stashed versions of
+    parameters. Without these and without stages nothing is left out.
 
     Args:
         graph: the network
@@ -323,7 +323,11 @@ def least_peaks(graph: Graph, strategy: Strategy, table: CostTable, *, batch: in
     peaks = []
     for row, order in enumerate(order_of(strategy)):
         ops = [op for segment, own in enumerate(parts) if layout.rows[segment] == row for op in own]
-        held = _resident_bytes(held_state(graph, ops, strategy), graph, strategy, table, microbatch)
+        state = held_state(graph, ops, strategy)
+        if strategy.sync == "p2p":
+            # Each rank updates what it owns, some of them perhaps nothing.
+            state = replace(state, updated=0)
+        held = _resident_bytes(state, graph, strategy, table, microbatch)
         peaks += [held + highest_bytes(order, segments, moved)] * strategy.tp
     return tuple(peaks)
 
