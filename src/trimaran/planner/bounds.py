@@ -53,7 +53,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.timeline import COMPUTE
 from trimaran.graph.types import Graph
 from trimaran.planner.candidates import Cases, PricedJob, at_end, cases_of, lower_short
-from trimaran.planner.communication_bounds import NO_TRAFFIC, TrafficBounds
+from trimaran.planner.communication_bounds import TrafficBounds
 from trimaran.planner.epoch import Part, extra_parts
 from trimaran.planner.order_bounds import Chain, busy_s, chain_of
 from trimaran.pricing.compute import context_of, operation_costs, own_form
@@ -476,13 +476,15 @@ class QuickBounds:
         job: with its costs and devices
         balanced: take stages for equal, which makes the bounds of chains those of the formulas: for searches so
             large that a bound which no split whatever can undercut would leave too much
-        traffic: bounds of communication; None: it is left out
     """
 
     job: PricedJob
     balanced: bool = False
-    traffic: TrafficBounds | None = None
+    _traffic: TrafficBounds = field(init=False)
     _works: dict[tuple[int, Execution, str], _Totals] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._traffic = TrafficBounds(job=self.job)
 
     def of(self, strategy: Strategy) -> Bound:
         """Lower bounds of a strategy.
@@ -496,7 +498,7 @@ class QuickBounds:
         microbatch = self.job.batch // (strategy.dp * strategy.microbatches)
         pieces = strategy.pp * strategy.chunks if not strategy.parts else len(self.job.graph.ops)
         works = self._at(microbatch, strategy.execution, own_form(strategy), pieces)
-        traffic = NO_TRAFFIC if self.traffic is None else self.traffic.of(strategy)
+        traffic = self._traffic.of(strategy)
         step = self.job.table.steps.get(self.job.graph.digest)
         load_s = at_batch(step.load, microbatch).low if step and step.load else 0.0
         straggling = straggling_share(self.job.table, self.job.cluster, strategy.devices)

@@ -1,7 +1,7 @@
 """Lower bounds on communication from totals alone: nothing is split, lowered or simulated.
 
-On many devices over slow links communication decides which strategies are worth a look, and bounds of compute see none
-of it. What is known before stages are split:
+Over slow links communication decides which strategies are worth a look, and bounds of compute see none of it.
+What is known before stages are split:
 
     inner      collectives of a tensor-parallel group, which its ranks wait for: all of the network's in each microbatch
     exchange   a row with a share s of the network exchanges a share s of the gradients; the shares add up to 1

@@ -7,7 +7,6 @@ from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
 from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
 from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, evaluate, lower_short, score
-from trimaran.planner.communication_bounds import TrafficBounds
 from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
@@ -179,8 +178,7 @@ def _raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
 
 def quick_bounds(problem: Problem) -> QuickBounds:
     """Bounds of its strategies from totals alone."""
-    is_large = problem.devices > EVERY_NUMBER
-    return QuickBounds(job=problem, balanced=is_large, traffic=TrafficBounds(job=problem) if is_large else None)
+    return QuickBounds(job=problem, balanced=problem.devices > EVERY_NUMBER)
 
 
 def has_simple_bound(strategy: Strategy) -> bool:
