@@ -341,7 +341,7 @@ def _memory_of(graph: Graph, strategy: Strategy, table: CostTable, microbatch: i
 
 
 def _resident_bytes(state: RankState, graph: Graph, strategy: Strategy, table: CostTable, microbatch: int) -> int:
-    """What a rank holds all the time: its state, buckets beside it, the workspace of its kernels [bytes]."""
+    """What a rank holds all the time: its state, its buckets, the workspace of its kernels [bytes]."""
     step = table.steps.get(graph.digest)
     needs = None if step is None else step.needs_at(microbatch)
     return (
