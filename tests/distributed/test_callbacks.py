@@ -337,6 +337,28 @@ def evaluate_alone(session: Session) -> None:
         session.model.eval()
 
 
+def train_itself(session: Session) -> None:
+    """As scripts have it that were made for one process."""
+    backward_of_loop(session)
+    assert session.optimizer is not None
+    session.optimizer.step()
+
+
+def train_by_another(session: Session) -> None:
+    optimizer = torch.optim.SGD(session.model.parameters(), lr=0.1)
+    backward_of_loop(session)
+    optimizer.step()
+    optimizer.zero_grad()
+    next(session.batches())
+
+
+def backward_of_loop(session: Session) -> None:
+    inputs, targets = next(session.batches())
+    loss = session.job.loss
+    assert loss is not None
+    loss(session.model(inputs), targets).backward()
+
+
 LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (REPLICAS, evaluate_alone, "session.unlike"),
     (PIPELINE, evaluate_alone, "session.unlike"),
@@ -345,6 +367,9 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, load_whole, "model.loaded-in-parts"),
     (REPLICAS, add_penalty, "session.gradients-before-step"),
     (ZERO1, clip_in_step, "session.hook-on-step"),
+    (REPLICAS, train_itself, "session.trains-itself"),
+    (ZERO3, train_itself, "session.trains-itself"),
+    (ZERO3, train_by_another, "session.trains-itself"),
     (REPLICAS, draw_weights, "session.unlike"),
     (REPLICAS, tune_alone, "session.unlike"),
     (REPLICAS, change_weights, ""),

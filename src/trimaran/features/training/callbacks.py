@@ -151,8 +151,9 @@ class Callbacks:
         in_modules = HeldState(modules if any(named.values()) else {}, undoable=False)
         kinds = (bool, int, float, str, enum.Enum)
         self._settings = tuple(in_modules.settable(lambda path, name: True, kinds))
-        self._held_before = self._values()
         self._refusing, self._between = ExitStack(), ExitStack()
+        self._refuse_own_steps()
+        self._held_before = self._values()
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
@@ -459,6 +460,37 @@ class Callbacks:
         """The parameters of each group of this rank's optimizer."""
         optimizer = self._executor.updater.optimizer
         return [] if optimizer is None else [[id(one) for one in group["params"]] for group in optimizer.param_groups]
+
+    def _refuse_own_steps(self) -> None:
+        """Have the optimizer refuse a step of the loop, after a backward of its own, where several ranks train."""
+        optimizer = self._executor.updater.optimizer
+        if self._alone or not hasattr(optimizer, "register_step_pre_hook"):
+            return
+
+        def refuse(*_: Any) -> None:
+            if self._running == "the loop" and any(one.grad is not None for one in self._parameters):
+                raise self._steps_itself("called step() of session.optimizer after a backward of its own")
+
+        self._refusing.callback(optimizer.register_step_pre_hook(refuse).remove)
+
+    def see_taken(self) -> None:
+        """Another batch is taken, and the loop has given no step the last one: see that it has not trained on it.
+
+        Raises:
+            InputError: it has, as far as this rank can tell
+        """
+        if self._samples is None or self._whole or self._thread != threading.get_ident():
+            return
+        if not all(map(torch.equal, self._samples, _samples(self._parameters))):
+            raise self._steps_itself("trained on a batch without session.step")
+
+    def _steps_itself(self, how: str) -> InputError:
+        return InputError(
+            f"the loop {how}, and under {self._strategy.name} a rank has its share of the samples, or its part of the "
+            "network: call session.step(batch), which does forward, backward and update of the global batch on all "
+            "ranks; what comes between is said by Job.loss, Job.clip_norm, Job.lr_schedule, and Job.on_step",
+            code="session.trains-itself",
+        )
 
     def _step_hooks(self) -> int:
         kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")

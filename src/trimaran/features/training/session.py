@@ -304,6 +304,8 @@ class Session:
         self._going_on = False
         self._callbacks.settle("batches")
         for share in self._feed.shares():
+            if self._untrained:
+                self._callbacks.see_taken()
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
             self._newest = share.samples
