@@ -22,8 +22,9 @@ import enum
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -34,6 +35,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
+from trimaran.checkpoint_files.plain import encode
 from trimaran.graph.capture.constants import count_hooks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
@@ -43,10 +45,12 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.user_code.batches import name_tensors
 from trimaran.user_code.held_state import (
+    CONTAINERS,
     HeldState,
     Settable,
     Values,
     changed,
+    held_tensors,
     names_in_callbacks,
     read_by_job,
     set_on_session,
@@ -148,9 +152,10 @@ class Callbacks:
                 raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
-        in_modules = HeldState(modules if any(named.values()) else {}, undoable=False)
+        in_modules = HeldState(modules, undoable=False)
         kinds = (bool, int, float, str, enum.Enum)
         self._settings = tuple(in_modules.settable(lambda path, name: True, kinds))
+        self._named_callbacks = named
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
         self._held_before = self._values()
@@ -183,31 +188,61 @@ class Callbacks:
         yield from settable_by_name(self._job, self._executor.model, names)
 
     def kept(self) -> tuple[str, ...]:
-        """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
+        """What callbacks keep in Python, or have set in modules, or the loop has, that is not as at the start."""
         return tuple(changed(self._held_before, self._values()))
 
-    def kept_in_modules(self) -> dict[str, bool | int | float | str]:
-        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them.
+    def kept_plain(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What a checkpoint has of that: plain values that all ranks have alike; every rank calls it.
 
-        Or objects of settings that they hold.
+        Returns:
+            By path the values of modules of the model, or of objects of settings that these hold, and what callbacks
+            keep in attributes and variables; and the paths of what is left.
         """
+        kept, found = self.kept(), dict[str, Any]()
         values = self._in_modules()
         # Not those of other classes, such as of an enum, which a checkpoint does not know.
-        plain = {called: one for called, one in values.items() if type(one) in (bool, int, float, str)}
-        return {called: plain[called] for called in self.kept() if called in plain}
+        found |= {one: values[one] for one in kept if type(values.get(one)) in (bool, int, float, str)}
+        model = self._executor.model
+        of_model = {_place(one) for one in (*model.parameters(), *model.buffers())}
+        for one in self._own():
+            if not _is_within(one.path, found) and any(_is_within(path, [one.path]) for path in kept):
+                value = one.get()
+                # What is the model's stays its own.
+                if of_model.isdisjoint(_place(held) for held in held_tensors(value)):
+                    found[one.path] = value
+        own = dict[str, str]()
+        for path, one in found.items():
+            with suppress(InputError):
+                own[path] = repr(encode(one, path))
+        told = self._executor.agreement.gather_objects(own, "what callbacks keep")
+        alike = {path: found[path] for path, one in own.items() if all(other.get(path) == one for other in told)}
+        return alike, tuple(one for one in kept if not _is_within(one, alike))
 
     def put_back(self, kept: Mapping[str, Any]) -> None:
-        """Put plain values back into the modules that had them.
+        """Put plain values back where they were.
 
         Args:
-            kept: from `kept_in_modules`
+            kept: from `kept_plain`
         """
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
-        for one in self._settings:
-            if one.path in kept:
-                one.put(kept[one.path])
+        places = {one.path: one for one in (*self._settings, *self._own())}
+        for path, value in kept.items():
+            if path in places:
+                places[path].fill(value)
+                continue
+            # An attribute that the callback makes when it is called.
+            name, _, root = path.partition(" of ")
+            callback = self._named_callbacks.get(root)
+            callback = getattr(callback, "__self__", callback)
+            if name.isidentifier() and hasattr(callback, "__dict__") and not isinstance(callback, FunctionType):
+                vars(callback)[name] = value
+
+    def _own(self) -> Iterator[Settable]:
+        """Plain values and containers that callbacks keep in attributes and variables now, the outer first."""
+        kinds = (bool, int, float, str, type(None), *CONTAINERS, torch.Tensor)
+        return self._held.settable(lambda path, name: True, kinds)
 
     def _in_modules(self) -> dict[str, Any]:
         """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
@@ -216,18 +251,20 @@ class Callbacks:
 
     def _attributes(self) -> list[tuple[str, nn.Module, str]]:
         """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
+        # A loop may save while it evaluates.
+        called_back = not (self._job.on_step is None and self._job.on_epoch is None)
         return [
             (f"{name} of {path or 'the model'}", module, name)
             for path, module in self._executor.model.named_modules()
             for name, one in vars(module).items()
-            if isinstance(one, bool | int | float | str)
+            if isinstance(one, bool | int | float | str) and (called_back or name != "training")
         ]
 
     def _values(self) -> Values:
-        values, model = self._held.versions(), self._executor.model
+        values, model = self._in_modules(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
-            return {}
-        values |= self._in_modules()
+            return values
+        values |= self._held.versions()
         values |= {
             "the hooks on the step of the optimizer": self._step_hooks(),
             "the hooks on gradients": repr(self._gradient_hooks()),
@@ -462,14 +499,14 @@ class Callbacks:
         return [] if optimizer is None else [[id(one) for one in group["params"]] for group in optimizer.param_groups]
 
     def _refuse_own_steps(self) -> None:
-        """Have the optimizer refuse a step of the loop, after a backward of its own, where several ranks train."""
+        """Have the optimizer refuse a step of the loop after a backward of the loop, where several ranks train."""
         optimizer = self._executor.updater.optimizer
         if self._alone or not hasattr(optimizer, "register_step_pre_hook"):
             return
 
         def refuse(*_: Any) -> None:
             if self._running == "the loop" and any(one.grad is not None for one in self._parameters):
-                raise self._steps_itself("called step() of session.optimizer after a backward of its own")
+                raise self._steps_itself("ran a backward itself and called step() of session.optimizer")
 
         self._refusing.callback(optimizer.register_step_pre_hook(refuse).remove)
 
@@ -869,6 +906,25 @@ class Callbacks:
                 del kind.data
             if kinds:
                 pruning.apply = apply  # type: ignore[method-assign]
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where the elements of a tensor lie, of a share those that the rank has; else another number."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    strided = local.layout is torch.strided and not local.is_nested and local.numel()
+    return local.data_ptr() if strided else id(tensor)
+
+
+def _is_within(path: str, places: Iterable[str]) -> bool:
+    """Whether a path of what is held is that of one of some places, or of what lies there.
+
+    Example:
+        >>> [_is_within(path, ["one of it"]) for path in ("the length of one of it", "one[0].a of it", "ones of it")]
+        [True, True, False]
+    """
+    name, _, holder = path.removeprefix("the length of ").partition(" of ")
+    own = [place.partition(" of ") for place in places]
+    return any(holder == of and (name == one or name.startswith((f"{one}[", f"{one}."))) for one, _, of in own)
 
 
 def _replaced(who: str, names: Sequence[str]) -> InputError:
