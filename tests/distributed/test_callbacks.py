@@ -337,6 +337,11 @@ def evaluate_alone(session: Session) -> None:
         session.model.eval()
 
 
+def average_whole(session: Session) -> None:
+    for one in session.model.parameters():
+        torch.zeros(one.shape, dtype=one.dtype).lerp_(one.detach(), 0.1)
+
+
 def train_itself(session: Session) -> None:
     """As scripts have it that were made for one process."""
     backward_of_loop(session)
@@ -367,6 +372,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, load_whole, "model.loaded-in-parts"),
     (REPLICAS, add_penalty, "session.gradients-before-step"),
     (ZERO1, clip_in_step, "session.hook-on-step"),
+    (REPLICAS, lambda session: session.model.first.requires_grad_(False), "session.requires-grad-changed"),
     (REPLICAS, train_itself, "session.trains-itself"),
     (ZERO3, train_itself, "session.trains-itself"),
     (ZERO3, train_by_another, "session.trains-itself"),
@@ -377,6 +383,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (PIPELINE, lambda session: session.load(session.carried["saved"]), ""),
     (PIPELINE, change_weights, "session.changes-parts"),
     (ZERO3, change_weights, "session.changes-parts"),
+    (ZERO3, average_whole, "session.mixes-shares"),
     (ZERO3, rebind_weights, "callback.rebinds-share"),
     (ZERO3, replace_layer, "session.replaces-parameters"),
     (ZERO3, prune_layer, "session.renames-shares"),
@@ -832,14 +839,27 @@ def test_a_loop_of_ones_own_gets_no_part_of_a_model_for_the_whole(tmp_path: Path
     assert launch(read_in_loop, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
-def test_between_steps_nothing_may_be_frozen_nor_stopped() -> None:
-    """Where no callback is under way, no other rank would hear of it."""
+def test_on_one_device_a_loop_may_freeze_layers() -> None:
+    """It was refused, though no other rank has to hear of it."""
     session = open_session(World(), make_job(), builders.strategy())
     batches = session.batches()
     session.step(next(batches))
     session.model.first.requires_grad_(False)
-    with raises("session.requires-grad-changed", match="requires_grad.*first.weight.*first.bias"):
-        session.step(next(batches))
+    before = [one.detach().clone() for one in session.model.parameters()]
+    session.step(next(batches))
+    moved = {
+        name.partition(".")[0]
+        for (name, one), then in zip(session.model.named_parameters(), before, strict=True)
+        if not torch.equal(one, then)
+    }
+    assert "first" not in moved
+    assert "third" in moved
+    session.close()
+
+
+def test_between_steps_nothing_may_be_stopped() -> None:
+    """Where no callback is under way, no other rank would hear of it."""
+    session = open_session(World(), make_job(), builders.strategy())
     with raises("session.stop-outside-callback"):
         session.stop()
     session.close()

@@ -427,13 +427,7 @@ class Callbacks:
             if isinstance(error, TrimaranError):
                 raise
             if self._shares and isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED):
-                raise InputError(
-                    f"Job.{name} failed, and under {self._strategy.name} parameters of session.model are shares of the "
-                    "whole ones, which do not go with whole tensors: make what goes with them from them "
-                    "(torch.zeros_like, .detach().clone()), or train by replicas: --allow dp. It raised "
-                    f"{told(error)}",
-                    code="callback.mixes-shares",
-                ) from error
+                raise self._mixes_shares(error) from error
             error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
             raise
         finally:
@@ -578,6 +572,11 @@ class Callbacks:
         before = dict(zip(map(id, self._parameters), self._trained, strict=True))
         named = self._executor.model.named_parameters()
         changed = [name for name, one in named if before.get(id(one), one.requires_grad) != one.requires_grad]
+        if self._alone:
+            # No other rank has to hear of it.
+            self._executor.refit(f"the loop changed requires_grad of {format_some(changed)}")
+            self.accept_trained()
+            return
         raise InputError(
             f"requires_grad of {format_some(changed)} was changed between steps: change it in Job.on_step or "
             "Job.on_epoch, after which all ranks take it over",
@@ -728,6 +727,15 @@ class Callbacks:
             code="session.changes-parts",
         )
 
+    def _mixes_shares(self, error: RuntimeError) -> InputError:
+        return InputError(
+            f"{self._who} computes with a parameter of session.model and a whole tensor, and under "
+            f"{self._strategy.name} parameters are shares of the whole ones: make what goes with them from them "
+            "(torch.zeros_like, .detach().clone()), or train by replicas: --allow dp. It raised "
+            f"{told(error)}",
+            code="session.mixes-shares",
+        )
+
     def _renames_shares(self) -> InputError:
         return InputError(
             f"{self._who} gave parameters of session.model other names than at first, as pruning does, and under "
@@ -873,7 +881,8 @@ class Callbacks:
     def _rebinding_refused(self) -> Iterator[None]:
         """Where parameters are DTensors, what torch cannot do with them, or does without an effect, is refused.
 
-        That is another tensor in the place of `.data`, and pruning, whose masks are whole tensors.
+        That is another tensor in the place of `.data`, pruning, whose masks are whole tensors, and whatever else
+        computes with a share and a whole tensor.
         """
         shares = {type(one) for one in self._parameters if hasattr(one, "to_local")}
         # A callback of an epoch is called while a loop is watched.
@@ -887,6 +896,7 @@ class Callbacks:
                 code="callback.rebinds-share",
             )
 
+        functions = [vars(kind)["__torch_function__"] for kind in kinds]
         pruning = prune.BasePruningMethod
         apply = vars(pruning)["apply"]
 
@@ -895,15 +905,26 @@ class Callbacks:
                 raise self._renames_shares()
             return apply.__func__(cls, module, name, *arguments, **keywords)
 
+        def refuse_mixed(cls: Any, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                try:
+                    return function(*arguments, **(keywords or {}))
+                except RuntimeError as error:
+                    if any(one in str(error) for one in _MIXED):
+                        raise self._mixes_shares(error) from error
+                    raise
+
         for kind in kinds:
             kind.data = property(torch.Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]
+            kind.__torch_function__ = classmethod(refuse_mixed)  # type: ignore[assignment]
         if kinds:
             pruning.apply = classmethod(refuse_shares)  # type: ignore[assignment]
         try:
             yield
         finally:
-            for kind in kinds:
+            for kind, function in zip(kinds, functions, strict=True):
                 del kind.data
+                kind.__torch_function__ = function  # type: ignore[method-assign]
             if kinds:
                 pruning.apply = apply  # type: ignore[method-assign]
 
