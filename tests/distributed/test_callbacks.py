@@ -43,6 +43,7 @@ from trimaran.program.text import format_program
 REPLICAS = builders.strategy(dp=2, microbatches=2)
 HOMES = builders.strategy(dp=2, sync="p2p")
 ZERO1 = builders.strategy(dp=2, zero=1, bucket_bytes=512)
+ZERO2 = builders.strategy(dp=2, zero=2, units=("first", "third"))
 ZERO3 = builders.strategy(dp=2, zero=3, units=("first", "third"))
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 TENSORS = builders.strategy(tp=2, microbatches=2)
@@ -337,6 +338,12 @@ def evaluate_alone(session: Session) -> None:
         session.model.eval()
 
 
+def look_at_output(session: Session) -> None:
+    inputs, _ = next(session.batches())
+    with torch.no_grad():
+        session.model(inputs)
+
+
 def average_whole(session: Session) -> None:
     for one in session.model.parameters():
         torch.zeros(one.shape, dtype=one.dtype).lerp_(one.detach(), 0.1)
@@ -383,6 +390,8 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (PIPELINE, lambda session: session.load(session.carried["saved"]), ""),
     (PIPELINE, change_weights, "session.changes-parts"),
     (ZERO3, change_weights, "session.changes-parts"),
+    (ZERO2, look_at_output, ""),
+    (ZERO3, look_at_output, ""),
     (ZERO3, average_whole, "session.mixes-shares"),
     (ZERO3, rebind_weights, "callback.rebinds-share"),
     (ZERO3, replace_layer, "session.replaces-parameters"),

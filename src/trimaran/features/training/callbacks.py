@@ -533,6 +533,9 @@ class Callbacks:
         Raises:
             InputError: they do not; or have gradients already; or hooks would see a part of them
         """
+        if any(id(one) not in self._identities for one in self._executor.model.parameters()):
+            # A forward of the loop leaves whole parameters in the place of shares, for a backward.
+            self._executor.settle_shares()
         named = () if self._alone else self._executor.model.named_parameters()
         if replaced := [name for name, one in named if id(one) not in self._identities]:
             raise _replaced("the loop, or a callback,", replaced)
