@@ -43,6 +43,7 @@ from trimaran.program.text import format_program
 REPLICAS = builders.strategy(dp=2, microbatches=2)
 HOMES = builders.strategy(dp=2, sync="p2p")
 ZERO1 = builders.strategy(dp=2, zero=1, bucket_bytes=512)
+ZERO2 = builders.strategy(dp=2, zero=2, units=("first", "third"))
 ZERO3 = builders.strategy(dp=2, zero=3, units=("first", "third"))
 PIPELINE = builders.strategy(pp=2, schedule="1f1b", microbatches=4)
 TENSORS = builders.strategy(tp=2, microbatches=2)
@@ -337,6 +338,39 @@ def evaluate_alone(session: Session) -> None:
         session.model.eval()
 
 
+def look_at_output(session: Session) -> None:
+    inputs, _ = next(session.batches())
+    with torch.no_grad():
+        session.model(inputs)
+
+
+def average_whole(session: Session) -> None:
+    for one in session.model.parameters():
+        torch.zeros(one.shape, dtype=one.dtype).lerp_(one.detach(), 0.1)
+
+
+def train_itself(session: Session) -> None:
+    """As scripts have it that were made for one process."""
+    backward_of_loop(session)
+    assert session.optimizer is not None
+    session.optimizer.step()
+
+
+def train_by_another(session: Session) -> None:
+    optimizer = torch.optim.SGD(session.model.parameters(), lr=0.1)
+    backward_of_loop(session)
+    optimizer.step()
+    optimizer.zero_grad()
+    next(session.batches())
+
+
+def backward_of_loop(session: Session) -> None:
+    inputs, targets = next(session.batches())
+    loss = session.job.loss
+    assert loss is not None
+    loss(session.model(inputs), targets).backward()
+
+
 LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (REPLICAS, evaluate_alone, "session.unlike"),
     (PIPELINE, evaluate_alone, "session.unlike"),
@@ -345,6 +379,10 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, load_whole, "model.loaded-in-parts"),
     (REPLICAS, add_penalty, "session.gradients-before-step"),
     (ZERO1, clip_in_step, "session.hook-on-step"),
+    (REPLICAS, lambda session: session.model.first.requires_grad_(False), "session.requires-grad-changed"),
+    (REPLICAS, train_itself, "session.trains-itself"),
+    (ZERO3, train_itself, "session.trains-itself"),
+    (ZERO3, train_by_another, "session.trains-itself"),
     (REPLICAS, draw_weights, "session.unlike"),
     (REPLICAS, tune_alone, "session.unlike"),
     (REPLICAS, change_weights, ""),
@@ -352,6 +390,9 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (PIPELINE, lambda session: session.load(session.carried["saved"]), ""),
     (PIPELINE, change_weights, "session.changes-parts"),
     (ZERO3, change_weights, "session.changes-parts"),
+    (ZERO2, look_at_output, ""),
+    (ZERO3, look_at_output, ""),
+    (ZERO3, average_whole, "session.mixes-shares"),
     (ZERO3, rebind_weights, "callback.rebinds-share"),
     (ZERO3, replace_layer, "session.replaces-parameters"),
     (ZERO3, prune_layer, "session.renames-shares"),
@@ -807,14 +848,27 @@ def test_a_loop_of_ones_own_gets_no_part_of_a_model_for_the_whole(tmp_path: Path
     assert launch(read_in_loop, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
-def test_between_steps_nothing_may_be_frozen_nor_stopped() -> None:
-    """Where no callback is under way, no other rank would hear of it."""
+def test_on_one_device_a_loop_may_freeze_layers() -> None:
+    """It was refused, though no other rank has to hear of it."""
     session = open_session(World(), make_job(), builders.strategy())
     batches = session.batches()
     session.step(next(batches))
     session.model.first.requires_grad_(False)
-    with raises("session.requires-grad-changed", match="requires_grad.*first.weight.*first.bias"):
-        session.step(next(batches))
+    before = [one.detach().clone() for one in session.model.parameters()]
+    session.step(next(batches))
+    moved = {
+        name.partition(".")[0]
+        for (name, one), then in zip(session.model.named_parameters(), before, strict=True)
+        if not torch.equal(one, then)
+    }
+    assert "first" not in moved
+    assert "third" in moved
+    session.close()
+
+
+def test_between_steps_nothing_may_be_stopped() -> None:
+    """Where no callback is under way, no other rank would hear of it."""
+    session = open_session(World(), make_job(), builders.strategy())
     with raises("session.stop-outside-callback"):
         session.stop()
     session.close()

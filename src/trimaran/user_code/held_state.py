@@ -64,6 +64,9 @@ _ITERATORS: tuple[type, ...] = (
 PLACE_OF = "the place of "
 """How the path of an iterator's position begins."""
 
+CONTAINERS = (list, dict, set, deque)
+"""Whose content may be put back in place."""
+
 HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
 
 Values = dict[str, Any]
@@ -93,6 +96,14 @@ class Settable:
     value: Any
     get: Callable[[], Any]
     put: Callable[[Any], object]
+
+    def fill(self, value: Any) -> None:
+        """Set another; a container that is there stays, as others may hold it too, and gets its content."""
+        now = self.get()
+        if isinstance(now, CONTAINERS) and type(now) is type(value):
+            _refill(now, value)
+        else:
+            self.put(value)
 
 
 class HeldState:
@@ -177,7 +188,10 @@ class HeldState:
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value, place in _values_of(root, "", 0, met, undo):
-                if parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator | types.FunctionType):
+                if isinstance(value, CONTAINERS):
+                    if parts and path:
+                        yield f"{path} of {name}", value, place
+                elif parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator | types.FunctionType):
                     called = f"{path} of {name}" if path else name
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
@@ -669,6 +683,8 @@ def _values_of(
         return
     if isinstance(value, nn.Module):
         yield path, value, None
+    elif isinstance(value, CONTAINERS):
+        yield path, value, place
     for name, content, where in _contents(value, path, undo):
         yield from _values_of(content, name, depth + 1, met, undo, where)
 

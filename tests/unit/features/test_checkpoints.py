@@ -649,7 +649,8 @@ def test_what_callbacks_keep_is_said(tmp_path: Path) -> None:
         averages: dict[str, torch.Tensor] = {}
 
         def follow(session: Any, step: int, metrics: dict[str, float]) -> None:
-            averages["bias"] = session.model[2].bias.detach() * 0.1 + averages.get("bias", 0.0)
+            # More elements than plain values have.
+            averages["bias"] = session.model[2].bias.detach() * torch.ones(9000) + averages.get("bias", 0.0)
 
         def set_rate(session: Any, step: int, metrics: dict[str, float]) -> None:
             session.model[1].p = 0.25
@@ -703,6 +704,49 @@ def test_numbers_that_callbacks_set_in_modules_are_put_back(tmp_path: Path) -> N
         (note,) = session.notes
         assert "way of 1" in note
         assert "p of 1" not in note
+
+
+class Best:
+    """Halves the rate when the loss has not fallen, and weighs by what it has seen."""
+
+    bad = 0
+
+    def __init__(self) -> None:
+        self.best, self.seen, self.average = math.inf, [0.0], None
+
+    def __call__(self, session: Any, step: int, metrics: dict[str, float]) -> None:
+        weight = session.model[0].weight.detach()
+        self.average = weight.clone() if self.average is None else self.average.lerp(weight, 0.5)
+        self.seen.append(metrics["loss"])
+        self.best, self.bad = (metrics["loss"], 0) if metrics["loss"] < self.best else (self.best, self.bad + 1)
+
+
+def test_plain_values_that_a_callback_keeps_are_put_back(tmp_path: Path) -> None:
+    """They began anew, and were noted."""
+    best, again = Best(), Best()
+    seen = again.seen
+    with session_of(make_job(on_step=best)) as session:
+        take_steps(session, 3)
+        session.save_checkpoint(tmp_path)
+    with session_of(make_job(on_step=again)) as session:
+        session.load_checkpoint(tmp_path)
+        assert session.notes == ()
+    assert (again.best, again.bad, again.seen) == (best.best, best.bad, best.seen)
+    assert again.seen is seen
+    assert again.average is not None
+    assert torch.equal(again.average, best.average)  # type: ignore[arg-type]
+
+
+def test_numbers_that_a_loop_sets_in_modules_are_put_back(tmp_path: Path) -> None:
+    """A rate of dropout that a loop lowers was that of the start after a break, without a word."""
+    with session_of(make_job()) as session:
+        take_steps(session, 1)
+        session.model[1].p = 0.25
+        session.model.eval()
+        session.save_checkpoint(tmp_path)
+    with session_of(make_job()) as session:
+        session.load_checkpoint(tmp_path)
+        assert (session.model[1].p, session.model[1].training, session.notes) == (0.25, True, ())
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,9 @@ import enum
 import hashlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -34,6 +35,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import told
+from trimaran.checkpoint_files.plain import encode
 from trimaran.graph.capture.constants import count_hooks
 from trimaran.graph.optimizers import written_options
 from trimaran.launch.activity import ACTIVITY
@@ -43,10 +45,12 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.user_code.batches import name_tensors
 from trimaran.user_code.held_state import (
+    CONTAINERS,
     HeldState,
     Settable,
     Values,
     changed,
+    held_tensors,
     names_in_callbacks,
     read_by_job,
     set_on_session,
@@ -148,11 +152,13 @@ class Callbacks:
                 raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
-        in_modules = HeldState(modules if any(named.values()) else {}, undoable=False)
+        in_modules = HeldState(modules, undoable=False)
         kinds = (bool, int, float, str, enum.Enum)
         self._settings = tuple(in_modules.settable(lambda path, name: True, kinds))
-        self._held_before = self._values()
+        self._named_callbacks = named
         self._refusing, self._between = ExitStack(), ExitStack()
+        self._refuse_own_steps()
+        self._held_before = self._values()
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
@@ -182,31 +188,61 @@ class Callbacks:
         yield from settable_by_name(self._job, self._executor.model, names)
 
     def kept(self) -> tuple[str, ...]:
-        """What callbacks keep in Python, or have set in modules, that is not as at the start: no checkpoint has it."""
+        """What callbacks keep in Python, or have set in modules, or the loop has, that is not as at the start."""
         return tuple(changed(self._held_before, self._values()))
 
-    def kept_in_modules(self) -> dict[str, bool | int | float | str]:
-        """Of these, plain values that modules of the model have as attributes, by what `kept` calls them.
+    def kept_plain(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What a checkpoint has of that: plain values that all ranks have alike; every rank calls it.
 
-        Or objects of settings that they hold.
+        Returns:
+            By path the values of modules of the model, or of objects of settings that these hold, and what callbacks
+            keep in attributes and variables; and the paths of what is left.
         """
+        kept, found = self.kept(), dict[str, Any]()
         values = self._in_modules()
         # Not those of other classes, such as of an enum, which a checkpoint does not know.
-        plain = {called: one for called, one in values.items() if type(one) in (bool, int, float, str)}
-        return {called: plain[called] for called in self.kept() if called in plain}
+        found |= {one: values[one] for one in kept if type(values.get(one)) in (bool, int, float, str)}
+        model = self._executor.model
+        of_model = {_place(one) for one in (*model.parameters(), *model.buffers())}
+        for one in self._own():
+            if not _is_within(one.path, found) and any(_is_within(path, [one.path]) for path in kept):
+                value = one.get()
+                # What is the model's stays its own.
+                if of_model.isdisjoint(_place(held) for held in held_tensors(value)):
+                    found[one.path] = value
+        own = dict[str, str]()
+        for path, one in found.items():
+            with suppress(InputError):
+                own[path] = repr(encode(one, path))
+        told = self._executor.agreement.gather_objects(own, "what callbacks keep")
+        alike = {path: found[path] for path, one in own.items() if all(other.get(path) == one for other in told)}
+        return alike, tuple(one for one in kept if not _is_within(one, alike))
 
     def put_back(self, kept: Mapping[str, Any]) -> None:
-        """Put plain values back into the modules that had them.
+        """Put plain values back where they were.
 
         Args:
-            kept: from `kept_in_modules`
+            kept: from `kept_plain`
         """
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
-        for one in self._settings:
-            if one.path in kept:
-                one.put(kept[one.path])
+        places = {one.path: one for one in (*self._settings, *self._own())}
+        for path, value in kept.items():
+            if path in places:
+                places[path].fill(value)
+                continue
+            # An attribute that the callback makes when it is called.
+            name, _, root = path.partition(" of ")
+            callback = self._named_callbacks.get(root)
+            callback = getattr(callback, "__self__", callback)
+            if name.isidentifier() and hasattr(callback, "__dict__") and not isinstance(callback, FunctionType):
+                vars(callback)[name] = value
+
+    def _own(self) -> Iterator[Settable]:
+        """Plain values and containers that callbacks keep in attributes and variables now, the outer first."""
+        kinds = (bool, int, float, str, type(None), *CONTAINERS, torch.Tensor)
+        return self._held.settable(lambda path, name: True, kinds)
 
     def _in_modules(self) -> dict[str, Any]:
         """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
@@ -215,18 +251,20 @@ class Callbacks:
 
     def _attributes(self) -> list[tuple[str, nn.Module, str]]:
         """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
+        # A loop may save while it evaluates.
+        called_back = not (self._job.on_step is None and self._job.on_epoch is None)
         return [
             (f"{name} of {path or 'the model'}", module, name)
             for path, module in self._executor.model.named_modules()
             for name, one in vars(module).items()
-            if isinstance(one, bool | int | float | str)
+            if isinstance(one, bool | int | float | str) and (called_back or name != "training")
         ]
 
     def _values(self) -> Values:
-        values, model = self._held.versions(), self._executor.model
+        values, model = self._in_modules(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
-            return {}
-        values |= self._in_modules()
+            return values
+        values |= self._held.versions()
         values |= {
             "the hooks on the step of the optimizer": self._step_hooks(),
             "the hooks on gradients": repr(self._gradient_hooks()),
@@ -389,13 +427,7 @@ class Callbacks:
             if isinstance(error, TrimaranError):
                 raise
             if self._shares and isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED):
-                raise InputError(
-                    f"Job.{name} failed, and under {self._strategy.name} parameters of session.model are shares of the "
-                    "whole ones, which do not go with whole tensors: make what goes with them from them "
-                    "(torch.zeros_like, .detach().clone()), or train by replicas: --allow dp. It raised "
-                    f"{told(error)}",
-                    code="callback.mixes-shares",
-                ) from error
+                raise self._mixes_shares(error) from error
             error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
             raise
         finally:
@@ -460,6 +492,37 @@ class Callbacks:
         optimizer = self._executor.updater.optimizer
         return [] if optimizer is None else [[id(one) for one in group["params"]] for group in optimizer.param_groups]
 
+    def _refuse_own_steps(self) -> None:
+        """Have the optimizer refuse a step of the loop after a backward of the loop, where several ranks train."""
+        optimizer = self._executor.updater.optimizer
+        if self._alone or not hasattr(optimizer, "register_step_pre_hook"):
+            return
+
+        def refuse(*_: Any) -> None:
+            if self._running == "the loop" and any(one.grad is not None for one in self._parameters):
+                raise self._steps_itself("ran a backward itself and called step() of session.optimizer")
+
+        self._refusing.callback(optimizer.register_step_pre_hook(refuse).remove)
+
+    def see_taken(self) -> None:
+        """Another batch is taken, and the loop has given no step the last one: see that it has not trained on it.
+
+        Raises:
+            InputError: it has, as far as this rank can tell
+        """
+        if self._samples is None or self._whole or self._thread != threading.get_ident():
+            return
+        if not all(map(torch.equal, self._samples, _samples(self._parameters))):
+            raise self._steps_itself("trained on a batch without session.step")
+
+    def _steps_itself(self, how: str) -> InputError:
+        return InputError(
+            f"the loop {how}, and under {self._strategy.name} a rank has its share of the samples, or its part of the "
+            "network: call session.step(batch), which does forward, backward and update of the global batch on all "
+            "ranks; what comes between is said by Job.loss, Job.clip_norm, Job.lr_schedule, and Job.on_step",
+            code="session.trains-itself",
+        )
+
     def _step_hooks(self) -> int:
         kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
         return sum(len(getattr(self._executor.updater.optimizer, kind, ())) for kind in kinds)
@@ -470,6 +533,9 @@ class Callbacks:
         Raises:
             InputError: they do not; or have gradients already; or hooks would see a part of them
         """
+        if any(id(one) not in self._identities for one in self._executor.model.parameters()):
+            # A forward of the loop leaves whole parameters in the place of shares, for a backward.
+            self._executor.settle_shares()
         named = () if self._alone else self._executor.model.named_parameters()
         if replaced := [name for name, one in named if id(one) not in self._identities]:
             raise _replaced("the loop, or a callback,", replaced)
@@ -509,6 +575,11 @@ class Callbacks:
         before = dict(zip(map(id, self._parameters), self._trained, strict=True))
         named = self._executor.model.named_parameters()
         changed = [name for name, one in named if before.get(id(one), one.requires_grad) != one.requires_grad]
+        if self._alone:
+            # No other rank has to hear of it.
+            self._executor.refit(f"the loop changed requires_grad of {format_some(changed)}")
+            self.accept_trained()
+            return
         raise InputError(
             f"requires_grad of {format_some(changed)} was changed between steps: change it in Job.on_step or "
             "Job.on_epoch, after which all ranks take it over",
@@ -659,6 +730,15 @@ class Callbacks:
             code="session.changes-parts",
         )
 
+    def _mixes_shares(self, error: RuntimeError) -> InputError:
+        return InputError(
+            f"{self._who} computes with a parameter of session.model and a whole tensor, and under "
+            f"{self._strategy.name} parameters are shares of the whole ones: make what goes with them from them "
+            "(torch.zeros_like, .detach().clone()), or train by replicas: --allow dp. It raised "
+            f"{told(error)}",
+            code="session.mixes-shares",
+        )
+
     def _renames_shares(self) -> InputError:
         return InputError(
             f"{self._who} gave parameters of session.model other names than at first, as pruning does, and under "
@@ -804,7 +884,8 @@ class Callbacks:
     def _rebinding_refused(self) -> Iterator[None]:
         """Where parameters are DTensors, what torch cannot do with them, or does without an effect, is refused.
 
-        That is another tensor in the place of `.data`, and pruning, whose masks are whole tensors.
+        That is another tensor in the place of `.data`, pruning, whose masks are whole tensors, and whatever else
+        computes with a share and a whole tensor.
         """
         shares = {type(one) for one in self._parameters if hasattr(one, "to_local")}
         # A callback of an epoch is called while a loop is watched.
@@ -818,6 +899,7 @@ class Callbacks:
                 code="callback.rebinds-share",
             )
 
+        functions = [vars(kind)["__torch_function__"] for kind in kinds]
         pruning = prune.BasePruningMethod
         apply = vars(pruning)["apply"]
 
@@ -826,17 +908,47 @@ class Callbacks:
                 raise self._renames_shares()
             return apply.__func__(cls, module, name, *arguments, **keywords)
 
+        def refuse_mixed(cls: Any, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
+            with torch._C.DisableTorchFunctionSubclass():
+                try:
+                    return function(*arguments, **(keywords or {}))
+                except RuntimeError as error:
+                    if any(one in str(error) for one in _MIXED):
+                        raise self._mixes_shares(error) from error
+                    raise
+
         for kind in kinds:
             kind.data = property(torch.Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]
+            kind.__torch_function__ = classmethod(refuse_mixed)  # type: ignore[assignment]
         if kinds:
             pruning.apply = classmethod(refuse_shares)  # type: ignore[assignment]
         try:
             yield
         finally:
-            for kind in kinds:
+            for kind, function in zip(kinds, functions, strict=True):
                 del kind.data
+                kind.__torch_function__ = function  # type: ignore[method-assign]
             if kinds:
                 pruning.apply = apply  # type: ignore[method-assign]
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where the elements of a tensor lie, of a share those that the rank has; else another number."""
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    strided = local.layout is torch.strided and not local.is_nested and local.numel()
+    return local.data_ptr() if strided else id(tensor)
+
+
+def _is_within(path: str, places: Iterable[str]) -> bool:
+    """Whether a path of what is held is that of one of some places, or of what lies there.
+
+    Example:
+        >>> [_is_within(path, ["one of it"]) for path in ("the length of one of it", "one[0].a of it", "ones of it")]
+        [True, True, False]
+    """
+    name, _, holder = path.removeprefix("the length of ").partition(" of ")
+    own = [place.partition(" of ") for place in places]
+    return any(holder == of and (name == one or name.startswith((f"{one}[", f"{one}."))) for one, _, of in own)
 
 
 def _replaced(who: str, names: Sequence[str]) -> InputError:

@@ -304,6 +304,8 @@ class Session:
         self._going_on = False
         self._callbacks.settle("batches")
         for share in self._feed.shares():
+            if self._untrained:
+                self._callbacks.see_taken()
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
             self._newest = share.samples
@@ -920,14 +922,16 @@ class Session:
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched = True, False, []
-        in_modules = figures.get("kept_in_modules", {})
-        self._callbacks.put_back(in_modules)
-        kept = [one for one in figures.get("kept", ()) if one not in in_modules]
-        if kept and not {*self._callbacks.kept()}.difference(in_modules):
+        in_place = figures.get("kept_in_modules", {})
+        kept = [one for one in figures.get("kept", ()) if one not in in_place]
+        anew = not {*self._callbacks.kept()}.difference(in_place)
+        self._callbacks.put_back(in_place)
+        if kept and anew:
             notes = (
                 *notes,
-                f"callbacks of the job had changed {format_some([*kept])}, which no checkpoint has: here it is as at "
-                "the start. What the training needs of it, put into session.carried or into a buffer of the model",
+                f"callbacks of the job, or its loop, had changed {format_some([*kept])}, which no checkpoint has: here "
+                "it is as at the start. What the training needs of it, put into session.carried or into a buffer of "
+                "the model",
             )
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
         self._index, self._loaded = self._feed.index, self._feed.epoch
@@ -985,6 +989,7 @@ class Session:
     def _figures(self) -> dict[str, Any]:
         told = self.executor.agreement.gather_objects(self._feed.digest_before(), "what the data were")
         seen = next((one for one in told if one is not None), None)
+        plain, kept = self._callbacks.kept_plain()
         figures = {
             "losses": self._losses,
             "samples": self._samples,
@@ -996,8 +1001,8 @@ class Session:
             "skipping": self.executor.skipping,
             "rolled_back": [asdict(one) for one in self._rolled_back],
             "carried": self.carried,
-            "kept": self._callbacks.kept(),
-            "kept_in_modules": self._callbacks.kept_in_modules(),
+            "kept": kept,
+            "kept_in_modules": plain,
         }
         with self.executor.agreement.alike("what is carried"):
             own, plain = self._own_position(), encode(figures, "session.carried")
