@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import choose
 from trimaran.planner.explanation.what_if import Change, changed
@@ -33,7 +34,7 @@ from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem, assess, lack_of_memory, reassess
 from trimaran.planning.analytical import decoder_shape, is_traceable
 from trimaran.planning.data_parallel_job import DataParallelJob
-from trimaran.planning.estimated import longest_chain_s, one_device
+from trimaran.planning.estimated import Estimated, longest_chain_s, one_device
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import PlanRequest
@@ -127,7 +128,9 @@ class Workers:
         if any(one.strategy.parts for one in self._searched(width)):
             pins = dataclasses.replace(pins, allow=(*pins.allow, *_PLACED.allow))
         asked = dataclasses.replace(self._asked(devices, workers * batch, pins), gap=0.0)
-        found = make_plan(self.reference, asked).simulated.search
+        # A decoder on more devices than `plan` simulates is simulated here, as all else of a crossover is.
+        source = JobSource(reference=self.reference)
+        found = make_plan(source, asked, backend=Estimated(source, asked)).simulated.search
         hybrids = [
             one
             for one in (found.candidates if found else ())

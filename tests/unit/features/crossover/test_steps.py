@@ -1,5 +1,8 @@
 """Steps of hybrids put together from parts, against the simulation of the whole."""
 
+import json
+from pathlib import Path
+
 import pytest
 from tests import builders
 
@@ -120,3 +123,12 @@ def test_free_local_batch(replicas: Replicas, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Replicas, "alone_s", lambda _, batch: {64: 0.2, 32: 0.11}[batch])
     assert replicas.needed_speedup(64, 2) == pytest.approx(1.81818, abs=1e-5)
     assert replicas.needed_speedup(1, 2) is None
+
+
+def test_a_decoder_is_simulated_on_more_devices_than_its_plan_is(tmp_path: Path) -> None:
+    """`plan` asks the analytical model beyond 64 devices, which knows no orders of pipelines but 1F1B."""
+    sizes = {"n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 128, "n_positions": 32}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt2", "bos_token_id": 0, "eos_token_id": 0, **sizes}))
+    workers = Workers(str(path), builders.cluster_request(cluster=f"{NODE}:16"), 4)
+    assert (workers.planned_s(2, 4, 128) or 0.0) > 0.0
