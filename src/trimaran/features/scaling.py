@@ -199,7 +199,7 @@ def _merging(row: ScalingRow, work: Workload, estimate: StepEstimate) -> list[Re
     """Tiny kernels merged into the ones before them, where the host cannot keep up."""
     launches = sum(item.launches for item in work.works if item.phase is not Phase.UPDATE)
     tiny = sum(item.launches for item in work.works if item.kind in _TINY and item.phase is not Phase.UPDATE)
-    if not estimate.launch_bound or not launches or row.step.limiter == "feeding":
+    if not estimate.launch_bound or not launches or row.step.limiter in ("feeding", "loading"):
         return []
     shorter_s = max(estimate.device_s, estimate.host_s * (1 - tiny / launches))
     saved_s = max(0.0, estimate.seconds - shorter_s)
@@ -678,12 +678,12 @@ def feeding_limit(job: DataParallelJob, batch: int, sync: Sync, most: int, *, st
             continue
         setup = job.setup(share, devices, sync=sync)
         step = data_parallel_step(replace(setup, options=replace(setup.options, explain=False)))
-        local = -(-devices // job.nodes(devices))
+        local = setup.local_devices
         ready_s = step.step.seconds - step.feeding_s
         tried.append(
             FedCount(
                 devices=devices,
-                limit=step.fed.limit if step.fed is not None and step.limiter == "feeding" else None,
+                limit=step.fed.limit if step.fed is not None and step.limiter in ("feeding", "loading") else None,
                 workers=0 if step.fed is None else step.fed.workers,
                 wanted_samples_per_s=local * share / ready_s,
                 samples_per_s=local * share / step.step.seconds,

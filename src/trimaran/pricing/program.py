@@ -599,6 +599,8 @@ def _marks(
         places: Mapping[str, tuple[float, float]] = {}
         if instruction.segment is not None:
             places = segments[instruction.segment].places.get(instruction.kind, {})
+        # Of these the instruction itself waits for the end, so that nothing may put off their start.
+        awaited = {mark.name.removesuffix(".wait") for mark in instruction.marks if mark.waits_for}
         for mark in instruction.marks:
             if mark.op not in places:
                 raise InputError(
@@ -610,7 +612,7 @@ def _marks(
             if instruction.kind is Kind.BACKWARD and instruction.segment is not None:
                 done = completions.get((instruction.segment, mark.name, mark.op))
                 place = place if done is None else before + done * (after - before)
-            marks[instruction.id, mark.name] = place if overlaps or mark.waits_for else 1.0
+            marks[instruction.id, mark.name] = place if overlaps or mark.name.removesuffix(".wait") in awaited else 1.0
     return marks
 
 

@@ -336,6 +336,7 @@ _SHORT = {
     "communication": "comm",
     "update": "update",
     "feeding": "feed",
+    "loading": "load",
 }
 _COLUMNS = ("GPUs", "samples/s", "±", "speedup", "eff.", "FP+BP", "overlap", "exposed", "optim", "other")
 _LAYERS = 4

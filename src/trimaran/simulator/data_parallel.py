@@ -75,8 +75,10 @@ class DataParallelSetup:
 
     @property
     def local_devices(self) -> int:
-        """Devices of the group in a node."""
-        return -(-self.devices // self.nodes)
+        """Devices of the group in the node that has the most of them; no more nodes than needed are filled in turn."""
+        full = self.machine.node.devices
+        each = -(-self.devices // self.nodes)
+        return min(self.devices, full) if self.nodes == -(-self.devices // full) else each
 
     @property
     def is_star(self) -> bool:
@@ -387,7 +389,7 @@ def _assembled(setup: DataParallelSetup, gradients: Sequence[Ready], done: Excha
         overhead_s=parts.overhead_s,
         feeding_s=feeding_s,
         fed=fed,
-        limiter=_limiter(setup, gradients, update_s=parts.update_s, fed=fed),
+        limiter=_limiter(setup, parts, fed),
         exposed=exposed_gradients(setup, gradients, done) if setup.options.explain else (),
     )
 
@@ -438,25 +440,21 @@ def _interval(setup: DataParallelSetup, step_s: float, fed: FedStep | None) -> C
     return Cost(step_s, min(step_s, *ends_s), max(step_s, *ends_s), source)
 
 
-def _limiter(setup: DataParallelSetup, gradients: Sequence[Ready], *, update_s: float, fed: FedStep | None) -> Limiter:
-    """The part that saves the most time when it is twice as fast; nothing but data where the whole step waits for them.
+def _limiter(setup: DataParallelSetup, parts: _Parts, fed: FedStep | None) -> Limiter:
+    """The largest part of the step, as a plan finds it on its critical path; data where the whole step waits for them.
 
-    The training's own thread loads in addition to everything else: then loading is a part like the others.
+    The training's own thread loads in addition to everything else: then loading is a part like the others. Compute is
+    named by its larger part, the update or the kernels.
     """
     if fed is not None and fed.limit not in (None, "thread"):
         return "feeding"
-    estimate, options = setup.estimate, setup.options
-    whole_s = setup.run(gradients).end_s
-    others = (options.accumulation - 1) * estimate.backward.seconds + options.accumulation * estimate.forward.seconds
-    saved = {
-        "compute": whole_s - setup.run(gradients, compute=2.0).end_s + others / 2,
-        "communication": whole_s - setup.run(gradients, links=2.0).end_s,
-        "update": update_s / 2,
-        "feeding": 0.0 if fed is None else fed.wait_s / 2,
-    }
-    largest = max(saved, key=lambda name: saved[name])
-    if largest == "compute":
-        return "launches" if estimate.launch_bound else "compute"
-    if largest == "feeding":
-        return "feeding"
-    return "communication" if largest == "communication" else "update"
+    kernels_s = parts.forward_s + setup.options.accumulation * setup.estimate.backward.seconds
+    compute_s = kernels_s + parts.update_s
+    loading_s = 0.0 if fed is None else fed.wait_s
+    if loading_s > max(compute_s, parts.ready_s - compute_s):
+        return "loading"
+    if parts.ready_s > 2 * compute_s:
+        return "communication"
+    if parts.update_s > kernels_s:
+        return "update"
+    return "launches" if setup.estimate.launch_bound else "compute"

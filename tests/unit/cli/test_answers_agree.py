@@ -330,6 +330,9 @@ STEPS = {
     "within a node": ("lenet", "dgx1-v100", 8, 256, ()),
     "over nodes": ("lenet", "dgx1-v100:2@ethernet-10g", 16, 64, ("--software", "trimaran")),
     "waits for data": ("lenet", "dgx1-v100", 8, 256, ("--loader", "20000 images/s per worker")),
+    "nodes of unlike loads": ("lenet", "g5.12xlarge:2", 6, 2, ("--decode", "7.4ms", "--software", "pytorch:2020")),
+    "loads in its own thread": ("wide", "nc24", 2, 16, ("--decode", "7.4ms", "--workers", "0")),
+    "an update between slow copies": ("alexnet", "nc24", 4, 16, ("--software", "pytorch", "--precision", "ieee")),
 }
 
 
@@ -345,6 +348,18 @@ def test_scale_and_plan_give_a_step_with_one_interval_and_one_limiter(
     assert plan["interval_s"] == pytest.approx([low, high], rel=2 * AGREEMENT)
     assert low < plan["step_time_s"] < high
     assert plan["limiter"].partition(",")[0] == row["limiter"].partition(":")[0]
+
+
+def test_a_simulated_strategy_is_on_as_many_devices_as_in_its_plan() -> None:
+    asked = ("lenet", "--cluster", "dgx1-v100", "--batch", "64", "--strategy", "dp2")
+    step = document("simulate", *asked)
+    assert step["devices"] == document("plan", *asked)["chosen"]["devices"] == len(step["rank"])
+
+
+def test_layers_are_gathered_early_where_a_framework_sums_gradients_after_the_backward() -> None:
+    """Gathers that a step itself waits for were put off to its end with the sums: it waited for itself."""
+    asked = ("lenet", "--cluster", "dgx1-v100", "--batch", "512", "--strategy", "dp8 zero3")
+    assert document("plan", *asked, "--software", "torch7:2016")["chosen"]["step_time_s"] > 0
 
 
 def test_a_price_is_refused_where_nothing_says_how_long_devices_are_needed() -> None:

@@ -8,6 +8,9 @@ chain is the critical path; its pieces, put into classes, sum to the step.
     rank 1                └─1F0 ██████ 1B0 █████████
     chain       bubble  messages    compute   messages bubble update
 
+Where a rank computes during a collective on the chain, that time counts as its compute: a faster exchange leaves it
+there. The rest is what the step waits for.
+
 The stage that computes longest on the chain is the bottleneck: no other order saves its compute. Compute of other
 stages on the chain is the pipeline's filling and draining: its bubble. The places of a placement are no stages: they
 compute side by side, so that compute on the chain is compute, on whichever of them.
@@ -21,6 +24,7 @@ collective that is under way, else to the pipeline (its bubble, or stages of une
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from trimaran.base.timeline import COMMUNICATION, Span
 from trimaran.base.units import format_seconds
@@ -46,6 +50,14 @@ class Part(StrEnum):
     WAIT = "waiting"
 
 
+class Meanwhile(NamedTuple):
+    """Compute of a rank during a collective: how much of its time, and what that would be alone [s]."""
+
+    instruction: Instruction
+    seconds: float
+    alone_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
     """A piece of the critical path.
@@ -55,12 +67,14 @@ class Leg:
         start_s: start of the piece [s]
         end_s: end of the piece, which is the start of the next one [s]
         alone_s: its duration if nothing else ran at the same time [s]
+        meanwhile: of a collective: what its rank computes during it
     """
 
     instruction: Instruction | None
     start_s: float
     end_s: float
     alone_s: float
+    meanwhile: tuple["Meanwhile", ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -123,7 +137,15 @@ def _period(program: Program, costs: ProgramCosts) -> tuple[Leg, ...]:
         if leg.end_s > begin_s:
             start_s = max(leg.start_s, begin_s)
             share = (leg.end_s - start_s) / leg.seconds if leg.seconds else 1.0
-            legs.append(replace(leg, start_s=start_s - begin_s, end_s=leg.end_s - begin_s, alone_s=leg.alone_s * share))
+            legs.append(
+                replace(
+                    leg,
+                    start_s=start_s - begin_s,
+                    end_s=leg.end_s - begin_s,
+                    alone_s=leg.alone_s * share,
+                    meanwhile=tuple(Meanwhile(one[0], one[1] * share, one[2] * share) for one in leg.meanwhile),
+                )
+            )
     middle = found.middle
     after_s, _ = after_step(
         program,
@@ -157,6 +179,9 @@ def _back_from(
     before = _prerequisites(tasks)
     for task, ended in taken_after.items():
         before[task].append((ended, None))
+    computing: dict[int, list[int]] = {}
+    for task, rank in enumerate(tasks.lane):
+        computing.setdefault(rank, []).append(task)
     legs: list[Leg] = []
     at: int | None = last
     at_s, done = times[last][1], 1.0
@@ -164,7 +189,17 @@ def _back_from(
         start_s = min(times[at][0], at_s)
         instruction = instructions[names[tasks.members[at][0]]]
         alone_s = min(at_s - start_s, tasks.latency_s[at] + tasks.work_s[at] * done)
-        legs.append(Leg(instruction=instruction, start_s=start_s, end_s=at_s, alone_s=alone_s))
+        meanwhile = []
+        for task in computing.get(instruction.rank, ()) if instruction.kind in COLLECTIVES else ():
+            began_s, ended_s = times[task]
+            seconds = min(ended_s, at_s) - max(began_s, start_s)
+            if seconds > 0.0:
+                share = seconds / (ended_s - began_s)
+                one = instructions[names[tasks.members[task][0]]]
+                meanwhile.append(Meanwhile(one, seconds, share * (tasks.latency_s[task] + tasks.work_s[task])))
+        legs.append(
+            Leg(instruction=instruction, start_s=start_s, end_s=at_s, alone_s=alone_s, meanwhile=tuple(meanwhile))
+        )
         at, released_s, done = _released_by(times[at][0], before[at], times, tasks)
         at_s = min(released_s, start_s)
         if at_s < start_s:
@@ -180,16 +215,19 @@ def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> 
         legs: its critical path
         placed: ranks are the places of a placement, and no stages
     """
-    binding = binding_segments(program, legs)
+    binding = None if placed else binding_segments(program, legs)
     parts = dict.fromkeys(Part, 0.0)
+
+    def count(part: Part, seconds: float, alone_s: float) -> None:
+        slowed_s = seconds - alone_s if part in _SLOWED_APART and seconds - alone_s > _ROUNDING * seconds else 0.0
+        parts[part] += seconds - slowed_s
+        parts[Part.SLOWED] += slowed_s
+
     for leg in legs:
-        part = _part(leg, None if placed else binding)
-        slowed_s = leg.seconds - leg.alone_s
-        if part in _SLOWED_APART and slowed_s > _ROUNDING * leg.seconds:
-            parts[part] += leg.alone_s
-            parts[Part.SLOWED] += slowed_s
-        else:
-            parts[part] += leg.seconds
+        covered_s = sum(one.seconds for one in leg.meanwhile)
+        count(_part(leg.instruction, leg.alone_s, binding), max(0.0, leg.seconds - covered_s), leg.alone_s)
+        for one in leg.meanwhile:
+            count(_part(one.instruction, one.alone_s, binding), one.seconds, one.alone_s)
     return parts
 
 
@@ -203,8 +241,9 @@ def binding_segments(program: Program, legs: Sequence[Leg]) -> frozenset[int]:
     held = [frozenset(item.segment for item in rank if item.segment is not None) for rank in program.ranks]
     spent = dict.fromkeys(held, 0.0)
     for leg in legs:
-        if leg.instruction is not None and _PART_OF.get(leg.instruction.kind) in (Part.FORWARD, Part.BACKWARD):
-            spent[held[leg.instruction.rank]] += leg.seconds
+        for instruction, seconds, _ in ((leg.instruction, leg.seconds, 0.0), *leg.meanwhile):
+            if instruction is not None and _PART_OF.get(instruction.kind) in (Part.FORWARD, Part.BACKWARD):
+                spent[held[instruction.rank]] += seconds
     return max(spent, key=lambda segments: (spent[segments], -min(segments, default=0)), default=frozenset())
 
 
@@ -276,10 +315,9 @@ _PART_OF: Mapping[Kind, Part] = {
 }
 
 
-def _part(leg: Leg, binding: frozenset[int] | None) -> Part:
-    instruction = leg.instruction
+def _part(instruction: Instruction | None, alone_s: float, binding: frozenset[int] | None) -> Part:
     if instruction is None:
-        return Part.AFTER if leg.alone_s > 0.0 else Part.WAIT
+        return Part.AFTER if alone_s > 0.0 else Part.WAIT
     if instruction.kind in COLLECTIVES:
         return Part.EXCHANGE
     part = _PART_OF.get(instruction.kind, Part.MESSAGES)
@@ -298,8 +336,8 @@ GROUPS: Mapping[str, Sequence[Part]] = {
     "idle stages": (Part.BUBBLE, Part.WAIT),
     "loading": (Part.LOAD,),
 }
-"""The classes of each group. Shortening what is not on the critical path changes nothing, so that the groups are the
-possible gains."""
+"""The classes of each group. Shortening what is not on the critical path changes nothing, and what a rank computes
+during an exchange stays without it, so that the groups are the possible gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -273,8 +273,8 @@ def simulation_document(planned: "Planned") -> dict[str, Any]:
     chosen = planned.simulated.chosen
     spent = utilization(chosen.program, chosen.timeline, devices=chosen.strategy.devices)
     return {
-        **option_document(chosen),
         **head_document(planned),
+        **option_document(chosen),
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.exposed_s for device in spent],

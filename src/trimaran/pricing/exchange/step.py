@@ -14,7 +14,7 @@ device, summed and updated there, and copied back (MXNet's KVStore "device"). "s
 servers; MXNet's "local", TensorFlow's "parameter_server"). "byteps": servers that take part with their own links.
 """
 
-Limiter = Literal["compute", "launches", "communication", "update", "feeding", "memory"]
+Limiter = Literal["compute", "launches", "communication", "update", "feeding", "loading", "memory"]
 """The resource of a device that limits the step."""
 
 
@@ -53,7 +53,7 @@ class ScaledStep:
         update_s: the optimizer, where it runs on this rank or this rank waits for it [s]
         overhead_s: calls, synchronization, stragglers [s]
         feeding_s: wait for data [s]
-        limiter: the resource that would shorten the step
+        limiter: the largest part of the step, or what it waits for
         exposed: layers that the step waits for, the longest wait first
         fed: how its data come, and what sets the wait for them; None: data are ready
     """
