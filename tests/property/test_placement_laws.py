@@ -203,7 +203,7 @@ def branchy(draw: st.DrawFn) -> PlacementProblem:
 @settings(max_examples=12, deadline=None)
 @given(branchy())
 def test_no_list_schedule_is_shorter(problem: PlacementProblem) -> None:
-    answer = confirmed(problem, place(problem, time_limit_s=0.5))
+    answer = confirmed(problem, place(problem, work_s=0.1))
     assert answer.makespan_s <= earliest_finish(problem) * (1 + 1e-9)
     assert answer.makespan_s <= problem.serial_s * (1 + 1e-9)
 
