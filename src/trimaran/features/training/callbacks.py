@@ -495,7 +495,7 @@ class Callbacks:
     def _refuse_own_steps(self) -> None:
         """Have the optimizer refuse a step of the loop after a backward of the loop, where several ranks train."""
         optimizer = self._executor.updater.optimizer
-        if self._alone or not hasattr(optimizer, "register_step_pre_hook"):
+        if self._alone or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
             return
 
         def refuse(*_: Any) -> None:
