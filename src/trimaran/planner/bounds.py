@@ -194,7 +194,7 @@ class Bound:
     Attributes:
         step_time_s: of a step, with all costs at their median [s]
         cases: of a step, or an epoch, with all costs low, at their median, and high [s]
-        peak_bytes: largest live bytes of each rank [bytes]
+        peak_bytes: largest live bytes of each rank of a replica, or of the fullest [bytes]
         chain: what its stages take, for a bound by the order of its schedule; None: it has none
     """
 

@@ -566,7 +566,8 @@ class StageMemory:
     def admits(self, segment: int, places: Sequence[int]) -> NDArray[np.bool_]:
         """Whether what lies between two places fits as a segment (`Admit`)."""
         state, kept, fullest = np.moveaxis(self.runs.between(places), -1, 0)
-        return state + (self.in_flight[segment] - 1) * kept + fullest <= self.limits[segment]  # type: ignore[no-any-return]
+        fits: NDArray[np.bool_] = state + (self.in_flight[segment] - 1) * kept + fullest <= self.limits[segment]
+        return fits
 
     def need(self, segment: int, first: int, last: int) -> float:
         """Memory of operations [first, last) as a segment [bytes]."""
