@@ -1121,17 +1121,22 @@ def _price(name: str, plan: Option, choose_with: Callable[[Pins], Option], fewer
     )
 
 
-def prices(problem: Problem, found: Search[Candidate], trials: Trials) -> tuple[PinPrice, ...]:
+def chooser(trials: Trials) -> Callable[[Problem], Candidate]:
+    """The choice for problems that differ in their pins, by simulations of all of them."""
+    return lambda problem: search(problem, trials, choice_only=True).chosen
+
+
+def prices(problem: Problem, found: Search[Candidate], choose: Callable[[Problem], Candidate]) -> tuple[PinPrice, ...]:
     """The price of each pin of a simulated plan.
 
     Args:
         problem: with pins
         found: the search with all of them
-        trials: simulations of that search
+        choose: the choice for a problem with fewer
     """
     hurried = problem.shared_among(len(problem.pins.names) + 1)
 
     def choose_with(pins: Pins) -> Candidate:
-        return search(replace(hurried, pins=pins), trials, choice_only=True).chosen
+        return choose(replace(hurried, pins=pins))
 
     return prices_of_pins(problem.pins, found.chosen, choose_with)

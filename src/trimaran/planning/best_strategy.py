@@ -19,8 +19,15 @@ from trimaran.planner.epoch import EpochData
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.problem import Problem, execution_key
 from trimaran.planner.result import Search
-from trimaran.planner.search import NO_STRATEGY, lacking_memory, may_be_virtualized, search
-from trimaran.planner.space import Rejection, enumerate_strategies
+from trimaran.planner.search import (
+    NO_STRATEGY,
+    lacking_memory,
+    may_be_virtualized,
+    promising_memory_plans,
+    search,
+)
+from trimaran.planner.space import MICROBATCHES_OF_A_REPLICA, Rejection, enumerate_strategies
+from trimaran.planner.trials import Trials
 from trimaran.planning.preparation import Prepared, problem_here
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
@@ -67,7 +74,7 @@ def find_best(
 
     def find(table: CostTable, *executions: Execution) -> Search[Candidate]:
         problem = problem_here(prepared, request, table, executions=executions)
-        return _search_with_traces(replace(problem, failed=dict(failed)), trace)
+        return search_within_memory(replace(problem, failed=dict(failed)), trace)[1]
 
     def settle(table: CostTable, *executions: Execution) -> tuple[Search[Candidate], CostTable]:
         """Search, and again while the choice runs in a form or size that was not measured yet, or fails."""
@@ -127,36 +134,68 @@ def find_best(
     return replace(found, rejected=(*found.rejected, *rejections)), table
 
 
-def _search_with_traces(problem: Problem, trace: Trace) -> Search[Candidate]:
-    """Search; where strategies are rejected for memory, or named with a budget, trace steps and search again."""
+MOST_SHARES = len(MICROBATCHES_OF_A_REPLICA)
+"""Numbers of replicas and microbatches for which memory plans are tried where something fits without: each takes
+seconds, with its trace."""
+
+
+def search_within_memory(
+    problem: Problem, trace: Trace, *, choice_only: bool = False
+) -> tuple[Problem, Search[Candidate]]:
+    """Search; where strategies are rejected for memory and might be faster, trace steps and search again.
+
+    Args:
+        problem: to search
+        trace: gives the steps of strategies that were rejected only for memory, or named with a budget
+        choice_only: as of `search`
+
+    Returns:
+        The problem with the new traces, and the result.
+
+    Raises:
+        InfeasibleError: nothing fits
+    """
+    if "memory" in problem.pins.forbid or "eager" not in problem.executions:
+        return problem, search(problem, choice_only=choice_only)
     if problem.pins.budget_bytes is not None:
         named = budgeted_sizes(problem)
-        return search(replace(problem, traces=trace(named)) if named else problem)
+        problem = replace(problem, traces=trace(named)) if named else problem
+        return problem, search(problem, choice_only=choice_only)
+    trials = Trials(problem)
+    found: Search[Candidate] | None = None
     try:
-        found = search(problem)
+        found = search(problem, trials, choice_only=choice_only)
     except InfeasibleError as error:
         if error.code == NO_STRATEGY:
             raise
-        sizes = microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch)
-        traces = trace(sizes) if "eager" in problem.executions else {}
+        sizes = set(microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins))
+        traces = trace(sizes) if sizes else {}
         if not traces:
             raise
-        return search(replace(problem, traces=traces))
-    lacking = lacking_memory(problem, found)
-    if not lacking:
-        return found
-    try:
-        traces = trace({problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking})
-    except ExecutionError as error:
-        # There is a good plan without them.
-        told = (
-            replace(one, reason=f"{one.reason}; its step could not be traced: {error.message}")
-            if may_be_virtualized(one)
-            else one
-            for one in found.rejected
-        )
-        return replace(found, rejected=tuple(told))
-    return search(replace(problem, traces=traces)) if traces else found
+    else:
+        every = "memory" in problem.pins.allow
+        worth = () if every else promising_memory_plans(problem, found)
+        shares = list(dict.fromkeys((one.dp, one.microbatches) for one, _ in worth))[:MOST_SHARES]
+        near = [one for one, _ in worth if (one.dp, one.microbatches) in shares]
+        lacking = lacking_memory(problem, found) if every else near
+        if not lacking:
+            return problem, found
+        try:
+            traces = trace({problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking})
+        except ExecutionError as error:
+            # There is a good plan without them.
+            told = (
+                replace(one, reason=f"{one.reason}; its step could not be traced: {error.message}")
+                if may_be_virtualized(one)
+                else one
+                for one in found.rejected
+            )
+            return problem, replace(found, rejected=tuple(told))
+        if not traces:
+            return problem, found
+        problem = problem if every else replace(problem, squeezed=lacking)
+    traced = replace(problem, traces=traces)
+    return traced, search(traced, trials, choice_only=choice_only)
 
 
 def budgeted_sizes(problem: Problem) -> set[int]:

@@ -19,11 +19,13 @@ One graph and one table of estimated costs serve all batches. Bounds over all ba
 simulated (`planner/target_search.py`), and a choice of many batches takes little longer than one.
 """
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import parse_precision
@@ -44,23 +46,18 @@ from trimaran.planner.problem import Problem, arrange, assess, effect_of_memory,
 from trimaran.planner.result import Search, said_of_codec, said_of_compression, simulated_search
 from trimaran.planner.search import (
     MOST_STAGED,
-    lacking_memory,
     lacking_pipelines,
     lacking_replicas,
     promising,
-    promising_memory_plans,
-    search,
     untried_memory_plans,
     with_memory_plans,
 )
-from trimaran.planner.space import MICROBATCHES_OF_A_REPLICA
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import Grid, GridSearch, device_counts, nothing_fits_at_any, search_grid
-from trimaran.planner.trials import Trials
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import costs_digest, plan_of, predict
-from trimaran.planning.best_strategy import budgeted_sizes, microbatch_sizes
+from trimaran.planning.best_strategy import MOST_SHARES, budgeted_sizes, search_within_memory
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
 from trimaran.planning.loaded_plans import is_device_here
@@ -70,6 +67,7 @@ from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_c
 from trimaran.planning.tracing.request import make_request
 from trimaran.pricing.compute import operation_phases
 from trimaran.pricing.copy_codecs import gpu_coding_rates
+from trimaran.pricing.exchange.frameworks import DDP, recipe_of
 from trimaran.pricing.exchange.replica_memory import holds_words
 from trimaran.pricing.kernels.software import RUNTIME
 from trimaran.pricing.offload_costs import TracedStep
@@ -77,93 +75,69 @@ from trimaran.program.plan_file import Plan, check_has_program, check_plan, plan
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import IN_LINE, Strategy
 
-MOST_SHARES = len(MICROBATCHES_OF_A_REPLICA)
-"""Numbers of replicas and microbatches for which memory plans are tried where something fits without: each takes
-seconds, with its trace."""
+if TYPE_CHECKING:
+    from trimaran.planning.tracing.meta_trace import PricedSteps
 
 MOST_SQUEEZED = 4 * MOST_SHARES
-"""The same where several batches or numbers of devices are compared, of all of them together."""
+"""Numbers of replicas and microbatches for which memory plans are tried where several batches or numbers of devices
+are compared, of all of them together."""
 
 
-def search_within_memory(reference: str, problem: Problem, request: PlanRequest) -> tuple[Problem, Search[Candidate]]:
-    """Search; where strategies are rejected for memory and might be faster, trace steps and search again.
-
-    Args:
-        reference: of the job
-        problem: to search
-        request: of the user
-
-    Returns:
-        The problem with the new traces, and the result.
-
-    Raises:
-        InfeasibleError: nothing fits
-    """
-    if "memory" in problem.pins.forbid:
-        return problem, search(problem)
-    if problem.pins.budget_bytes is not None:
-        sizes = budgeted_sizes(problem)
-        problem = replace(problem, traces=traces_of(reference, sizes, problem, request)) if sizes else problem
-        return problem, search(problem)
-    trials = Trials(problem)
-    try:
-        found = search(problem, trials)
-    except InfeasibleError:
-        if problem.pins.conflict(problem.devices):
-            raise
-        sizes = set(microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins))
-        if not sizes:
-            raise
-    else:
-        every = "memory" in problem.pins.allow
-        worth = () if every else promising_memory_plans(problem, found)
-        shares = list(dict.fromkeys((one.dp, one.microbatches) for one, _ in worth))[:MOST_SHARES]
-        near = [one for one, _ in worth if (one.dp, one.microbatches) in shares]
-        lacking = lacking_memory(problem, found) if every else near
-        if not lacking:
-            return problem, found
-        sizes = {problem.batch // (strategy.dp * strategy.microbatches) for strategy in lacking}
-        problem = problem if every else replace(problem, squeezed=lacking)
-    traced = replace(problem, traces=traces_of(reference, sizes, problem, request))
-    return traced, search(traced, trials)
-
-
-def traces_of(
-    reference: str, sizes: Collection[int], problem: Problem, request: PlanRequest
-) -> Mapping[int, TracedStep]:
-    """Steps of microbatches as they would run on the device, by samples.
-
-    Where the minimum memory of one is more than a device has, though devices share its state, larger ones are left
-    out: they need no less.
+class StepTracer:
+    """Steps of a job's microbatches as they would run on a device of a machine, each traced once.
 
     Args:
         reference: of the job
-        sizes: of the microbatches [samples]
         problem: has the machine
         request: says precision and software
     """
-    from trimaran.planning.tracing.meta_trace import JobTracer, PricedSteps
-    from trimaran.planning.tracing.workload_tracing import job_of
 
-    device = problem.cluster.machine.node.device
-    precision = choose_precision(reference, request.precision, device).name
-    asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
-    steps = PricedSteps(
-        tracer=JobTracer(job_of(asked), precision=precision),
-        device=device,
-        precision=precision,
-        software=softwares_of(request.software or RUNTIME, problem.executions)[problem.executions[0]],
-    )
-    found = {}
-    for size in sorted(sizes):
-        trace = steps.tracer.trace(size)
-        found[size] = TracedStep(trace=trace, costs=steps.costs(trace), coding_bytes_per_s=gpu_coding_rates(device))
-        state_bytes = sum(one.nbytes for one in trace.storages if one.role in WEIGHTS)
-        if minimum_memory(trace).nbytes - state_bytes + state_bytes // problem.devices > max(
-            problem.cluster.memory_bytes
-        ):
-            break
-    return found
+    def __init__(self, reference: str, problem: Problem, request: PlanRequest) -> None:
+        self._reference, self._problem, self._request = reference, problem, request
+        self._known: dict[int, TracedStep] = {}
+
+    @functools.cached_property
+    def _steps(self) -> "PricedSteps":
+        from trimaran.planning.tracing.meta_trace import JobTracer, PricedSteps
+        from trimaran.planning.tracing.workload_tracing import job_of
+
+        reference, request, executions = self._reference, self._request, self._problem.executions
+        device = self._problem.cluster.machine.node.device
+        precision = choose_precision(reference, request.precision, device).name
+        asked = make_request(reference, precision=precision, options=request.options or None, optimizer=None)
+        return PricedSteps(
+            tracer=JobTracer(job_of(asked), precision=precision),
+            device=device,
+            precision=precision,
+            software=softwares_of(request.software or RUNTIME, executions)[executions[0]],
+        )
+
+    def traces(self, sizes: Collection[int], problem: Problem | None = None) -> Mapping[int, TracedStep]:
+        """The steps, by samples.
+
+        Where the minimum memory of one is more than a device has, though devices share its state, larger ones are left
+        out: they need no less.
+
+        Args:
+            sizes: of the microbatches [samples]
+            problem: whose devices and memory count; None: those of the machine as it is
+        """
+        there = problem or self._problem
+        found = {}
+        for size in sorted(sizes):
+            found[size] = traced = self._traced(size)
+            state_bytes = sum(one.nbytes for one in traced.trace.storages if one.role in WEIGHTS)
+            least_bytes = minimum_memory(traced.trace).nbytes - state_bytes + state_bytes // there.devices
+            if least_bytes > max(there.cluster.memory_bytes):
+                break
+        return found
+
+    def _traced(self, size: int) -> TracedStep:
+        if size not in self._known:
+            trace = self._steps.tracer.trace(size)
+            rates = gpu_coding_rates(self._steps.device)
+            self._known[size] = TracedStep(trace=trace, costs=self._steps.costs(trace), coding_bytes_per_s=rates)
+        return self._known[size]
 
 
 def placement_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
@@ -241,10 +215,19 @@ def one_device(problem: Problem) -> Candidate:
     return feed(assess(Strategy(execution=problem.executions[0]), ready), alone)
 
 
-def memory_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
-    """Whose memory of replicas the figures are; nothing for one replica."""
+def software_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
+    """Whose memory and whose exchange of gradients the figures are; nothing for one replica."""
     software = problem.table.software
-    return (holds_words(software),) if software is not None and strategy.dp > 1 else ()
+    if software is None or strategy.dp == 1:
+        return ()
+    recipe = recipe_of(software)
+    if recipe is DDP:
+        return (holds_words(software),)
+    return (
+        holds_words(software),
+        f"gradients go in DDP's buckets, a call of which costs what one of {recipe.name} does; scale has the exchange "
+        f"of {software.text} itself",
+    )
 
 
 def pipeline_notes(problem: Problem, found: Search[Candidate]) -> tuple[str, ...]:
@@ -313,7 +296,7 @@ class Estimated(CatalogBackend):
         reference, request = self.source.reference, self.request
         problem = machine_problem(reference, request)
         self._progress("searching", 0, 0)
-        problem, found = search_within_memory(reference, problem, request)
+        problem, found = search_within_memory(problem, StepTracer(reference, problem, request).traces)
         said = filter(None, [said_of_compression(found, request.pins), said_of_codec(problem, found.chosen)])
         notes = (
             *problem.graph.notes,
@@ -321,7 +304,7 @@ class Estimated(CatalogBackend):
             *said,
             *doubts_of_exchange(found.chosen, found.candidates, problem),
             *pipeline_notes(problem, found),
-            *memory_notes(problem, found.chosen.strategy),
+            *software_notes(problem, found.chosen.strategy),
             *untried_memory_plans(problem, found),
         )
         return self._planned(problem, found, notes)
@@ -377,7 +360,7 @@ class Estimated(CatalogBackend):
                 sizes.setdefault(batch, set()).add(batch // (one.dp * one.microbatches))
         every = {size for some in sizes.values() for size in some}
         problem = grid.problems[min(grid.problems)]
-        traces = traces_of(self.source.reference, every, problem, self.request) if every else {}
+        traces = StepTracer(self.source.reference, problem, self.request).traces(every) if every else {}
         for batch, strategies in lacking.items():
             traced = replace(
                 grid.problems[batch], traces={size: traces[size] for size in sizes[batch] if size in traces}
@@ -534,7 +517,7 @@ def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ig
             *problem.graph.notes,
             *placement_notes(problem, chosen.strategy),
             *memory,
-            *memory_notes(problem, chosen.strategy),
+            *software_notes(problem, chosen.strategy),
             *_rescored(plan, chosen, problem, request),
         ),
     )
@@ -592,7 +575,8 @@ def _score(
         strategy = fed_as_asked(strategy, problem.pins)
     traces: Mapping[int, TracedStep] = {}
     if strategy.memory_bytes is not None:
-        traces = traces_of(plan.job, {problem.batch // (strategy.dp * strategy.microbatches)}, problem, request)
+        sizes = {problem.batch // (strategy.dp * strategy.microbatches)}
+        traces = StepTracer(plan.job, problem, request).traces(sizes)
         problem = replace(problem, traces=traces)
     try:
         chosen = score(

@@ -1,6 +1,6 @@
 """Explanation of a plan: the plan, its search, and the planner's explanation of both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,23 @@ from trimaran.planner.explanation.explain import (
     pins_of_kind,
     read_family,
 )
-from trimaran.planner.explanation.remedies import is_same
+from trimaran.planner.explanation.remedies import Replan, is_same
 from trimaran.planner.explanation.what_if import check_analytical, parse_change
 from trimaran.planner.pins import NO_PINS, read_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices
-from trimaran.planner.trials import Trials
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
 from trimaran.planning.answer.documents import goal_of_plan
 from trimaran.planning.answer.explained import Explained
 from trimaran.planning.answer.results import Planned
-from trimaran.planning.estimated import as_planned_there, load_plan_there, on_its_machine, search_within_memory
+from trimaran.planning.best_strategy import search_within_memory
+from trimaran.planning.estimated import StepTracer, as_planned_there, load_plan_there, on_its_machine
 from trimaran.planning.loaded_plans import as_planned, load_plan
 from trimaran.planning.measurement import find_calibrated, with_compressions
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
 from trimaran.program.plan_file import Plan, read_plan
 from trimaran.program.strategy import Strategy
@@ -121,7 +122,22 @@ def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
         planned, found = _there(asked)
         problem, notes = planned.simulated.problem, planned.notes
     case = SimulatedCase(problem=problem, found=found, why_not=families, changes=changes)
-    return planned, case, notes
+    return planned, case if asked.request.is_here else replace(case, replan=_replan_there(planned)), notes
+
+
+def _replan_there(planned: Planned) -> Replan:
+    """The choice after a change on a machine of the catalog, as a plan for that problem, with memory plans of it."""
+    steps = StepTracer(planned.reference, planned.simulated.problem, planned.request)
+
+    def replan(problem: Problem, change: Callable[[Problem], Problem]) -> Candidate:
+        after = change(replace(problem, traces={}, squeezed=None))
+
+        def changed_trace(sizes: Collection[int]) -> Mapping[int, TracedStep]:
+            return change(replace(problem, traces=steps.traces(sizes, after))).traces
+
+        return search_within_memory(after, changed_trace, choice_only=True)[1].chosen
+
+    return replan
 
 
 def search_of(planned: Planned) -> Search[Candidate]:
@@ -174,7 +190,9 @@ def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
         found = search_of(planned)
     run = planned.simulated
     if run.problem.pins != NO_PINS:
-        planned = replace(planned, evidence=replace(run, prices=prices(run.problem, found, Trials(run.problem))))
+        replan = _replan_there(planned)
+        paid = prices(run.problem, found, lambda freer: replan(freer, lambda one: one))
+        planned = replace(planned, evidence=replace(run, prices=paid))
     return planned, found
 
 
@@ -263,7 +281,8 @@ def _of_file(path: Path, request: PlanRequest, progress: Progress) -> tuple[Plan
     planned = load_plan_there(path, request, progress=progress)
     evidence = planned.simulated
     progress("searching", 0, 0)
-    problem, found = search_within_memory(planned.reference, evidence.problem, planned.request)
+    steps = StepTracer(planned.reference, evidence.problem, planned.request)
+    problem, found = search_within_memory(evidence.problem, steps.traces)
     problem = replace(problem, traces={**problem.traces, **evidence.problem.traces})
     return (
         replace(

@@ -12,7 +12,7 @@ from trimaran.machine.prices import Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.result import Search, said_of_codec, said_of_compression
-from trimaran.planner.search import prices
+from trimaran.planner.search import chooser, prices
 from trimaran.planner.space import offered
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
@@ -172,7 +172,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
             plan=replace(plan, program=program_lines(found.chosen.program)),
             chosen=found.chosen,
             search=found,
-            prices=() if request.pins == NO_PINS else prices(problem, found, Trials(problem)),
+            prices=() if request.pins == NO_PINS else prices(problem, found, chooser(Trials(problem))),
             noise=calibrated.noise_of(found.chosen.strategy),
         ),
         notes=(

@@ -356,6 +356,25 @@ def test_a_simulated_strategy_is_on_as_many_devices_as_in_its_plan() -> None:
     assert step["devices"] == document("plan", *asked)["chosen"]["devices"] == len(step["rank"])
 
 
+@pytest.mark.parametrize(("software", "told"), [("mxnet:2018", True), ("tensorflow:2019", True), ("pytorch", False)])
+def test_a_plan_says_where_its_exchange_is_not_that_of_the_software(software: str, told: bool) -> None:
+    notes = document(
+        "plan", "lenet", "--cluster", "dgx1-v100", "--batch", "64", "--strategy", "dp8", "--software", software
+    )["notes"]
+    assert any("scale has the exchange" in note for note in notes) is told
+
+
+def test_a_change_and_a_pin_are_weighed_with_the_memory_plans_of_a_new_plan() -> None:
+    asked = ("resnet18", "--cluster", "dgx1-p100", "--devices", "1", "--batch", "16")
+    within = document("plan", *asked, "--memory", "400MiB")["chosen"]
+    assert within["strategy"] == "one device in 400.0 MiB"
+    (change,) = document("explain", *asked, "--what-if", "memory=400MiB")["what_if"]
+    assert (change["then_chosen"], change["then_step_time_s"]) == (within["strategy"], within["step_time_s"])
+    halved = ("--memory", "400MiB", "--microbatches", "2")
+    (pin,) = document("explain", *asked, *halved, "--what-if", "compute=x2")["pins"]
+    assert (pin["without"], pin["without_step_time_s"]) == (within["strategy"], within["step_time_s"])
+
+
 def test_layers_are_gathered_early_where_a_framework_sums_gradients_after_the_backward() -> None:
     """Gathers that a step itself waits for were put off to its end with the sums: it waited for itself."""
     asked = ("lenet", "--cluster", "dgx1-v100", "--batch", "512", "--strategy", "dp8 zero3")

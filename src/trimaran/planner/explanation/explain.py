@@ -34,8 +34,10 @@ from trimaran.planner.choice import MODEL_ERROR, Option
 from trimaran.planner.explanation.contrast import Anatomy, Contrast, conclude, dissect, is_believed_slower, ratios
 from trimaran.planner.explanation.remedies import (
     Outcome,
+    Replan,
     analytical_changes,
     analytical_outcome_of,
+    chosen_after,
     default_changes,
     outcome_of,
     rank_outcomes,
@@ -361,12 +363,14 @@ class SimulatedCase:
         found: result of the search
         why_not: kinds of strategies to compare with
         changes: to try; None: the usual ones
+        replan: finds the choice after a change
     """
 
     problem: Problem
     found: Search[Candidate]
     why_not: Sequence[Family] = ()
     changes: Sequence[Change] | None = None
+    replan: Replan = chosen_after
 
     def dissect(self, option: Candidate) -> Anatomy:
         """The classes of its critical path."""
@@ -401,7 +405,7 @@ class SimulatedCase:
         problem, plan = self.problem, cast(Candidate, anatomy.candidate)
         asked = default_changes(problem) if self.changes is None else self.changes
         hurried = problem.shared_among(len(asked))
-        outcomes = rank_outcomes([outcome_of(change, plan, hurried) for change in asked])
+        outcomes = rank_outcomes([outcome_of(change, plan, hurried, self.replan) for change in asked])
         return outcomes, remedies_for(plan, anatomy.parts, problem)
 
 

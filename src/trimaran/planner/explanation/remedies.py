@@ -102,16 +102,26 @@ def analytical_changes(problem: AnalyticalProblem) -> tuple[Change, ...]:
     return (*changes, Change(what="devices", value=2 * problem.devices))
 
 
-def outcome_of(change: Change, chosen: Candidate, problem: Problem) -> Outcome:
+Replan = Callable[[Problem, Callable[[Problem], Problem]], Candidate]
+"""The choice for a problem after a change, given both: a step that is traced for it is changed as well."""
+
+
+def chosen_after(problem: Problem, change: Callable[[Problem], Problem]) -> Candidate:
+    """The choice of a search after a change, by the steps that were traced before."""
+    return search(change(problem), choice_only=True).chosen
+
+
+def outcome_of(change: Change, chosen: Candidate, problem: Problem, replan: Replan = chosen_after) -> Outcome:
     """A plan after a change.
 
     Args:
         change: of the costs or devices
         chosen: the plan, scored by the problem as it is
         problem: as it is
+        replan: finds the choice then
     """
     after = changed(problem, change)
-    return _outcome(change, chosen, _keep(chosen, after), lambda: search(after, choice_only=True).chosen)
+    return _outcome(change, chosen, _keep(chosen, after), lambda: replan(problem, lambda one: changed(one, change)))
 
 
 def analytical_outcome_of(change: Change, chosen: AnalyticalCandidate, problem: AnalyticalProblem) -> Outcome:

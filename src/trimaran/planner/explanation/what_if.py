@@ -460,7 +460,12 @@ def _compute(problem: Problem, change: Change) -> Problem:
         )
         for digest, step in table.steps.items()
     }
-    return replace(problem, table=replace(table, operations=operations, wholes=wholes, steps=steps))
+    traces = {
+        size: replace(traced, costs=replace(traced.costs, durations_s=traced.costs.durations_s * factor))
+        for size, traced in problem.traces.items()
+    }
+    table = replace(table, operations=operations, wholes=wholes, steps=steps)
+    return replace(problem, table=table, traces=traces)
 
 
 def _load(problem: Problem, change: Change) -> Problem:

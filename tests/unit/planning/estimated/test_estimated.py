@@ -11,7 +11,7 @@ from tests.representative import each
 from trimaran.machine.catalog import find_device
 from trimaran.planner.problem import assess, lack_of_memory, room_bytes
 from trimaran.planning.data_parallel_job import DataParallelJob
-from trimaran.planning.estimated import traces_of
+from trimaran.planning.estimated import StepTracer
 from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.tracing import workload_tracing, workloads
 from trimaran.planning.tracing.request import make_request
@@ -52,7 +52,7 @@ def test_a_memory_plan_starts_from_the_step_that_the_search_priced(reference: st
         software=software,
     )
     problem = machine_problem(reference, request)
-    found = traces_of(reference, {4}, problem, request)[4]
+    found = StepTracer(reference, problem, request).traces({4})[4]
     step = workload(reference, batch=4, precision=precision)
     compiled = dataclasses.replace(software, compiled=True)
     assert problem.cluster.machine is not None
