@@ -1121,11 +1121,6 @@ def _price(name: str, plan: Option, choose_with: Callable[[Pins], Option], fewer
     )
 
 
-def chooser(trials: Trials) -> Callable[[Problem], Candidate]:
-    """The choice for problems that differ in their pins, by simulations of all of them."""
-    return lambda problem: search(problem, trials, choice_only=True).chosen
-
-
 def prices(problem: Problem, found: Search[Candidate], choose: Callable[[Problem], Candidate]) -> tuple[PinPrice, ...]:
     """The price of each pin of a simulated plan.
 

@@ -140,13 +140,14 @@ seconds, with its trace."""
 
 
 def search_within_memory(
-    problem: Problem, trace: Trace, *, choice_only: bool = False
+    problem: Problem, trace: Trace, trials: Trials | None = None, *, choice_only: bool = False
 ) -> tuple[Problem, Search[Candidate]]:
     """Search; where strategies are rejected for memory and might be faster, trace steps and search again.
 
     Args:
         problem: to search
         trace: gives the steps of strategies that were rejected only for memory, or named with a budget
+        trials: simulations so far, of problems that differ in pins and traces alone; None: none
         choice_only: as of `search`
 
     Returns:
@@ -156,12 +157,12 @@ def search_within_memory(
         InfeasibleError: nothing fits
     """
     if "memory" in problem.pins.forbid or "eager" not in problem.executions:
-        return problem, search(problem, choice_only=choice_only)
+        return problem, search(problem, trials, choice_only=choice_only)
     if problem.pins.budget_bytes is not None:
         named = budgeted_sizes(problem)
         problem = replace(problem, traces=trace(named)) if named else problem
-        return problem, search(problem, choice_only=choice_only)
-    trials = Trials(problem)
+        return problem, search(problem, trials, choice_only=choice_only)
+    trials = trials or Trials(problem)
     found: Search[Candidate] | None = None
     try:
         found = search(problem, trials, choice_only=choice_only)
@@ -196,6 +197,21 @@ def search_within_memory(
         problem = problem if every else replace(problem, squeezed=lacking)
     traced = replace(problem, traces=traces)
     return traced, search(traced, trials, choice_only=choice_only)
+
+
+def chooser(trace: Trace, trials: Trials) -> Callable[[Problem], Candidate]:
+    """The choice for problems that differ in their pins alone, as a plan for each would make it.
+
+    Args:
+        trace: as of `search_within_memory`
+        trials: simulations of all of them
+    """
+
+    def choose(problem: Problem) -> Candidate:
+        freed = replace(problem, traces={}, squeezed=None)
+        return search_within_memory(freed, trace, trials, choice_only=True)[1].chosen
+
+    return choose
 
 
 def budgeted_sizes(problem: Problem) -> set[int]:

@@ -27,14 +27,15 @@ from trimaran.planner.pins import NO_PINS, read_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices
+from trimaran.planner.trials import Trials
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of, with_prices
 from trimaran.planning.answer.documents import goal_of_plan
 from trimaran.planning.answer.explained import Explained
 from trimaran.planning.answer.results import Planned
-from trimaran.planning.best_strategy import search_within_memory
+from trimaran.planning.best_strategy import chooser, search_within_memory
 from trimaran.planning.estimated import StepTracer, as_planned_there, load_plan_there, on_its_machine
 from trimaran.planning.loaded_plans import as_planned, load_plan
-from trimaran.planning.measurement import find_calibrated, with_compressions
+from trimaran.planning.measurement import find_calibrated, trace_job, with_compressions
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
@@ -121,19 +122,39 @@ def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
     else:
         planned, found = _there(asked)
         problem, notes = planned.simulated.problem, planned.notes
-    case = SimulatedCase(problem=problem, found=found, why_not=families, changes=changes)
-    return planned, case if asked.request.is_here else replace(case, replan=_replan_there(planned)), notes
+    case = SimulatedCase(
+        problem=problem, found=found, why_not=families, changes=changes, replan=_replan(_tracer(asked, planned))
+    )
+    return planned, case, notes
 
 
-def _replan_there(planned: Planned) -> Replan:
-    """The choice after a change on a machine of the catalog, as a plan for that problem, with memory plans of it."""
-    steps = StepTracer(planned.reference, planned.simulated.problem, planned.request)
+TraceThere = Callable[[Collection[int], Problem], Mapping[int, TracedStep]]
+"""Traces steps at some sizes of a microbatch [samples], for the devices of a problem."""
+
+
+def _tracer(asked: _Asked, planned: Planned) -> TraceThere:
+    """Traces steps of a plan's job, each once."""
+    problem = planned.simulated.problem
+    if not asked.request.is_here:
+        return StepTracer(planned.reference, problem, planned.request).traces
+    known = dict(problem.traces)
+
+    def trace(sizes: Collection[int], _: Problem) -> Mapping[int, TracedStep]:
+        lacking = set(sizes) - known.keys()
+        known.update(trace_job(planned.source, lacking, asked.progress) if lacking else {})
+        return {size: known[size] for size in sizes if size in known}
+
+    return trace
+
+
+def _replan(trace: TraceThere) -> Replan:
+    """The choice after a change, as a plan for that problem would make it, with memory plans of it."""
 
     def replan(problem: Problem, change: Callable[[Problem], Problem]) -> Candidate:
         after = change(replace(problem, traces={}, squeezed=None))
 
         def changed_trace(sizes: Collection[int]) -> Mapping[int, TracedStep]:
-            return change(replace(problem, traces=steps.traces(sizes, after))).traces
+            return change(replace(problem, traces=trace(sizes, after))).traces
 
         return search_within_memory(after, changed_trace, choice_only=True)[1].chosen
 
@@ -190,8 +211,8 @@ def _there(asked: _Asked) -> tuple[Planned, Search[Candidate]]:
         found = search_of(planned)
     run = planned.simulated
     if run.problem.pins != NO_PINS:
-        replan = _replan_there(planned)
-        paid = prices(run.problem, found, lambda freer: replan(freer, lambda one: one))
+        steps, trials = StepTracer(planned.reference, run.problem, planned.request), Trials(run.problem)
+        paid = prices(run.problem, found, chooser(steps.traces, trials))
         planned = replace(planned, evidence=replace(run, prices=paid))
     return planned, found
 

@@ -12,7 +12,7 @@ from trimaran.machine.prices import Price
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import NO_PINS
 from trimaran.planner.result import Search, said_of_codec, said_of_compression
-from trimaran.planner.search import chooser, prices
+from trimaran.planner.search import prices
 from trimaran.planner.space import offered
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
@@ -20,7 +20,7 @@ from trimaran.planner.trials import Trials
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import plan_of, predict
-from trimaran.planning.best_strategy import find_best, microbatch_sizes
+from trimaran.planning.best_strategy import chooser, find_best, microbatch_sizes
 from trimaran.planning.input_pipeline import feeding_notes
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy, with_failing
 from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
@@ -138,7 +138,8 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
     traces: dict[int, TracedStep] = {}
 
     def trace(sizes: Collection[int]) -> Mapping[int, TracedStep]:
-        traces.update(trace_job(source, sizes, progress))
+        lacking = set(sizes) - traces.keys()
+        traces.update(trace_job(source, lacking, progress) if lacking else {})
         return traces
 
     def try_choice(chosen: Candidate, table: CostTable) -> CostTable | None:
@@ -172,7 +173,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
             plan=replace(plan, program=program_lines(found.chosen.program)),
             chosen=found.chosen,
             search=found,
-            prices=() if request.pins == NO_PINS else prices(problem, found, chooser(Trials(problem))),
+            prices=() if request.pins == NO_PINS else prices(problem, found, chooser(trace, Trials(problem))),
             noise=calibrated.noise_of(found.chosen.strategy),
         ),
         notes=(

@@ -23,9 +23,10 @@ from trimaran.planner.explanation.remedies import remedies_for
 from trimaran.planner.pins import NO_OPT_IN, OPT_IN, Pins, kinds_of, parse_pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import said_of_compression
-from trimaran.planner.search import chooser, prices, search
+from trimaran.planner.search import prices, search
 from trimaran.planner.space import METHODS, enumerate_strategies, offered, samples_factor
 from trimaran.planner.trials import Trials
+from trimaran.planning.best_strategy import chooser
 from trimaran.pricing.gradient_compression import coding_keys
 from trimaran.pricing.tables import Curve
 from trimaran.program.gradients import Compression
@@ -137,7 +138,7 @@ def test_where_the_wire_is_slow_a_compression_is_chosen_and_what_it_gains_is_sai
     said = said_of_compression(found, given.pins)
     assert said.startswith("gradients are sent as powersgd-r4: dp2 powersgd-r4 takes ")
     assert "accuracy may differ" in said
-    (paid,) = (one for one in prices(given, found, chooser(Trials(given))) if one.pin == OPT_IN)
+    (paid,) = (one for one in prices(given, found, chooser(builders.no_steps, Trials(given))) if one.pin == OPT_IN)
     assert paid.without is not None
     assert paid.without.strategy.compression is None
     assert paid.price < 0.0

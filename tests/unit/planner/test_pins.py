@@ -20,8 +20,9 @@ from trimaran.planner.pins import (
     spreading,
 )
 from trimaran.planner.pipeline_stages import split_stages
-from trimaran.planner.search import ALL_PINS, chooser, prices, search
+from trimaran.planner.search import ALL_PINS, prices, search
 from trimaran.planner.trials import Trials
+from trimaran.planning.best_strategy import chooser
 from trimaran.program.strategy import Feeding, Part, Shard, Strategy, read_strategy
 
 PLACED = builders.strategy(pp=2, parts=(Part(ops=("op0",), row=0), Part(ops=("op1", "loss"), row=1)))
@@ -113,7 +114,7 @@ def test_the_price_of_a_pin_is_the_plan_with_it_over_the_plan_without() -> None:
     trials = Trials(given)
     found = search(given, trials)
     assert found.chosen.strategy == builders.strategy()
-    paid = {one.pin: one for one in prices(given, found, chooser(trials))}
+    paid = {one.pin: one for one in prices(given, found, chooser(builders.no_steps, trials))}
     assert paid["--forbid tp"].price == 0.0
     free = paid[ALL_PINS]
     assert free.without is not None

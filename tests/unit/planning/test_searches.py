@@ -8,9 +8,10 @@ from tests.builders import problem
 from tests.graphs import chain
 
 from trimaran.graph.types import Graph
-from trimaran.planner.search import PinPrice, chooser, prices, search
+from trimaran.planner.search import PinPrice, prices, search
 from trimaran.planner.trials import Trials
 from trimaran.planning.answer.documents import one_device, placement_document, search_document
+from trimaran.planning.best_strategy import chooser
 from trimaran.program.strategy import Part
 
 
@@ -33,7 +34,7 @@ def test_the_document_has_what_was_searched_and_what_pins_cost() -> None:
     given = dataclasses.replace(problem(), pins=builders.pins(forbid=("dp",)))
     trials = Trials(given)
     found = search(given, trials)
-    document = search_document(found, prices=prices(given, found, chooser(trials)))
+    document = search_document(found, prices=prices(given, found, chooser(builders.no_steps, trials)))
     assert document["pins"][0]["pin"] == "--forbid dp"
     assert document["pins"][0]["price"] > 0
     assert {"one device", "data parallelism", "rule of thumb"} <= {entry["role"] for entry in document["references"]}

@@ -9,7 +9,7 @@ epochs that training needs is left out.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trimaran.base.errors import InfeasibleError, InputError
+from trimaran.base.errors import ExecutionError, InfeasibleError, InputError
 from trimaran.base.remedies import Remedy
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
@@ -149,7 +149,7 @@ def _outcome(change: Change, chosen: Option, keeping: tuple[Option | None, str],
     best: Option | None = None
     try:
         best = find()
-    except (InfeasibleError, InputError) as error:
+    except (InfeasibleError, InputError, ExecutionError) as error:
         obstacle = f"{obstacle}; {error.message}" if obstacle else error.message
     spread = () if kept is None else gains(chosen, kept)
     return Outcome(
