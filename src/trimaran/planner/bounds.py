@@ -310,6 +310,9 @@ def _moving(program: Program, costs: ProgramCosts, left_out: int) -> Iterator[Ca
     """Time of the transfers of each group, and of the bytes on each link, at each end of the intervals [s]."""
     groups: dict[tuple[int, ...], list[float]] = {}
     links: dict[str, list[float]] = {}
+    # Transfers that are alike have one price, so that each is added up once.
+    counts: dict[int, int] = {}
+    alike: dict[int, Transfer] = {}
     for item in program:
         if not (item.kind in SENDS or (item.group and item.rank == item.group[0])):
             continue
@@ -317,15 +320,23 @@ def _moving(program: Program, costs: ProgramCosts, left_out: int) -> Iterator[Ca
         times = 1 + left_out if item.microbatch == 0 else 1
         if item.group and costs.at_once == 1:
             _add_to(groups.setdefault(item.group, [0.0, 0.0, 0.0]), transfer, float(times))
-        _flow(links, transfer, times)
+        alike[id(transfer)] = transfer
+        counts[id(transfer)] = counts.get(id(transfer), 0) + times
+    for name, transfer in alike.items():
+        _flow(links, transfer, counts[name])
     for total in (*groups.values(), *links.values()):
         yield total[0], total[1], total[2]
 
 
 def _flow(links: dict[str, list[float]], transfer: Transfer, times: int) -> None:
     """Add the bytes of a transfer to the times of the links that they cross [s]."""
+    share = times * transfer.flow_share
+    low, median, high = (share * seconds for seconds in transfer.ends)
     for link in dict.fromkeys(transfer.links):
-        _add_to(links.setdefault(link, [0.0, 0.0, 0.0]), transfer, times * transfer.flow_share)
+        total = links.setdefault(link, [0.0, 0.0, 0.0])
+        total[0] += low
+        total[1] += median
+        total[2] += high
 
 
 def _add_to(total: list[float], transfer: Transfer, times: float) -> None:
