@@ -2068,8 +2068,7 @@ class _Examination:
             several, seen = len(first) > 1, any(one.get(("ignored", weight.tensor)) for one in self._scanned)
             declared = weight.ignored in {call.ignored for call in self._calls}
             # One label a sample that is never ignored in all that was read: a class.
-            # In fp16 a weight is refused under several plans, so it has to be there.
-            unread = len(self._scanned) < self._samples.count and self._job.precision != "fp16"
+            unread = len(self._scanned) < self._samples.count
             if not declared or not (seen or (several and unread)):
                 return None
             half.fill_(weight.ignored)
@@ -2111,8 +2110,7 @@ class _Examination:
 
     def _may_leave_out(self) -> bool:
         """Whether `Job.collate` leaves out samples: it has, or leaves out None, or its code chooses among them."""
-        # In fp16 a weight is refused under several plans, so it has to be there.
-        if self._left_out or self._job.collate is None or self._job.precision == "fp16":
+        if self._left_out or self._job.collate is None:
             return bool(self._left_out)
         return self._samples.leaves_out_none() or chooses(self._job.collate)
 
