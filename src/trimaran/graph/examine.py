@@ -42,7 +42,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -110,7 +109,6 @@ from trimaran.user_code.held_state import (
     RESETS,
     SEEDS_GENERATORS,
     HeldState,
-    HostGenerator,
     Names,
     Settable,
     Values,
@@ -119,7 +117,7 @@ from trimaran.user_code.held_state import (
     calls_model,
     changed,
     changes_requires_grad,
-    generator_state,
+    generator_states,
     is_users,
     leaf_of,
     leaves_gradients,
@@ -1817,7 +1815,7 @@ class _Examination:
         seed_generators(job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
-        began = _states(own)
+        began = generator_states(own)
         alike = job.seed + seed if self._draws_alike else None
         coupled = Coupled(drawn, bound, turned=turned, read_as=read_as, alike=alike)
         parameters = dict(self._work.named_parameters())
@@ -1852,7 +1850,7 @@ class _Examination:
         finally:
             for one, gradient in saved:
                 one.grad = gradient
-        ended = _states(own)
+        ended = generator_states(own)
         self.own |= coupled.own or ended != began
         # From the same state a part draws less than the whole, unless it draws for the batch.
         self.generates |= coupled.generates or self._ends.setdefault(began, ended) != ended
@@ -2381,12 +2379,6 @@ def _far(parts: Sequence[Sequence[Tensor | None]], whole: Sequence[Tensor | None
 
 def _near(one: float, other: float, tolerance: float) -> bool:
     return abs(one - other) <= tolerance * max(1.0, abs(other)) or not math.isfinite(other)
-
-
-def _states(generators: Sequence[HostGenerator]) -> tuple[str, ...]:
-    """The states of generators as texts."""
-    with numpy.printoptions(threshold=sys.maxsize):
-        return tuple(repr(generator_state(one)) for one in generators)
 
 
 def chooses(function: Callable[..., Any]) -> bool:

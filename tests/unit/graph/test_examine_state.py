@@ -27,8 +27,9 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, ge
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
-from trimaran.graph.capture.capture import capture_and_look
+from trimaran.graph.capture.capture import capture, capture_and_look
 from trimaran.graph.examine import _Examination, chooses, examine
+from trimaran.graph.types import is_whole
 from trimaran.planning.preparation import inexactness
 from trimaran.program.refusals import KINDS, objection
 from trimaran.program.strategy import Feeding, Strategy
@@ -679,6 +680,7 @@ def test_draws_from_a_generator_of_the_host_that_a_model_holds_are_refused_in_re
     once = refused(make_job(model=lambda: HostNoise(False, make())))
     assert "data parallel" not in once  # every replica draws what one process draws
     assert {"accumulation", "pipeline"} <= set(once)  # each microbatch draws anew
+    assert is_whole(capture(make_job(model=lambda: HostNoise(False, make()))).graph)  # which would repeat one draw
 
 
 def test_draws_from_a_generator_of_the_models_are_refused_in_replicas() -> None:
