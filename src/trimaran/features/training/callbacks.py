@@ -56,6 +56,7 @@ from trimaran.user_code.held_state import (
     set_on_session,
     settable_by_name,
 )
+from trimaran.user_code.model import class_name
 
 Name = Literal["on_step", "on_epoch", "the loop"]
 
@@ -280,7 +281,7 @@ class Callbacks:
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
                 if id(one) not in known:
-                    values[f"{name} of {type(module).__name__} {number}"] = one._version
+                    values[f"{name} of {class_name(module)} {number}"] = one._version
         return values
 
     @property

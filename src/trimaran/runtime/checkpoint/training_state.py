@@ -80,7 +80,7 @@ from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
 from trimaran.user_code.held_state import ADDS_GROUPS, HeldState, refers_to
-from trimaran.user_code.model import quiet
+from trimaran.user_code.model import class_name, quiet
 from trimaran.user_code.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 
 VERSION = 1
@@ -1318,7 +1318,7 @@ def _config(model: nn.Module) -> str | None:
     try:
         plain = dict(to_dict())
         # As `save_pretrained` does.
-        plain["architectures"] = plain.get("architectures") or [type(model).__name__]
+        plain["architectures"] = plain.get("architectures") or [class_name(model)]
         text = json.dumps(plain, indent=2, allow_nan=False)
     except Exception:  # noqa: BLE001 it may be any object of the user's
         return None
