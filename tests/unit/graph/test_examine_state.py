@@ -935,6 +935,24 @@ def test_what_does_nothing_with_few_samples_is_looked_at_with_many(loss: Callabl
     assert refused(make_job(loss=loss, global_batch_size=24)).keys() >= REPLICAS | MICROBATCHES
 
 
+def at_least_two(output: Tensor, target: Tensor) -> Tensor:
+    counted = target == 0
+    each = functional.cross_entropy(output, target, reduction="none") * counted
+    return each.sum() / counted.sum().clamp(min=2)
+
+
+def seldom_counted() -> TensorDataset:
+    """Of 40 samples seven count."""
+    inputs = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(inputs, torch.arange(40).remainder(6).clamp(max=2))
+
+
+def test_a_number_that_is_the_same_in_the_batches_that_are_looked_at_is_told_in_others() -> None:
+    """In most batches of eight at most two count: divided by two the loss is a sum, by three in others it is none."""
+    job = make_job(loss=at_least_two, dataset=seldom_counted, global_batch_size=8)
+    assert refused(job).keys() >= REPLICAS | MICROBATCHES
+
+
 class Logging:
     """A loss that appends to a list, and perhaps reads it."""
 
