@@ -144,7 +144,7 @@ def has_compiled(root: nn.Module) -> bool:
 
 
 def class_name(module: nn.Module) -> str:
-    """The name of the class of a module as the user knows it: FSDP2 puts one of its own before it.
+    """The name of the class of a module as the user knows it: FSDP2 puts another one before it.
 
     Args:
         module: of the user's

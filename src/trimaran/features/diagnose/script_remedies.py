@@ -123,7 +123,7 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
 
 
 def _accumulated(findings: Findings) -> int:
-    """Backwards of an update. With several optimizers, as those of a GAN, each has one of its own."""
+    """Backwards of an update. With several optimizers, as those of a GAN, each has one."""
     return 1 if findings.facts["other_optimizers"] else max(1, round(findings.counts["backwards"]))
 
 

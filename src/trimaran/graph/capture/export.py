@@ -414,7 +414,7 @@ def _masks_unread() -> Iterator[None]:
 def _rounding_as_it_is() -> Iterator[None]:
     """Leave unread how cuDNN rounds: torch.export asks by a flag that torch refuses to read in some settings.
 
-    So it does after `torch.backends.fp32_precision = "ieee"`. And what was read is set again, as a setting of its own.
+    So it does after `torch.backends.fp32_precision = "ieee"`. And what was read would be set again.
     """
     get, put = torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32
     torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32 = (lambda: False), (lambda arg: None)

@@ -467,7 +467,7 @@ class TrainingState:
             add(("compression", held.name, f"{key}{_own_name(held.sharing)}{copy}"), tensor)
 
     def _copy_name(self, parameter: nn.Parameter) -> str:
-        """Of a weight that several rows hold: each compresses the gradient of its own uses. Empty for the first one."""
+        """Of a weight that several rows hold, which each compress the gradient of their uses. Empty for the first."""
         return "" if any(one is parameter for one in self._part.counted) else f" in row {self._row}"
 
     def _random(self) -> torch.Tensor:
