@@ -1349,16 +1349,18 @@ class _Examination:
         """
         if not self._halved or reduction in ("batch", "unknown"):
             return []
-        drawn, full, started_s = random.Random(self._job.seed), len(self._halved[0][0]), time.process_time()
-        for number in range(HALVED):
-            if number == len(self._halved):
-                late = time.process_time() - started_s > FULL_SECONDS
-                if late or self._halve(drawn.sample(range(self._samples.count), full)) is None:
-                    break
-            if number < len(self._halved):
-                numbers, split = self._halved[number]
+        drawn, full, started_s = random.Random(self._job.seed), len(self._halved[0][0]), time.monotonic()
+        nbytes = sum(one.nbytes for one in name_tensors(self._halved[0][1].whole).values())
+        for _ in range(min(HALVED, 1 + FULL_BYTES // max(1, nbytes))):
+            # A read may wait for a disk.
+            if time.monotonic() - started_s > FULL_SECONDS:
+                break
+            if not self._halved and self._halve(drawn.sample(range(self._samples.count), full)) is None:
+                break
+            for numbers, split in self._halved:
                 if self._difference(split, split.apart, reduction, weight) > tolerance:
                     return numbers
+            self._halved.clear()
         return []
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
