@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from trimaran.base.job import Job
-from trimaran.graph.behaviour import WholeMetric
+from trimaran.graph.behaviour import Weight, WholeMetric
 from trimaran.user_code.randomness import seeded
 
 
@@ -585,6 +585,19 @@ def gpt_fp16() -> Job:
         optimizer=lambda parameters: torch.optim.AdamW(parameters.named_parameters(), lr=1e-3),
         clip_norm=1.0,
         lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
+    )
+
+
+def gpt_fp16_ignoring() -> Job:
+    """The same, as a mean over the tokens that are not 1, as it is found out."""
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 2**6 * functional.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=1)
+
+    return dataclasses.replace(
+        gpt_fp16(),
+        loss=loss,
+        loss_weight=Weight(tensor="target", measure="count", ignored=1, typical=11.6),
     )
 
 

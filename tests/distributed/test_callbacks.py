@@ -351,21 +351,21 @@ def average_whole(session: Session) -> None:
 
 def train_itself(session: Session) -> None:
     """As scripts have it that were made for one process."""
-    backward_of_loop(session)
+    backward_of_loop(session, session.batches())
     assert session.optimizer is not None
     session.optimizer.step()
 
 
 def train_by_another(session: Session) -> None:
-    optimizer = torch.optim.SGD(session.model.parameters(), lr=0.1)
-    backward_of_loop(session)
+    optimizer, batches = torch.optim.SGD(session.model.parameters(), lr=0.1), session.batches()
+    backward_of_loop(session, batches)
     optimizer.step()
     optimizer.zero_grad()
-    next(session.batches())
+    next(batches)
 
 
-def backward_of_loop(session: Session) -> None:
-    inputs, targets = next(session.batches())
+def backward_of_loop(session: Session, batches: Iterator[Any]) -> None:
+    inputs, targets = next(batches)
     loss = session.job.loss
     assert loss is not None
     loss(session.model(inputs), targets).backward()
@@ -382,6 +382,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (REPLICAS, lambda session: session.model.first.requires_grad_(False), "session.requires-grad-changed"),
     (REPLICAS, train_itself, "session.trains-itself"),
     (ZERO3, train_itself, "session.trains-itself"),
+    (REPLICAS, train_by_another, "session.trains-itself"),
     (ZERO3, train_by_another, "session.trains-itself"),
     (REPLICAS, draw_weights, "session.unlike"),
     (REPLICAS, tune_alone, "session.unlike"),

@@ -114,6 +114,9 @@ CUTS = {
 }
 
 
+# Each stage compresses the gradient of its own uses of a weight that both hold.
+TIED = cut("gpt_named", strategy(dp=2, pp=2, microbatches=2, compression=Compression(method="bf16")), steps=4, at=2)
+
 # Each kind of state of a checkpoint, and each kind of plan that has its own.
 SOME = [CUTS[2][number] for number in (0, 1, 2, 4, 6, 7, 9, 10, 11, 12, 14, 15, 17)]
 
@@ -123,6 +126,7 @@ SOME = [CUTS[2][number] for number in (0, 1, 2, 4, 6, 7, 9, 10, 11, 12, 14, 15, 
     "cuts",
     [
         *some_and_rest("2", SOME, CUTS[2]),
+        pytest.param([TIED], id="tied"),
         *(pytest.param(CUTS[ranks], id=str(ranks), marks=pytest.mark.sweep) for ranks in CUTS if ranks != 2),
     ],
 )

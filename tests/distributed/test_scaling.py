@@ -25,6 +25,7 @@ STRATEGIES = [
     builders.strategy(dp=2, microbatches=2, bucket_bytes=8192),
     builders.strategy(dp=2, zero=1, bucket_bytes=8192),
 ]
+RUNS = [*(("gpt_fp16", strategy) for strategy in STRATEGIES), ("gpt_fp16_ignoring", STRATEGIES[1])]
 REFUSED = [
     builders.strategy(pp=2, microbatches=2),
     builders.strategy(dp=2, sync="p2p"),
@@ -37,8 +38,8 @@ Steps = list[tuple[float, float, float]]
 def scaled(world: World) -> list[Steps]:
     """Loss, scale after the step and learning rate of each step."""
     found = []
-    for strategy in STRATEGIES:
-        executor = open_executor(world, Run(job="gpt_fp16", strategy=strategy, steps=STEPS), captured("gpt_fp16"))
+    for name, strategy in RUNS:
+        executor = open_executor(world, Run(job=name, strategy=strategy, steps=STEPS), captured(name))
         seen: Steps = []
 
         def note(step: int, loss: float, executor=executor, seen=seen) -> None:  # type: ignore[no-untyped-def]
@@ -58,9 +59,10 @@ def scaled(world: World) -> list[Steps]:
     return found
 
 
-def scaled_plainly(strategy: Strategy) -> Steps:
+def scaled_plainly(name: str, strategy: Strategy) -> Steps:
     """As PyTorch's documentation writes the loop with accumulation, over the microbatches of a strategy."""
-    job = make_job("gpt_fp16")
+    job = make_job(name)
+    weigh = job.loss_weight or (lambda batch: len(batch[1]))
     torch.manual_seed(job.seed)
     model = job.model()
     optimizer = job.optimizer(parameters_of(model))
@@ -69,9 +71,10 @@ def scaled_plainly(strategy: Strategy) -> Steps:
     found = []
     for parts in microbatches_of(job, STEPS, strategy.dp, strategy.microbatches):
         total = 0.0
-        for inputs, target in parts:
+        weights = [float(weigh(part)) for part in parts]
+        for (inputs, target), weight in zip(parts, weights, strict=True):
             with torch.autocast("cpu", dtype=torch.float16):
-                loss = job.loss(model(inputs), target) / len(parts)  # type: ignore[misc]
+                loss = job.loss(model(inputs), target) * weight / sum(weights)  # type: ignore[misc]
             scaler.scale(loss).backward()
             total += loss.item()
         scaler.unscale_(optimizer)
@@ -88,9 +91,9 @@ def scaled_plainly(strategy: Strategy) -> Steps:
 
 @pytest.mark.timeout(120)
 def test_steps_are_left_out_as_in_a_plain_loop(tmp_path: Path) -> None:
-    ranks = launch(scaled, ranks=2, log_dir=tmp_path, device="cpu", captured=["gpt_fp16"])
-    for number, strategy in enumerate(STRATEGIES):
-        expected = scaled_plainly(strategy)
+    ranks = launch(scaled, ranks=2, log_dir=tmp_path, device="cpu", captured=["gpt_fp16", "gpt_fp16_ignoring"])
+    for number, run in enumerate(RUNS):
+        expected = scaled_plainly(*run)
         left_out = sum(two[1] < one[1] for one, two in pairwise(expected))
         assert 2 < left_out < STEPS - 2
         for seen in (rank[number] for rank in ranks):

@@ -3,10 +3,12 @@
 Losses to 1e-10 over 8 steps, weights to 1e-9 after them, as in `test_equal_losses`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests import builders
@@ -14,14 +16,16 @@ from tests.distributed.jobs import make_job
 from tests.distributed.live_tensors import watch_memory
 from tests.distributed.test_equal_losses import compare
 from tests.distributed.test_recording import record
-from tests.distributed.training import Run, train_all
+from tests.distributed.training import Run, captured, open_executor, train_all
 from tests.forks.client import launch
 from tests.representative import some_and_rest
 
 from trimaran.base.timeline import WAIT
 from trimaran.graph.capture.capture import capture
+from trimaran.launch.world import World
 from trimaran.pricing.memory import gathered_bytes, held_state
 from trimaran.program.types import Kind
+from trimaran.runtime.checkpoint.training_state import _config
 
 STEPS = 8
 CNN = ("stem", "left", "right.0", "right.1", "mix", "residual")
@@ -113,6 +117,21 @@ def test_a_rank_holds_what_was_predicted(tmp_path: Path) -> None:
 
 
 _SHARING = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+
+
+def named(world: World) -> str | None:
+    """The configuration that is saved with the weights of a model of Hugging Face."""
+    executor = open_executor(world, _run("gpt_fp64", 3, 2), captured("gpt_fp64"))
+    executor.model.config = SimpleNamespace(to_dict=dict)  # type: ignore[assignment]
+    found = _config(executor.model)
+    executor.close()
+    return found
+
+
+def test_models_have_their_own_names_where_parameters_are_sharded(tmp_path: Path) -> None:
+    """FSDP2 makes a class of its own, which no library knows."""
+    found = launch(named, ranks=2, log_dir=tmp_path, device="cpu", captured=["gpt_fp64"])
+    assert [json.loads(one)["architectures"] for one in found] == [["Gpt"], ["Gpt"]]
 
 
 def _is_sharing(instruction: str) -> bool:

@@ -352,7 +352,9 @@ def weighed(job: Job, behaviour: Behaviour | None, *, splits: bool = True) -> Jo
     """
     if behaviour is not None and behaviour.metric == "whole" and job.metric is not None:
         job = replace(job, metric=WholeMetric(job.metric))
-    if behaviour is None or job.loss_weight is not None or not splits:
+    if not splits:
+        return replace(job, loss_weight=None)
+    if behaviour is None or job.loss_weight is not None:
         return job
     if behaviour.reduction == "mean" and behaviour.sliceable and job.collate is not None:
         from trimaran.user_code.batches import WholeBatches

@@ -42,7 +42,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -110,7 +109,6 @@ from trimaran.user_code.held_state import (
     RESETS,
     SEEDS_GENERATORS,
     HeldState,
-    HostGenerator,
     Names,
     Settable,
     Values,
@@ -119,7 +117,7 @@ from trimaran.user_code.held_state import (
     calls_model,
     changed,
     changes_requires_grad,
-    generator_state,
+    generator_states,
     is_users,
     leaf_of,
     leaves_gradients,
@@ -201,6 +199,9 @@ first batch, with what is loaded for it, does not count]."""
 
 FULL_SECONDS, FULL_BYTES = 2.0, 2**26
 """Most that a look at a whole global batch may take, by what one at a few samples took [s of this process, bytes]."""
+
+HALVED = 12
+"""Whole global batches whose losses are compared with those of their halves, where that takes no longer."""
 
 LATER_SECONDS = 2.0
 """After this no further value that later steps may have is tried [s of this process]."""
@@ -607,8 +608,8 @@ class _Examination:
         # Losses of the first batch, once more.
         self._again: list[float] = []
         self._read: list[int] = []
-        # A whole global batch of these samples, and its halves: their losses alone.
-        self._all: tuple[list[int], _Split] | None = None
+        # Whole global batches of these samples, and their halves: their losses alone.
+        self._halved: list[tuple[list[int], _Split]] = []
         self._prepare(double=True)
 
     @property
@@ -739,8 +740,8 @@ class _Examination:
         without = self._without_weight(weight or self._job.loss_weight)
         if without is not None:
             reduction, weight, apart, in_turn = self._reduction([*splits, without], tolerance)
-        if self._all is not None and not self._holds_for_all(reduction, weight, tolerance):
-            whole = self._split(self._all[0], len(self._all[0]) // 2)
+        if numbers := self._not_of_halves(reduction, weight, tolerance):
+            whole = self._split(numbers, len(numbers) // 2)
             splits = [*splits, whole] if len(whole.parts) > 1 else splits
             reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         if reduction == "batch" and (self.draws or self.host_draws):
@@ -1278,7 +1279,7 @@ class _Examination:
         full = min(count, self._job.global_batch_size)
         quick = len(self._scanned) == min(count, SCANNED) and self._is_quick(list(range(count - size, count)), full)
         last = list(range(count - (full if quick else size), count))
-        yield last if full <= size or not quick or self._goes_another_way(last, size) else last[-size:]
+        yield last if not quick or self._goes_another_way(last, size) else last[-size:]
 
     def _is_quick(self, numbers: list[int], full: int) -> bool:
         """Whether a batch of many samples is soon run, by what a few of them take."""
@@ -1298,15 +1299,26 @@ class _Examination:
     def _goes_another_way(self, numbers: list[int], size: int) -> bool:
         """Whether a batch goes through other operations, or with other numbers, than its last few samples.
 
-        Where it does not, the losses of the batch and of its halves are kept: `_holds_for_all`.
+        Where it does not, the losses of the batch and of its halves are kept: `_not_of_halves`.
+        """
+        ways = self._halve(numbers, numbers[-size:])
+        if ways is None or ways[0] != ways[-1]:
+            self._halved.clear()
+            return True
+        return False
+
+    def _halve(self, numbers: list[int], *others: list[int]) -> list[tuple[list[str], list[Any]]] | None:
+        """Keep the losses of a batch and of its halves.
+
+        Returns:
+            The operations and numbers of the batch, of its halves and of other batches; None: one of them fails.
         """
         count, half = len(numbers), len(numbers) // 2
         bounds = [None, (0, half, count), (half, count, count)]
         drawn, batches, passes = Draws((half, count - half)), list[Any](), list[_Pass]()
         ways: list[tuple[list[str], list[Any]]] = []
-        for some, bound in zip(
-            (numbers, numbers[:half], numbers[half:], numbers[-size:]), (*bounds, None), strict=True
-        ):
+        for some in (numbers, numbers[:half], numbers[half:], *others):
+            bound = bounds[len(ways)] if len(ways) < len(bounds) else None
             coupled = Coupled(drawn if len(ways) < len(bounds) else Draws(), bound)
             seed_generators(self._job.seed)
             try:
@@ -1315,29 +1327,41 @@ class _Examination:
                 with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
                     value = loss_value(self._job, call_model(self._job, self._work, batch), batch)
             except Exception:  # noqa: BLE001 - as where gradients are computed inside
-                return True
+                return None
             finally:
                 self._put_back()
             total, weight = value if isinstance(value, tuple) else (value, None)
             ways.append((coupled.operations, coupled.constants))
             passes.append(_Pass(value=float(total), weight=None if weight is None else float(weight)))
-        if ways[0] != ways[-1]:
-            return True
         run, *apart = passes[: len(bounds)]
-        if math.isfinite(run.value):
+        if math.isfinite(run.value) and half:
             whole, *parts = batches[: len(bounds)]
             sizes = [half, count - half]
-            self._all = numbers, _Split(whole=whole, parts=parts, sizes=sizes, run=run, apart=apart, in_turn=apart)
-        return False
+            split = _Split(whole=whole, parts=parts, sizes=sizes, run=run, apart=apart, in_turn=apart)
+            self._halved.append((numbers, split))
+        return ways
 
-    def _holds_for_all(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> bool:
-        """Whether the loss of a whole global batch is made of those of its halves, too.
+    def _not_of_halves(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> list[int]:
+        """Samples of a global batch whose loss is not made of those of its halves; none: there is no such batch.
 
-        What takes the twenty hardest, or counts to ten first, does nothing where there are few samples.
+        What takes the twenty hardest, or counts to ten first, does nothing where there are few samples. And a loss may
+        be divided by a number that is the same in some batches, as a count that is two at least.
         """
-        if self._all is None or reduction in ("batch", "unknown"):
-            return True
-        return self._difference(self._all[1], self._all[1].apart, reduction, weight) <= tolerance
+        if not self._halved or reduction in ("batch", "unknown"):
+            return []
+        drawn, full, started_s = random.Random(self._job.seed), len(self._halved[0][0]), time.monotonic()
+        nbytes = sum(one.nbytes for one in name_tensors(self._halved[0][1].whole).values())
+        for _ in range(min(HALVED, 1 + FULL_BYTES // max(1, nbytes))):
+            # A read may wait for a disk.
+            if time.monotonic() - started_s > FULL_SECONDS:
+                break
+            if not self._halved and self._halve(drawn.sample(range(self._samples.count), full)) is None:
+                break
+            for numbers, split in self._halved:
+                if self._difference(split, split.apart, reduction, weight) > tolerance:
+                    return numbers
+            self._halved.clear()
+        return []
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
         """Read samples from all over the data set, and note what a loss may treat in its own way."""
@@ -1817,7 +1841,7 @@ class _Examination:
         seed_generators(job.seed + seed)
         hosts = host_states(PYTHON_AND_NUMPY)
         own = self._held_state.generators()
-        began = _states(own)
+        began = generator_states(own)
         alike = job.seed + seed if self._draws_alike else None
         coupled = Coupled(drawn, bound, turned=turned, read_as=read_as, alike=alike)
         parameters = dict(self._work.named_parameters())
@@ -1852,7 +1876,7 @@ class _Examination:
         finally:
             for one, gradient in saved:
                 one.grad = gradient
-        ended = _states(own)
+        ended = generator_states(own)
         self.own |= coupled.own or ended != began
         # From the same state a part draws less than the whole, unless it draws for the batch.
         self.generates |= coupled.generates or self._ends.setdefault(began, ended) != ended
@@ -2068,8 +2092,7 @@ class _Examination:
             several, seen = len(first) > 1, any(one.get(("ignored", weight.tensor)) for one in self._scanned)
             declared = weight.ignored in {call.ignored for call in self._calls}
             # One label a sample that is never ignored in all that was read: a class.
-            # In fp16 a weight is refused under several plans, so it has to be there.
-            unread = len(self._scanned) < self._samples.count and self._job.precision != "fp16"
+            unread = len(self._scanned) < self._samples.count
             if not declared or not (seen or (several and unread)):
                 return None
             half.fill_(weight.ignored)
@@ -2111,8 +2134,7 @@ class _Examination:
 
     def _may_leave_out(self) -> bool:
         """Whether `Job.collate` leaves out samples: it has, or leaves out None, or its code chooses among them."""
-        # In fp16 a weight is refused under several plans, so it has to be there.
-        if self._left_out or self._job.collate is None or self._job.precision == "fp16":
+        if self._left_out or self._job.collate is None:
             return bool(self._left_out)
         return self._samples.leaves_out_none() or chooses(self._job.collate)
 
@@ -2383,12 +2405,6 @@ def _far(parts: Sequence[Sequence[Tensor | None]], whole: Sequence[Tensor | None
 
 def _near(one: float, other: float, tolerance: float) -> bool:
     return abs(one - other) <= tolerance * max(1.0, abs(other)) or not math.isfinite(other)
-
-
-def _states(generators: Sequence[HostGenerator]) -> tuple[str, ...]:
-    """The states of generators as texts."""
-    with numpy.printoptions(threshold=sys.maxsize):
-        return tuple(repr(generator_state(one)) for one in generators)
 
 
 def chooses(function: Callable[..., Any]) -> bool:

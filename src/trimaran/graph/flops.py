@@ -11,14 +11,15 @@ Counted are matrix products, convolutions, attention and recurrent cells, twice 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _autograd
 from torch._ops import OpOverload
-from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
@@ -157,7 +158,7 @@ def tally_operation(call: Callable[..., Any], values: Any, state: Sequence[Tenso
     arguments = pytree.tree_map(lambda value: copies.get(id(value), value), values)
     forward, backward = _Counter(), _Counter()
     saved = _Saved(state)
-    with forward, saved_tensors_hooks(saved.pack, lambda packed: packed):
+    with forward, hooks_where_allowed(saved.pack):
         result = call(*arguments)
     ends = [
         tensor for tensor in pytree.tree_leaves(result) if isinstance(tensor, Tensor) and tensor.grad_fn is not None
@@ -201,6 +202,46 @@ def _is_reentrant(ends: Sequence[Tensor]) -> bool:
         seen.add(node)
         pending += [following for following, _ in node.next_functions]
     return False
+
+
+@contextmanager
+def hooks_where_allowed(pack: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Be told of the tensors that autograd saves, but under transforms of `torch.func`, which run under no such hooks.
+
+    Args:
+        pack: is told; it returns the tensor
+    """
+    disable, enable = _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable
+    hooks: tuple[Any, Any] = (pack, lambda packed: packed)
+    pushed = parked = False
+
+    def push() -> None:
+        nonlocal pushed
+        _autograd._push_saved_tensors_default_hooks(*hooks)
+        pushed = True
+
+    def park(message: str, fail_if_non_empty: bool = True) -> None:
+        nonlocal pushed, parked
+        if pushed and _autograd._top_saved_tensors_default_hooks(False) == hooks:
+            _autograd._pop_saved_tensors_default_hooks()
+            pushed, parked = False, True
+        disable(message, fail_if_non_empty)
+
+    def go_on() -> None:
+        nonlocal parked
+        enable()
+        if parked:
+            parked = False
+            push()
+
+    push()
+    _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable = park, go_on
+    try:
+        yield
+    finally:
+        _autograd._saved_tensors_hooks_disable, _autograd._saved_tensors_hooks_enable = disable, enable
+        if pushed:
+            _autograd._pop_saved_tensors_default_hooks()
 
 
 class _Saved:

@@ -167,13 +167,11 @@ def objection(behaviour: Behaviour | None, strategy: Strategy) -> str | None:
     """
     if behaviour is None:
         return None
-    weighted = behaviour.reduction == "pair" or (
-        behaviour.reduction in ("weight", "given") and strategy.dp * strategy.microbatches > 1
-    )
-    if behaviour.precision == "fp16" and weighted:
+    splits = strategy.dp * strategy.microbatches > 1
+    if behaviour.precision == "fp16" and (behaviour.reduction == "pair" or (behaviour.reduction == "given" and splits)):
         return (
-            "in fp16 the loss is scaled before its weight is known: use a loss that is a mean over the samples, one "
-            'device without microbatches, or precision="bf16"'
+            "in fp16 the loss is scaled before its weight is known: return a mean, without Job.loss_weight, which is "
+            'then looked for, or use one device without microbatches, or precision="bf16"'
         )
     # Nobody could accept these: the step cannot be done so, or ranks would wait for each other.
     obstacle = update_obstacle(strategy, behaviour.optimizer, precision=behaviour.precision)

@@ -29,7 +29,7 @@ import torch
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.timeline import COMPUTE, HOST
-from trimaran.graph.behaviour import WholeMetric
+from trimaran.graph.behaviour import Weight, WholeMetric
 from trimaran.graph.trace.record import loading
 from trimaran.graph.types import TensorSpec
 from trimaran.launch.activity import ACTIVITY, DOING, padded
@@ -317,10 +317,10 @@ class Interpreter:
                 if structures is not None:
                     structures.end(passage.root, state.number)
         if self._scaler is not None and passage.root is not None:
-            if state.terms[-1].weighted:
+            if state.terms[-1].weighted and not isinstance(self._job.loss_weight, Weight):
                 raise InputError(
                     "a loss that is (sum, weight) cannot be scaled for fp16, as its divisor is known only after the "
-                    'backward: return a mean over the samples, or use precision="bf16"'
+                    'backward: return a mean, or use precision="bf16"'
                 )
             passage.root = self._scaler.scale(passage.root)
         state.passages[segment, microbatch] = passage

@@ -214,6 +214,12 @@ def generator_state(generator: HostGenerator) -> Any:
     return generator.bit_generator.state if isinstance(generator, numpy.random.Generator) else generator.get_state()
 
 
+def generator_states(generators: Iterable[HostGenerator]) -> tuple[str, ...]:
+    """The states of generators of the host as texts, to be compared."""
+    with numpy.printoptions(threshold=sys.maxsize):
+        return tuple(repr(generator_state(one)) for one in generators)
+
+
 def put_generator(generator: HostGenerator, state: Any) -> None:
     """Put a generator of the host back into a state.
 

@@ -143,6 +143,19 @@ def has_compiled(root: nn.Module) -> bool:
     )
 
 
+def class_name(module: nn.Module) -> str:
+    """The name of the class of a module as the user knows it: FSDP2 puts another one before it.
+
+    Args:
+        module: of the user's
+
+    Example:
+        >>> class_name(nn.Linear(1, 1))
+        'Linear'
+    """
+    return next(one.__name__ for one in type(module).__mro__ if not one.__module__.startswith("torch.distributed.fsdp"))
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep what torch and the user's model say while the model is looked at: what matters becomes a note.

@@ -174,6 +174,10 @@ def test_a_script_that_accumulates_is_told_what_it_may_do_at_no_price() -> None:
     found = advised(*ranks)
     assert "3 times the batch in one piece" in found["batch ×2"].action
     assert "once in 12 backwards, not in 3" in found["accumulate 4 steps"].action
+    # Several networks that take turns do not accumulate.
+    turns = advised(*(make_record(steps, rank=rank, world=2, again=again, other_optimizers=True) for rank in range(2)))
+    assert "in one piece" not in turns["batch ×2"].action
+    assert "once in 4 backwards (" in turns["accumulate 4 steps"].action
 
 
 def test_a_lead_below_the_noise_of_other_programs_is_doubted_and_intervals_hold_the_noise() -> None:

@@ -116,6 +116,17 @@ def test_zeros_shaped_after_the_data_are_not_sent() -> None:
     assert graph.split_points == ("cell", "cell@1", "cell@2")
 
 
+def test_a_flag_of_rounding_that_torch_refuses_to_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `torch.backends.fp32_precision = "ieee"`, which cannot be taken back."""
+
+    def refuse(*_: bool) -> None:
+        raise RuntimeError("cuDNN conv and cuDNN RNN have different TF32 flags")
+
+    monkeypatch.setattr(torch._C, "_get_cudnn_allow_tf32", refuse)
+    monkeypatch.setattr(torch._C, "_set_cudnn_allow_tf32", refuse)
+    assert capture(make_job(lambda: nn.Linear(6, 4))).flow is not None
+
+
 def test_capture_leaves_no_trace() -> None:
     job = make_job(lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 4)))
     model = job.model().eval()

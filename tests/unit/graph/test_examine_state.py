@@ -27,8 +27,9 @@ from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, ge
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
-from trimaran.graph.capture.capture import capture_and_look
+from trimaran.graph.capture.capture import capture, capture_and_look
 from trimaran.graph.examine import _Examination, chooses, examine
+from trimaran.graph.types import is_whole
 from trimaran.planning.preparation import inexactness
 from trimaran.program.refusals import KINDS, objection
 from trimaran.program.strategy import Feeding, Strategy
@@ -679,6 +680,7 @@ def test_draws_from_a_generator_of_the_host_that_a_model_holds_are_refused_in_re
     once = refused(make_job(model=lambda: HostNoise(False, make())))
     assert "data parallel" not in once  # every replica draws what one process draws
     assert {"accumulation", "pipeline"} <= set(once)  # each microbatch draws anew
+    assert is_whole(capture(make_job(model=lambda: HostNoise(False, make()))).graph)  # which would repeat one draw
 
 
 def test_draws_from_a_generator_of_the_models_are_refused_in_replicas() -> None:
@@ -931,6 +933,24 @@ def when_often(output: Tensor, target: Tensor) -> Tensor:
 def test_what_does_nothing_with_few_samples_is_looked_at_with_many(loss: Callable[..., Any]) -> None:
     """The operations of a whole global batch are those of six samples, of which it takes all."""
     assert refused(make_job(loss=loss, global_batch_size=24)).keys() >= REPLICAS | MICROBATCHES
+
+
+def at_least_two(output: Tensor, target: Tensor) -> Tensor:
+    counted = target == 0
+    each = functional.cross_entropy(output, target, reduction="none") * counted
+    return each.sum() / counted.sum().clamp(min=2)
+
+
+def seldom_counted() -> TensorDataset:
+    """Of 40 samples seven count."""
+    inputs = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    return TensorDataset(inputs, torch.arange(40).remainder(6).clamp(max=2))
+
+
+def test_a_number_that_is_the_same_in_the_batches_that_are_looked_at_is_told_in_others() -> None:
+    """In most batches of eight at most two count: divided by two the loss is a sum, by three in others it is none."""
+    job = make_job(loss=at_least_two, dataset=seldom_counted, global_batch_size=8)
+    assert refused(job).keys() >= REPLICAS | MICROBATCHES
 
 
 class Logging:

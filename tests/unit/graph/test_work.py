@@ -9,6 +9,7 @@ from tests.unit.graph.networks import make_job
 from torch import nn
 
 from trimaran.graph.capture.capture import capture
+from trimaran.graph.flops import tally_operation
 from trimaran.graph.types import Affine, Op
 from trimaran.user_code.batches import call_model, compute_loss
 
@@ -45,6 +46,21 @@ def test_attention_products() -> None:
     """4 heads, 12 × 12 positions, 8 wide: 2 * 4 * 144 * 8 = 9,216 FLOP a sample each."""
     assert find("gpt", "matmul").flops == Affine(0.0, 9_216.0)
     assert find("gpt", "matmul_1").flops == Affine(0.0, 9_216.0)
+
+
+def test_gradients_by_torch_func_are_counted() -> None:
+    """Transforms of torch.func run under no hooks of saved tensors: what is saved within them is not counted.
+
+    6 → 3, with the gradient by the input: 2 * 18 FLOP a sample each; a product of autograd's saves 6 inputs of 4 bytes.
+    """
+    layer = nn.Linear(6, 3)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda inputs: layer(inputs).sum())(x).sum() + layer(x).sum()
+
+    tally, value = tally_operation(call, (torch.ones(2, 6),), [*layer.parameters()])
+    assert value.requires_grad
+    assert (tally.flops, tally.saved_nbytes) == (2 * 2 * 36 + 2 * 36, 2 * 6 * 4)
 
 
 def test_fused_attention_has_flops() -> None:

@@ -1,5 +1,6 @@
 """The loss of a global batch, from those of its microbatches."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +41,14 @@ def test_a_sum_and_its_weight_are_taken_as_they_are() -> None:
     total = torch.tensor(6.0, requires_grad=True)
     root, term = loss_term(job(lambda output, target: (output, 4)), total, (None, None), samples=3, of=9)
     assert (root.item(), float(term.total), float(term.weight), term.weighted) == (6.0, 6.0, 4.0, True)
+
+
+def test_a_sum_beside_a_weight_that_is_given_is_divided_as_gradients_are() -> None:
+    """The runtime divides gradients by 4/9 for nine samples of weight 1: from 6/9 that makes 6/4."""
+    total = torch.tensor(6.0, requires_grad=True)
+    own = dataclasses.replace(job(lambda output, target: (output, 4)), loss_weight=lambda batch: 4)
+    root, term = loss_term(own, total, (None, None), samples=9, of=9)
+    assert (root.item(), float(term.total), float(term.weight)) == (pytest.approx(6 / 9), 6.0, 4.0)
 
 
 def test_a_model_with_its_own_loss_is_asked_for_it() -> None:

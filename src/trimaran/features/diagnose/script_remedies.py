@@ -102,7 +102,7 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
         return
     share = 1 - 1 / _ACCUMULATE
     mean = findings.mean
-    now = max(1, round(findings.counts["backwards"]))
+    now = _accumulated(findings)
     yield Remedy(
         id="accumulate",
         method="estimated",
@@ -120,6 +120,11 @@ def accumulate(findings: Findings) -> Iterator[Remedy]:
         setting={"accumulate": _ACCUMULATE},
         **gain(findings, lambda parts: share * (parts.exchange + parts.update) if _exchanges(mean) else 0.0),
     )
+
+
+def _accumulated(findings: Findings) -> int:
+    """Backwards of an update. With several optimizers, as those of a GAN, each has one."""
+    return 1 if findings.facts["other_optimizers"] else max(1, round(findings.counts["backwards"]))
 
 
 def _of_now(backwards: int) -> str:
@@ -330,7 +335,7 @@ def _has_room(record: ProcessRecord, factor: int) -> bool:
 
 def _in_one_piece(findings: Findings) -> str:
     """An option of a script that accumulates, which leaves its training as it is."""
-    pieces = round(findings.counts["backwards"])
+    pieces = _accumulated(findings)
     if pieces < 2:
         return ""
     return f" It accumulates over {pieces} batches: {pieces} times the batch in one piece leaves the training as it is."

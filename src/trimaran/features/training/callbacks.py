@@ -30,6 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
@@ -56,6 +57,7 @@ from trimaran.user_code.held_state import (
     set_on_session,
     settable_by_name,
 )
+from trimaran.user_code.model import class_name
 
 Name = Literal["on_step", "on_epoch", "the loop"]
 
@@ -162,6 +164,8 @@ class Callbacks:
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
+        # An optimizer of the loop's own has taken a step since.
+        self._stepped = False
         self._noted: tuple[list[torch.Tensor], str] = ([], "")
         # Digests of what the loop has changed so far of weights and options, and of the modes that steps began in.
         self._moved = self._retuned = self._switched = 0
@@ -280,7 +284,7 @@ class Callbacks:
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
                 if id(one) not in known:
-                    values[f"{name} of {type(module).__name__} {number}"] = one._version
+                    values[f"{name} of {class_name(module)} {number}"] = one._version
         return values
 
     @property
@@ -350,7 +354,7 @@ class Callbacks:
 
     def _look_again(self) -> None:
         """Begin with what is there now."""
-        self._samples = _samples(self._parameters)
+        self._samples, self._stepped = _samples(self._parameters), False
         self._noted = self._samples, self._options()
 
     @property
@@ -493,16 +497,22 @@ class Callbacks:
         return [] if optimizer is None else [[id(one) for one in group["params"]] for group in optimizer.param_groups]
 
     def _refuse_own_steps(self) -> None:
-        """Have the optimizer refuse a step of the loop after a backward of the loop, where several ranks train."""
-        optimizer = self._executor.updater.optimizer
-        if self._alone or not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        """Have the optimizer refuse a step of the loop after a backward of the loop, where several ranks train.
+
+        One of the loop's own may go by gradients that all ranks have alike: it is noted for `see_taken`.
+        """
+        if self._alone:
             return
 
-        def refuse(*_: Any) -> None:
-            if self._running == "the loop" and any(one.grad is not None for one in self._parameters):
+        def look(optimizer: Any, *_: Any) -> None:
+            if self._running != "the loop" or not any(one.grad is not None for one in self._parameters):
+                return
+            if optimizer is self._executor.updater.optimizer:
                 raise self._steps_itself("ran a backward itself and called step() of session.optimizer")
+            held = (one for group in optimizer.param_groups for one in group["params"])
+            self._stepped |= any(id(one) in self._identities for one in held)
 
-        self._refusing.callback(optimizer.register_step_pre_hook(refuse).remove)
+        self._refusing.callback(register_optimizer_step_pre_hook(look).remove)
 
     def see_taken(self) -> None:
         """Another batch is taken, and the loop has given no step the last one: see that it has not trained on it.
@@ -510,9 +520,9 @@ class Callbacks:
         Raises:
             InputError: it has, as far as this rank can tell
         """
-        if self._samples is None or self._whole or self._thread != threading.get_ident():
+        if self._samples is None or self._thread != threading.get_ident():
             return
-        if not all(map(torch.equal, self._samples, _samples(self._parameters))):
+        if (self._stepped or not self._whole) and not all(map(torch.equal, self._samples, _samples(self._parameters))):
             raise self._steps_itself("trained on a batch without session.step")
 
     def _steps_itself(self, how: str) -> InputError:

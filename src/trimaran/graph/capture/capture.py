@@ -43,7 +43,7 @@ from trimaran.user_code.batches import (
     slice_batch,
     split_batch,
 )
-from trimaran.user_code.held_state import HeldState
+from trimaran.user_code.held_state import HeldState, generator_states
 from trimaran.user_code.model import (
     HOOKED,
     MOST_LOOKED_AT,
@@ -219,10 +219,12 @@ def _run(job: Job, model: nn.Module, call: Any, training: bool, seed: int) -> tu
     with quiet(), uncompiled(), untouched(model), without_user_hooks(model), torch.set_grad_enabled(training):
         enter_mode(model, training=training)
         seed_generators(job.seed + seed)
-        before = host_states(PYTHON_AND_NUMPY)
+        before, own = host_states(PYTHON_AND_NUMPY), HeldState(dict(model.named_modules()), undoable=False).generators()
+        began = generator_states(own)
         with precision_context(job, device_of(model)):
             outputs = [tensor.detach().clone() for tensor in call()]
-        return outputs + [tensor.detach().clone() for tensor in model.buffers()], bool(find_moved(before))
+        drew = bool(find_moved(before)) or generator_states(own) != began
+        return outputs + [tensor.detach().clone() for tensor in model.buffers()], drew
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

@@ -258,12 +258,6 @@ def _blaming(who: str, samples: int) -> Iterator[None]:
     except TrimaranError:
         raise
     except Exception as error:
-        if "support saved tensor hooks" in str(error):
-            raise InputError(
-                f"{who} computes gradients by torch.func, which nobody can look into: it runs under no saved-tensor "
-                "hooks. Compute them by torch.autograd.grad(…, create_graph=True)",
-                code="job.functional-gradients",
-            ) from error
         raise InputError(
             f"{who} failed on a batch of {samples} samples: {told(error)}", code="job.fails-on-batch"
         ) from error

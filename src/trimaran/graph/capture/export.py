@@ -256,6 +256,7 @@ def export_model(job: Job, model: nn.Module, batch: Any, leaves: tuple[str, ...]
         _lengths_that_follow(model),
         _paths_of_sliced_modules(),
         _masks_unread(),
+        _rounding_as_it_is(),
     ):
         enter_mode(model, training=training)
         try:
@@ -407,6 +408,20 @@ def _masks_unread() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = known
+
+
+@contextmanager
+def _rounding_as_it_is() -> Iterator[None]:
+    """Leave unread how cuDNN rounds: torch.export asks by a flag that torch refuses to read in some settings.
+
+    So it does after `torch.backends.fp32_precision = "ieee"`. And what was read would be set again.
+    """
+    get, put = torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32
+    torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32 = (lambda: False), (lambda arg: None)
+    try:
+        yield
+    finally:
+        torch._C._get_cudnn_allow_tf32, torch._C._set_cudnn_allow_tf32 = get, put
 
 
 @contextmanager

@@ -80,7 +80,7 @@ from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
 from trimaran.user_code.held_state import ADDS_GROUPS, HeldState, refers_to
-from trimaran.user_code.model import quiet
+from trimaran.user_code.model import class_name, quiet
 from trimaran.user_code.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 
 VERSION = 1
@@ -459,11 +459,16 @@ class TrainingState:
         if self._codec is None or held.parameter is None or held.tensor is None:
             return
         lost = self._codec.lost(held.parameter)
+        copy = self._copy_name(held.parameter)
         if lost is not None:
-            add(("residual", held.name, str(self._replica)), lost.view(held.tensor.shape), held.sharing)
+            add(("residual", held.name, f"{self._replica}{copy}"), lost.view(held.tensor.shape), held.sharing)
         for key, tensor in self._codec.kept(held.parameter).items():
             # Shares of a parameter have their own.
-            add(("compression", held.name, f"{key}{_own_name(held.sharing)}"), tensor)
+            add(("compression", held.name, f"{key}{_own_name(held.sharing)}{copy}"), tensor)
+
+    def _copy_name(self, parameter: nn.Parameter) -> str:
+        """Of a weight that several rows hold, which each compress the gradient of their uses. Empty for the first."""
+        return "" if any(one is parameter for one in self._part.counted) else f" in row {self._row}"
 
     def _random(self) -> torch.Tensor:
         random = RandomState.of(self._world.device)
@@ -1052,16 +1057,19 @@ class TrainingState:
             note = "what compression had lost of gradients is dropped: this plan does not compress them"
             return [], (note,)
         as_many = plain["plan"]["replicas"] == self._strategy.dp
-        replicas = sorted({key for _, _, key in lost})
-        mine = [str(self._replica)] if as_many else replicas if self._replica == 0 else []
+        keys = {key: key.partition(" ")[0] for key in sorted({key for _, _, key in lost})}
+        mine = [key for key, of in keys.items() if (of == str(self._replica) if as_many else self._replica == 0)]
         found: list[tuple[Held, Want]] = []
-        same = plain["plan"]["compression"] == self._compression
+        same, same_plan = plain["plan"]["compression"] == self._compression, self._is_same_plan(plain)
         for one in held:
             if one.parameter is None or one.tensor is None:
                 continue
-            whats: list[What] = [("residual", one.name, key) for key in mine]
+            copy = self._copy_name(one.parameter)
+            # Gradients of all copies are added up, so that the first may owe what the others did.
+            owed = [f"{self._replica}{copy}"] if same_plan else [] if copy else mine
+            whats: list[What] = [("residual", one.name, key) for key in owed]
             if same:
-                whats += [("compression", one.name, f"{key}{_own_name(one.sharing)}") for key in ("q", "drawn")]
+                whats += [("compression", one.name, f"{key}{_own_name(one.sharing)}{copy}") for key in ("q", "drawn")]
             for what in whats:
                 if what not in table:
                     continue
@@ -1072,7 +1080,10 @@ class TrainingState:
         notes = (
             ()
             if as_many
-            else (f"what compression had lost of gradients on {len(replicas)} replicas: the first one has the sum now",)
+            else (
+                f"what compression had lost of gradients on {len({*keys.values()})} replicas: the first one has the "
+                "sum now",
+            )
         )
         return found, notes
 
@@ -1307,7 +1318,7 @@ def _config(model: nn.Module) -> str | None:
     try:
         plain = dict(to_dict())
         # As `save_pretrained` does.
-        plain["architectures"] = plain.get("architectures") or [type(model).__name__]
+        plain["architectures"] = plain.get("architectures") or [class_name(model)]
         text = json.dumps(plain, indent=2, allow_nan=False)
     except Exception:  # noqa: BLE001 it may be any object of the user's
         return None

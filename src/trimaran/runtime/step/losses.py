@@ -11,6 +11,7 @@ weights), and the divisor is known only when all ranks have been heard. Its sums
 gradients are divided once, before the update. A loss whose weight w `Job.loss_weight` gives is such a mean too: each
 microbatch's is multiplied by w_m / (N t), with t the typical weight of a sample, and gradients are divided by
 (sum of weights) / (N t). That is 1, and nothing is divided, where all samples weigh the same, as texts of one length.
+With a `Job.loss_weight` a sum is divided by N t too.
 
 A loss that is a sum over samples (`Job.loss_weight` is `SUMMED`) adds up as it is.
 """
@@ -77,8 +78,9 @@ def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> t
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
         total = _scalar(total, "the sum of the loss", output)
-        weight = _on_device(weight, total.device)
-        return total, LossTerm(total=total.detach().double(), weight=weight, weighted=True)
+        term = LossTerm(total=total.detach().double(), weight=_on_device(weight, total.device), weighted=True)
+        # As large as a mean where that is known to be made one: gradients are divided alike.
+        return total if weigh is None else total / (of * typical_weight(job)), term
     mean = _scalar(value, "the loss", output)
     if job.loss_weight is SUMMED:
         share = _on_device(samples / of, mean.device)

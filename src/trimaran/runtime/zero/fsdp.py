@@ -38,7 +38,7 @@ from trimaran.runtime.step.updates import local_part
 from trimaran.runtime.whole_state import state_of
 from trimaran.runtime.zero.collectives import Notes, UnitGather, UnitScatter
 from trimaran.user_code.held_state import held_tensors
-from trimaran.user_code.model import has_compiled
+from trimaran.user_code.model import class_name, has_compiled
 
 
 class Wrapping:
@@ -331,7 +331,7 @@ def _shown(module: nn.Module, arguments: Any, output: Any) -> Any:
     held = [tensor for one in objects for tensor in held_tensors(one) if tensor.requires_grad]
     if not held and not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise InputError(
-            f"{type(module).__name__} returns a {type(objects[0]).__name__} in whose attributes is no tensor with a "
+            f"{class_name(module)} returns a {type(objects[0]).__name__} in whose attributes is no tensor with a "
             "gradient, and replicas that shard their gradients must find one: return tensors, a tuple, a dict or a "
             "dataclass of them, or use zero=0 or 1"
         )
