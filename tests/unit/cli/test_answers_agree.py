@@ -445,3 +445,17 @@ def test_a_result_of_python_prints_the_page_of_its_command(verb: str) -> None:
         return re.sub(r"\d[\d.]* [µm]?s(?=[;,.])", "_", " ".join(re.split(r"\nNext[:,] ", page)[0].split())).split()
 
     assert timeless(str(ask())) == timeless(said(*command.split()))
+
+
+def test_the_rows_of_a_training_are_those_of_a_plan_and_more() -> None:
+    asked = ("llama3:8b", "--cluster", "dgx-h100:2", "--batch", "64")
+    plan, training = document("plan", *asked), document("plan", *asked, "--tokens", "1T", "--devices", "8,16")
+    rows = {row["strategy"]: row for row in plan["candidates"]}
+    assert training["at_batch"]["candidates"] == plan["candidates"]
+    alike = [row for row in training["candidates"] if row["devices"] == 16]
+    assert len(alike) < len(training["candidates"])
+    for row in training["candidates"]:
+        assert set(row) >= set(plan["candidates"][0])
+    for row in (*alike, training["chosen"]):
+        for figure, value in rows[row["strategy"]].items():
+            assert figure == "pareto" or row[figure] == value, figure
