@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import parse_large, whole_number
+from trimaran.base.units import format_bytes, parse_large, whole_number
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 from trimaran.program.memory import CodecChoice, parse_codec
@@ -943,6 +943,10 @@ def _keeps(strategy: Strategy, field: str, value: object) -> bool:
         return bool(own) == bool(value)
     if field == "sequence_parallel":
         return strategy.splits_sequences == value
+    if field == "memory_bytes":
+        return strategy.memory_bytes is not None and format_bytes(strategy.memory_bytes) == format_bytes(
+            int(str(value))
+        )
     # The state of one replica is whole in any case.
     return own == value or (field == "zero" and strategy.dp * strategy.cp == 1)
 
