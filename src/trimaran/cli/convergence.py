@@ -201,6 +201,14 @@ def crossover(
         if as_json:
             print_json(document)
         else:
+            from trimaran.cli.following import following
             from trimaran.report.crossover import print_crossover
+            from trimaran.report.tables import print_next
 
-            print_crossover(console(), found)
+            out = console()
+            print_crossover(out, found)
+            if found.curve is None:
+                print_next(out, ["trimaran", "curve", "--list"], "for the names of curves")
+            else:
+                name = curve or found.curve.name
+                print_next(out, following("plan", devices=max(found.counts), curve=name, objective="time"))

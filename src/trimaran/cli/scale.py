@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from trimaran.cli.options import (
     Json,
@@ -20,6 +20,9 @@ from trimaran.cli.options import (
     with_sequence,
 )
 from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown, write_plot
+
+if TYPE_CHECKING:
+    from trimaran.report.scaling import ScalingStudy
 
 
 @grouped
@@ -111,5 +114,32 @@ def scale(
             print_json(document)
         else:
             from trimaran.report.scaling import print_study
+            from trimaran.report.tables import print_next
 
-            print_study(console(), found)
+            out = console()
+            print_study(out, found)
+            print_next(out, _next(found, software, loads=loading.read().is_given))
+
+
+def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[str]:
+    """What finds the best plan for the devices and the batch of the largest row that fits.
+
+    Where none does, a plan may need all devices to shard the state, and takes its usual batch.
+
+    Args:
+        found: the answer
+        software: that was asked for
+        loads: data are not always ready, which no plan of a decoder by its shape knows
+    """
+    from trimaran.cli.following import following
+    from trimaran.planning.analytical import is_planned_by_shape
+
+    if loads and is_planned_by_shape(found.job, found.cluster, {}):
+        software = found.software
+
+    fitting = [row.step for row in found.rows if row.fits]
+    most = max(fitting, key=lambda step: step.devices, default=None)
+    devices = None if most is None else most.devices
+    batch = None if most is None else most.local_batch * most.devices
+    # How long the devices are needed, a step does not say.
+    return following("plan", devices=devices, batch=batch, software=software, without=("--price",))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import parse_large, whole_number
+from trimaran.base.units import format_bytes, parse_large, whole_number
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES, Compression, parse_compression
 from trimaran.program.memory import CodecChoice, parse_codec
@@ -621,8 +621,17 @@ def parse_pins(**given: Any) -> Pins:
     """
     said = {name: value for name, value in given.items() if value is not None and value not in ((), [])}
     types = said.pop("gradients", None), said.pop("optimizer_state", None)
+    workers, samples = (said.get(one) for one in _FIGURES)
+    if workers is not None and not 0 <= workers <= MOST_WORKERS:
+        raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
+    if samples is not None and not 1.0 <= samples < math.inf:
+        raise InputError(
+            f"--powersgd-samples must be 1 or more, times the samples without it, got {samples}",
+            code="pin.bad-powersgd-samples",
+            value=samples,
+        )
     if "strategy" in said:
-        strategy, workers = said.pop("strategy"), said.pop("workers", None)
+        strategy, figures = said.pop("strategy"), {name: said.pop(name) for name in _FIGURES if name in said}
         if not strategy.strip():
             raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
         if said:
@@ -631,9 +640,8 @@ def parse_pins(**given: Any) -> Pins:
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        pins = _with_types(pins_of_strategy(strategy), *types)
-        return pins if workers is None else replace(pins, workers=workers)
-    schedule, zero, workers, samples = (said.get(one) for one in ("schedule", "zero", "workers", "powersgd_samples"))
+        return _with_types(_with_samples(replace(pins_of_strategy(strategy), **figures)), *types)
+    schedule, zero = said.get("schedule"), said.get("zero")
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
             f"--schedule must be one of {', '.join(get_args(Schedule))}, got {schedule!r}",
@@ -644,14 +652,6 @@ def parse_pins(**given: Any) -> Pins:
         raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
     if "recompute" in said:
         read_recompute(said["recompute"])
-    if workers is not None and not 0 <= workers <= MOST_WORKERS:
-        raise InputError(f"--workers must be 0 to {MOST_WORKERS}, got {workers}", value=workers)
-    if samples is not None and not 1.0 <= samples < math.inf:
-        raise InputError(
-            f"--powersgd-samples must be 1 or more, times the samples without it, got {samples}",
-            code="pin.bad-powersgd-samples",
-            value=samples,
-        )
     forbidden, allowed = (read_kinds(said.pop(name, ()), option=f"--{name}") for name in ("forbid", "allow"))
     both = sorted(set(forbidden) & set(allowed))
     if both:
@@ -680,16 +680,11 @@ def parse_pins(**given: Any) -> Pins:
     contradiction = pins.conflict_of_degrees()
     if contradiction:
         raise InputError(f"{contradiction}: leave one of them out", code="pin.degrees-and-others")
-    may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
-    if samples is not None and not may_be_powersgd:
-        raise InputError(
-            f"--powersgd-samples {samples:g}: no plan may use PowerSGD; add --allow compress or "
-            "--compression powersgd:RANK, or leave it out",
-            code="pin.powersgd-unused",
-            value=samples,
-        )
-    return _with_types(pins, *types)
+    return _with_types(_with_samples(pins), *types)
 
+
+_FIGURES = ("workers", "powersgd_samples")
+"""What a strategy may leave open."""
 
 _REPEATED = ("keep", "forbid", "allow")
 _PROGRAMS_ALONE = frozenset({"cp", "ep", "uneven"})
@@ -757,6 +752,20 @@ def checked_pins(pins: Pins) -> Pins:
     said = read_pins(pins.options)
     kinds = ("keep", "forbid", "allow", "compress", "stale", "special")
     return replace(pins, **{name: getattr(said, name) for name in kinds})
+
+
+def _with_samples(pins: Pins) -> Pins:
+    """Pins as they are, whose factor on samples is of plans that they leave."""
+    samples = pins.powersgd_samples
+    may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
+    if samples is not None and not may_be_powersgd:
+        raise InputError(
+            f"--powersgd-samples {samples:g}: no plan may use PowerSGD; add --allow compress or "
+            "--compression powersgd:RANK, or leave it out",
+            code="pin.powersgd-unused",
+            value=samples,
+        )
+    return pins
 
 
 def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) -> Pins:
@@ -934,6 +943,10 @@ def _keeps(strategy: Strategy, field: str, value: object) -> bool:
         return bool(own) == bool(value)
     if field == "sequence_parallel":
         return strategy.splits_sequences == value
+    if field == "memory_bytes":
+        return strategy.memory_bytes is not None and format_bytes(strategy.memory_bytes) == format_bytes(
+            int(str(value))
+        )
     # The state of one replica is whole in any case.
     return own == value or (field == "zero" and strategy.dp * strategy.cp == 1)
 

@@ -54,7 +54,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.base.units import format_count, format_seconds
+from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.planner.best_first import best_first
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import (
@@ -942,13 +942,15 @@ def budgeted(problem: Problem, hunt: "Hunt", budget_bytes: int) -> list[Candidat
     Args:
         problem: with the traces of steps of whole networks
         hunt: has found what they are without it; of its rejections for memory only those under the budget are left
-        budget_bytes: of each rank [bytes]
+        budget_bytes: of each rank, as its name has it; all that the devices have, where that is printed alike [bytes]
     """
     short = [one.strategy for one in hunt.rejected if one.cause == "memory"]
     hunt.rejected = [one for one in hunt.rejected if one.cause != "memory"]
     found: list[Candidate] = []
     for plain in dict.fromkeys([*(one.strategy for one in hunt.candidates), *short]):
-        strategy = dataclasses.replace(plain, memory_bytes=budget_bytes, codec=problem.pins.codec_choice)
+        strategy = _in_room(plain, problem)
+        if format_bytes(strategy.memory_bytes or 0) != format_bytes(budget_bytes):
+            strategy = dataclasses.replace(strategy, memory_bytes=budget_bytes)
         obstacle = memory_obstacle(strategy)
         if obstacle:
             hunt.rejected.append(Rejection(strategy=strategy, cause="memory", reason=obstacle))

@@ -13,7 +13,7 @@ from rich.text import Text
 from trimaran.base.precision import AS_ASKED, precision_words
 from trimaran.base.units import format_span
 from trimaran.convergence.types import Unit
-from trimaran.report.tables import Joined, add_figures, frame_table, page_text, print_next
+from trimaran.report.tables import Joined, add_figures, frame_table, page_text
 
 Basis = Literal["paper", "ours"]
 """Paper: a fixed local batch, SE = 1, equal devices. Ours: local batch free, predicted exchange, devices may be
@@ -463,12 +463,3 @@ def print_crossover(out: Console, found: Crossover) -> None:
     for line in reason_lines(found):
         text = line.lstrip()
         out.print(Padding(Joined(Text(text)), (0, 0, 0, 2 + len(line) - len(text))))
-    print_next(out, *next_words(found))
-
-
-def next_words(found: Crossover) -> tuple[list[str], str]:
-    """The command that follows, and for what it is."""
-    if found.curve is None:
-        return ["trimaran", "curve", "--list"], "for the names of curves"
-    asked = ["--cluster", found.cluster, "--devices", str(max(found.counts)), "--curve", found.curve.name]
-    return ["trimaran", "plan", found.job, *asked, "--objective", "time"], ""

@@ -23,7 +23,7 @@ from trimaran.base.units import format_bytes, format_count, format_seconds, form
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
-from trimaran.report.tables import add_figures, add_words, page_text, print_next
+from trimaran.report.tables import add_figures, add_words, page_text
 from trimaran.simulator.exchange_comparison import Ratio
 
 Mode = Literal["weak", "strong"]
@@ -572,7 +572,6 @@ def print_study(out: Console, study: ScalingStudy) -> None:
         out.print(remedy_table(best_advice(study.advice)), "")
     for line in legend_lines(study):
         out.print(f"[dim]{escape(line)}[/]")
-    print_next(out, next_words(study))
 
 
 def verdict_lines(study: ScalingStudy) -> list[str]:
@@ -608,20 +607,6 @@ def _shortage_line(study: ScalingStudy, short: MemoryShortage) -> str:
         f"{line} Not even one sample fits: parameters, gradients and optimizer state take "
         f"{format_bytes(short.state_bytes)} on each device; shard them (ZeRO, tensor parallelism, pipeline)."
     )
-
-
-def next_words(study: ScalingStudy) -> list[str]:
-    """The command that finds the best plan for the devices and the batch of the fastest row that fits.
-
-    Where none does, a plan may need all devices to shard the state, and takes its usual batch.
-    """
-    fitting = [row.step for row in study.rows if row.fits]
-    asked = []
-    if fitting:
-        most = max(fitting, key=lambda step: step.devices)
-        asked = ["--devices", str(most.devices), "--batch", str(most.local_batch * most.devices)]
-    precision = ["--precision", study.precision] if study.precision_source == AS_ASKED else []
-    return ["trimaran", "plan", study.job, "--cluster", study.cluster, *asked, *precision]
 
 
 def _print_list(out: Console, title: str, lines: list[str]) -> None:

@@ -464,3 +464,25 @@ def test_a_result_of_python_prints_the_page_of_its_command(verb: str) -> None:
         return re.sub(r"\d[\d.]* [µm]?s(?=[;,.])", "_", " ".join(re.split(r"\nNext[:,] ", page)[0].split())).split()
 
     assert timeless(str(ask())) == timeless(said(*command.split()))
+
+
+def test_the_rows_of_a_training_are_those_of_a_plan_and_more() -> None:
+    asked = ("llama3:8b", "--cluster", "dgx-h100:2", "--batch", "64")
+    plan, training = document("plan", *asked), document("plan", *asked, "--tokens", "1T", "--devices", "8,16")
+    rows = {row["strategy"]: row for row in plan["candidates"]}
+    assert training["at_batch"]["candidates"] == plan["candidates"]
+    alike = [row for row in training["candidates"] if row["devices"] == 16]
+    assert len(alike) < len(training["candidates"])
+    for row in training["candidates"]:
+        assert set(row) >= set(plan["candidates"][0])
+    for row in (*alike, training["chosen"]):
+        for figure, value in rows[row["strategy"]].items():
+            assert figure == "pareto" or row[figure] == value, figure
+
+
+def test_the_memory_of_a_named_strategy_is_that_of_the_devices_where_both_are_printed_alike() -> None:
+    """62.6 MiB are 65,641 kB, more than the devices have: a row of a plan, asked for by its name, was another one."""
+    asked = {"cluster": "titan-x", "devices": 1, "batch": 64, "memory": 65_600_000}
+    for name, budget in (("62.6 MiB", 65_600_000), ("62.5 MiB", 62.5 * 2**20)):
+        chosen = trimaran.plan("text-lstm", strategy=f"one device in {name}", **asked).chosen  # type: ignore[arg-type]  # by name
+        assert (chosen.name, chosen.strategy.memory_bytes) == (f"one device in {name}", budget)

@@ -1,10 +1,12 @@
 """The command that an answer names as the next one says what its reader said."""
 
 import itertools
+import json
 import shlex
 from pathlib import Path
 
 import pytest
+from tests.unit.planning.target.curves import digits_curve
 from typer.testing import CliRunner
 
 from trimaran.cli import app
@@ -13,11 +15,15 @@ from trimaran.report.tables import next_text
 _ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
 
 
-def next_of(*command: str) -> list[str]:
-    """Words of the last command of an answer, as a shell reads them."""
+def said_by(*command: str) -> str:
     found = CliRunner().invoke(app, list(command), env={"COLUMNS": "80"})
     assert found.exit_code == 0, found.output
-    _, _, last = found.stdout.rpartition("\nNext")
+    return found.stdout
+
+
+def next_of(*command: str) -> list[str]:
+    """Words of the last command of an answer, as a shell reads them."""
+    _, _, last = said_by(*command).rpartition("\nNext")
     return shlex.split(last.partition(": ")[2].replace("\\\n", " "))
 
 
@@ -46,6 +52,29 @@ def test_defaults_and_what_another_command_lacks_are_not_said() -> None:
     assert words[:3] == ["trimaran", "plan", "llama2:7b"]
     assert "--strategy" not in words
     assert sorted(word for word in words if word.startswith("--")) == ["--batch", "--cluster", "--devices"]
+
+
+def test_the_plan_after_a_scaling_study_is_of_the_same_software_and_input_pipeline() -> None:
+    """A decoder's step that waits for data is that of the traced one; a plan by its shape would be refused."""
+    asked = ("--cluster", "dgx1-v100", "--devices", "1,4", "--local-batch", "32", "--workers", "2", "--decode", "7ms")
+    words = next_of("scale", "lenet", *asked, "--software", "pytorch:2020", "--price", "24 USD/node-hour")
+    assert "--price" not in words
+    step = json.loads(said_by(*words[1:], "--strategy", "dp4", "--json"))
+    row = json.loads(said_by("scale", "lenet", *asked, "--software", "pytorch:2020", "--json"))["rows"][-1]
+    assert step["software"] == "pytorch:2020"
+    assert step["chosen"]["step_time_s"] == pytest.approx(row["step_s"], rel=1e-3)
+    words = next_of("scale", "gpt2:124m:sequence=64", *asked[:-4], "--loader", "500 images/s")
+    assert words[words.index("--software") + 1] == "pytorch:2024"
+
+
+def test_the_plan_after_a_crossover_is_of_the_same_software_and_precision(tmp_path: Path) -> None:
+    curve = ("--curve", str(digits_curve(tmp_path / "curve.toml")))
+    costs = ("--precision", "fp16"), ("--software", "pytorch:2020")
+    asked = ("digits", "--cluster", "dgx1-v100", *costs[0], *costs[1], *curve, "--devices", "4", "--widths", "2")
+    words = next_of("crossover", *asked)
+    pairs = list(itertools.pairwise(words))
+    for pair in (*costs, curve, ("--devices", "4"), ("--objective", "time")):
+        assert pair in pairs
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def test_a_word_that_means_nothing_is_refused_with_what_comes_near() -> None:
         ({"allow": ["pp"], "forbid": ["pp"]}, "pin.allowed-and-forbidden", {}),
         ({"powersgd_samples": 2.0}, "pin.powersgd-unused", {"match": "PowerSGD.*--allow"}),
         ({"powersgd_samples": 2.0, "compression": "bf16"}, "pin.powersgd-unused", {"match": "PowerSGD"}),
+        ({"powersgd_samples": 2.0, "strategy": "dp8"}, "pin.powersgd-unused", {"match": "PowerSGD"}),
+        ({"workers": 257, "strategy": "dp8"}, "input", {"match": "256"}),
     ],
 )
 def test_pins_that_mean_nothing_are_refused(options: dict[str, object], code: str, figures: dict[str, Any]) -> None:
@@ -182,6 +184,7 @@ DECIDED = (
     parse_pins(allow=["compress", "stale", "dualpipe"], powersgd_samples=1.5, nodes=2),
     parse_pins(strategy="dp8 zero1 m2", optimizer_state="adam-8bit"),
     parse_pins(strategy="dp8 zero1 adam-8bit", gradients="bf16", workers=2),
+    parse_pins(strategy="dp8 powersgd-r2", powersgd_samples=1.5),
     Pins(forbid=("cp", "pp", "uneven")),
 )
 

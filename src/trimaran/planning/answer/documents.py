@@ -1,7 +1,7 @@
 """Plans as JSON: the same keys for this machine and for target clusters, for plans and for explanations."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -192,11 +192,12 @@ def goal_of_plan(outlook: Outlook | None) -> str:
     return "" if outlook is None else GOALS.get(outlook.goal, "")
 
 
-def outlook_document(outlook: Outlook) -> dict[str, Any]:
+def outlook_document(outlook: Outlook, costs: Callable[[Option, int], dict[str, Any]] | None = None) -> dict[str, Any]:
     """A choice of strategy, batch and devices.
 
     Args:
         outlook: the choice
+        costs: a strategy at a batch as a row of a plan has it; None: as of `option_document`
 
     Returns:
         The figures of the chosen one at the top and in `chosen`; `candidates` by batch and number of devices, the best
@@ -204,30 +205,34 @@ def outlook_document(outlook: Outlook) -> dict[str, Any]:
         of a training of tokens `run`, and `limits` where a time or an amount was given.
         Times in seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
     """
-    figures, compared = _figures(outlook.chosen), outlook.hybrid_comparison
-    chosen = outlook.chosen
+    chosen, compared, front = outlook.chosen, outlook.hybrid_comparison, {id(one) for one in outlook.front}
+
+    def row(one: Estimate) -> dict[str, Any]:
+        option = one.contender.origin
+        costed = option_document(option) if costs is None else costs(option, one.global_batch)
+        return costed | {"pareto": id(one) in front} | _training(one)
+
     of_tokens = {} if chosen.run is None else {"run": run_document(outlook, chosen.run)}
     limits = {}
     if outlook.met is not None:
         within = None if outlook.within_s is None else outlook.within_s / DAY_S
         limits = {"limits": {"days": within, "budget": outlook.budget, "met": outlook.met}}
-    named = {"strategy", "step_time_s", "interval_s", "limiter", "peak_bytes", "samples_per_s"}
     return {
         "objective": outlook.goal,
         "asked": outlook.asked,
-        **{name: value for name, value in figures.items() if name not in named},
-        "chosen": figures,
+        **_training(chosen),
+        "chosen": row(chosen),
         "devices": outlook.chosen.devices,
         "batches": list(outlook.batches),
         "left_out": [{"global_batch_size": batch, "reason": reason} for batch, reason in outlook.left_out],
         "curve": _curve(outlook),
         "learning_rate_rule": _rule(outlook),
         "price": None if outlook.price is None else str(outlook.price),
-        "candidates": [_figures(one) for one in best_of_each(outlook.estimates)],
-        "pareto": [_figures(one) for one in outlook.front],
+        "candidates": [row(one) for one in best_of_each(outlook.estimates)],
+        "pareto": [row(one) for one in outlook.front],
         "hybrid_comparison": {
-            "data_parallel": None if compared.data_parallel is None else _figures(compared.data_parallel),
-            "hybrid": None if compared.hybrid is None else _figures(compared.hybrid),
+            "data_parallel": None if compared.data_parallel is None else row(compared.data_parallel),
+            "hybrid": None if compared.hybrid is None else row(compared.hybrid),
             "reason": compared.reason,
         },
         "stop": None if outlook.stop is None else _stop(outlook.stop),
@@ -295,19 +300,20 @@ def run_document(outlook: Outlook, run: LongRun) -> dict[str, Any]:
     }
 
 
-def with_outlook(document: dict[str, Any], outlook: Outlook) -> dict[str, Any]:
+def with_outlook(
+    document: dict[str, Any], outlook: Outlook, costs: Callable[[Option, int], dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """The document of a plan with its training to the target.
 
     Args:
         document: of the strategy at the chosen batch; its candidates and front go under `at_batch`
         outlook: the choice
+        costs: as of `outlook_document`
     """
     moved = {name: document[name] for name in ("candidates", "pareto", "devices") if name in document}
-    figures = _figures(outlook.chosen)
-    whole = outlook_document(outlook)
-    figures |= {"objective": whole["objective"], "asked": whole["asked"]}
-    chosen = document["chosen"] | {name: value for name, value in figures.items() if name not in document["chosen"]}
-    return document | whole | {"chosen": chosen, "at_batch": moved}
+    whole = outlook_document(outlook, costs)
+    asked = {name: whole[name] for name in ("objective", "asked")}
+    return document | whole | {"chosen": asked | whole["chosen"] | document["chosen"], "at_batch": moved}
 
 
 def best_of_each(estimates: Iterable[Estimate]) -> list[Estimate]:
@@ -322,23 +328,19 @@ def best_of_each(estimates: Iterable[Estimate]) -> list[Estimate]:
     return [best[key] for key in sorted(best)]
 
 
-def _figures(one: Estimate) -> dict[str, Any]:
+def _training(one: Estimate) -> dict[str, Any]:
+    """Of a row its batch, and the training to the target; the costs of its step are those of any plan."""
     contender, training = one.contender, one.training
     epochs = None if training is None else training.epochs
     updates = None if training is None else training.updates
     run = {} if one.run is None else {"goodput": one.run.goodput, "spare_nodes": one.run.spares}
     return run | {
-        "strategy": contender.name,
         "devices": contender.devices,
         "global_batch_size": contender.global_batch,
         "local_batch_size": contender.local_batch,
         "microbatch_size": contender.microbatch,
         "hybrid": contender.is_hybrid,
-        "step_time_s": contender.step_time_s,
-        "interval_s": [contender.cases[0], contender.cases[2]],
         "samples_per_s": contender.samples_per_s,
-        "peak_bytes": contender.peak_bytes,
-        "limiter": contender.limiter,
         "epochs_to_converge": None if epochs is None else epochs.amount,
         "epochs_to_converge_interval": None if epochs is None else _ends(epochs.low, epochs.high),
         "steps_per_epoch": None if training is None else training.steps_per_epoch,
@@ -423,12 +425,15 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
     alone_s, fits_alone = one_device_of(planned)
     front = {id(one) for one in found.pareto}
 
-    def entry(one: Option) -> dict[str, Any]:
+    def costs(one: Option, batch: int) -> dict[str, Any]:
+        base_s = alone_s if batch == planned.global_batch_size else None
         return option_document(one) | {
-            "pareto": id(one) in front,
-            "speedup": None if alone_s is None else alone_s / one.step_time_s,
-            **rates_document(planned, one),
+            "speedup": None if base_s is None else base_s / one.step_time_s,
+            **rates_document(planned, one, batch),
         }
+
+    def entry(one: Option) -> dict[str, Any]:
+        return costs(one, planned.global_batch_size) | {"pareto": id(one) in front}
 
     listed: Iterable[Option] = found.candidates
     rejected = found.rejected if planned.request.is_here else found.rejected[:SHOWN_REJECTIONS]
@@ -475,7 +480,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         "rejected": rejections_document(rejected),
         **search_document(found, one_device_s=alone_s, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
     }
-    return document if planned.outlook is None else with_outlook(document, planned.outlook)
+    return document if planned.outlook is None else with_outlook(document, planned.outlook, costs)
 
 
 LOADS = (1.0, 2.0, 4.0)
@@ -546,9 +551,9 @@ def head_document(planned: "Planned") -> dict[str, Any]:
     }
 
 
-def rates_document(planned: "Planned", option: Option) -> dict[str, float]:
-    """What a strategy trains in a second: samples, and of the analytical model tokens."""
-    samples_per_s = planned.global_batch_size / option.step_time_s
+def rates_document(planned: "Planned", option: Option, batch: int) -> dict[str, float]:
+    """What a strategy trains in a second at a batch: samples, and of the analytical model tokens."""
+    samples_per_s = batch / option.step_time_s
     if isinstance(planned.evidence, Modelled):
         tokens_per_s = samples_per_s * planned.evidence.problem.sample_tokens
         return {"samples_per_s": samples_per_s, "tokens_per_s": tokens_per_s}

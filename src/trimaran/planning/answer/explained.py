@@ -327,7 +327,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
         **head_document(planned),
         "plan": {
             **_anatomy(explanation.chosen),
-            **rates_document(planned, explanation.chosen.candidate),
+            **rates_document(planned, explanation.chosen.candidate, planned.global_batch_size),
             "binding": binding(explanation.chosen.candidate),
         },
         "critical_path": [

@@ -1,5 +1,7 @@
 """Estimates made by hand: steps in milliseconds, needs in updates, certain unless said otherwise."""
 
+from tests import builders
+
 from trimaran.convergence.types import Need
 from trimaran.planner.target_estimates import Contender, Estimate, Training, estimate
 
@@ -9,17 +11,20 @@ def contender(
 ) -> Contender:
     """A strategy whose step is known within a factor."""
     step_s = step_ms * 1e-3
+    cases = (step_s / spread, step_s, step_s * spread)
     shape = 3 if hybrid else int(devices > 1)
+    strategy = builders.strategy(dp=devices // 2, pp=2) if hybrid else builders.strategy(dp=devices)
     return Contender(
         name=f"{'hybrid' if hybrid else 'dp'}{devices}",
         devices=devices,
         global_batch=batch,
         replicas=devices // 2 if hybrid else devices,
         microbatches=1,
-        cases=(step_s / spread, step_s, step_s * spread),
+        cases=cases,
         peak_bytes=0,
         simplicity=(shape, devices),
         is_hybrid=hybrid,
+        origin=builders.candidate(strategy, step_s, (cases[0], cases[2])),
     )
 
 
