@@ -1307,8 +1307,15 @@ class _Examination:
             return True
         return False
 
-    def _halve(self, numbers: list[int], *others: list[int]) -> list[tuple[list[str], list[Any]]] | None:
+    def _halve(
+        self, numbers: list[int], *others: list[int], shares: bool = False
+    ) -> list[tuple[list[str], list[Any]]] | None:
         """Keep the losses of a batch and of its halves.
+
+        Args:
+            numbers: of its samples
+            others: batches whose operations are asked for
+            shares: the outputs of a half are taken to be a part of those of all, as far as they look so
 
         Returns:
             The operations and numbers of the batch, of its halves and of other batches; None: one of them fails.
@@ -1317,15 +1324,22 @@ class _Examination:
         bounds = [None, (0, half, count), (half, count, count)]
         drawn, batches, passes = Draws((half, count - half)), list[Any](), list[_Pass]()
         ways: list[tuple[list[str], list[Any]]] = []
+        output: Any = None
         for some in (numbers, numbers[:half], numbers[half:], *others):
             bound = bounds[len(ways)] if len(ways) < len(bounds) else None
+            known = shares and isinstance(output, Tensor) and output.dim() > 0 and len(output) == count
             coupled = Coupled(drawn if len(ways) < len(bounds) else Draws(), bound)
             seed_generators(self._job.seed)
             try:
                 batch = self._batch(some)
                 batches.append(copied_batch(batch))
                 with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
-                    value = loss_value(self._job, call_model(self._job, self._work, batch), batch)
+                    if not known or bound is None:
+                        output = call_model(self._job, self._work, batch)
+                        part = output
+                    else:
+                        part = output[bound[0] : bound[1]]
+                    value = loss_value(self._job, part, batch)
             except Exception:  # noqa: BLE001 - as where gradients are computed inside
                 return None
             finally:
@@ -1355,13 +1369,20 @@ class _Examination:
             # A read may wait for a disk.
             if time.monotonic() - started_s > FULL_SECONDS:
                 break
-            if not self._halved and self._halve(drawn.sample(range(self._samples.count), full)) is None:
+            numbers = self._halved[0][0] if self._halved else drawn.sample(range(self._samples.count), full)
+            if not self._halved and self._halve(numbers, shares=True) is None:
                 break
-            for numbers, split in self._halved:
-                if self._difference(split, split.apart, reduction, weight) > tolerance:
-                    return numbers
-            self._halved.clear()
+            apart = self._is_apart(reduction, weight, tolerance)
+            # The first dimension of outputs may be another one than that of samples.
+            if apart and self._halve(numbers) is not None and self._is_apart(reduction, weight, tolerance):
+                return numbers
         return []
+
+    def _is_apart(self, reduction: Reduction, weight: Weight | None, tolerance: float) -> bool:
+        """Whether the loss of a batch that was kept is not made of those of its halves; it is kept no longer."""
+        found = any(self._difference(one, one.apart, reduction, weight) > tolerance for _, one in self._halved)
+        self._halved.clear()
+        return found
 
     def _scan(self, drawn: random.Random) -> tuple[list[int], list[dict[tuple[str, str], float]]]:
         """Read samples from all over the data set, and note what a loss may treat in its own way."""
