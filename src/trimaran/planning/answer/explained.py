@@ -329,6 +329,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
             **_anatomy(explanation.chosen),
             **rates_document(planned, explanation.chosen.candidate, planned.global_batch_size),
             "binding": binding(explanation.chosen.candidate),
+            "memory_limit_bytes": planned.memory_bytes,
         },
         "critical_path": [
             {
