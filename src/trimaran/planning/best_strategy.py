@@ -163,7 +163,6 @@ def search_within_memory(
         problem = replace(problem, traces=trace(named)) if named else problem
         return problem, search(problem, trials, choice_only=choice_only)
     trials = trials or Trials(problem)
-    found: Search[Candidate] | None = None
     try:
         found = search(problem, trials, choice_only=choice_only)
     except InfeasibleError as error:

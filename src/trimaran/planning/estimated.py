@@ -88,13 +88,13 @@ class StepTracer:
 
     Args:
         reference: of the job
-        problem: has the machine
+        problem: has the machine, and traces so far
         request: says precision and software
     """
 
     def __init__(self, reference: str, problem: Problem, request: PlanRequest) -> None:
         self._reference, self._problem, self._request = reference, problem, request
-        self._known: dict[int, TracedStep] = {}
+        self._known = dict(problem.traces)
 
     @functools.cached_property
     def _steps(self) -> "PricedSteps":
