@@ -1334,11 +1334,10 @@ class _Examination:
                 batch = self._batch(some)
                 batches.append(copied_batch(batch))
                 with torch.no_grad(), self._promoting(), WithoutBatchEffects(), coupled:
-                    if not known or bound is None:
-                        output = call_model(self._job, self._work, batch)
-                        part = output
-                    else:
+                    if known and bound is not None:
                         part = output[bound[0] : bound[1]]
+                    else:
+                        part = output = call_model(self._job, self._work, batch)
                     value = loss_value(self._job, part, batch)
             except Exception:  # noqa: BLE001 - as where gradients are computed inside
                 return None

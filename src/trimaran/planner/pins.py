@@ -640,7 +640,7 @@ def parse_pins(**given: Any) -> Pins:
                 code="pin.strategy-and-others",
                 strategy=strategy,
             )
-        return _with_types(_with_samples(replace(pins_of_strategy(strategy), **figures)), *types)
+        return _with_types(_checked_samples(replace(pins_of_strategy(strategy), **figures)), *types)
     schedule, zero = said.get("schedule"), said.get("zero")
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
@@ -680,7 +680,7 @@ def parse_pins(**given: Any) -> Pins:
     contradiction = pins.conflict_of_degrees()
     if contradiction:
         raise InputError(f"{contradiction}: leave one of them out", code="pin.degrees-and-others")
-    return _with_types(_with_samples(pins), *types)
+    return _with_types(_checked_samples(pins), *types)
 
 
 _FIGURES = ("workers", "powersgd_samples")
@@ -754,7 +754,7 @@ def checked_pins(pins: Pins) -> Pins:
     return replace(pins, **{name: getattr(said, name) for name in kinds})
 
 
-def _with_samples(pins: Pins) -> Pins:
+def _checked_samples(pins: Pins) -> Pins:
     """Pins as they are, whose factor on samples is of plans that they leave."""
     samples = pins.powersgd_samples
     may_be_powersgd = pins.allows_compression and (pins.method is None or pins.method.method == "powersgd")
