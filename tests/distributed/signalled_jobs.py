@@ -87,6 +87,17 @@ def slow_evaluation() -> Job:
     return dataclasses.replace(plain(), metric=metric, evaluation_dataset=lambda: make_data(16 * 600))
 
 
+def waits() -> Job:
+    """The first step is not over before there is a file, whose path is in the variable of the fault."""
+
+    def on_step(session: Any, step: int, metrics: dict[str, float]) -> None:
+        say_step(session, step, metrics)
+        while not os.path.exists(os.environ[FAULT]):  # noqa: PTH110 quick
+            time.sleep(0.01)
+
+    return dataclasses.replace(plain(), on_step=on_step)
+
+
 def raises_late() -> Job:
     """A step raises once there is a file, whose path is in the variable of the fault."""
 

@@ -121,6 +121,19 @@ def _has_handler(run: Run) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
+def test_a_step_that_was_told_and_not_read_is_not_lost(start: Start, tmp_path: Path) -> None:
+    """The parent of the ranks had no core for as long as their first steps took."""
+    file = tmp_path.with_name(f"{tmp_path.name}-goes-on")
+    run = start("waits", str(file))
+    run.wait_for_step(1)
+    run.signal(signal.SIGSTOP)
+    file.touch()
+    run.wait_for_step(2)
+    run.signal(signal.SIGUSR1)
+    run.signal(signal.SIGCONT)
+    assert_ended_cleanly(run, signal.SIGUSR1)
+
+
 def test_a_signal_before_the_first_step_leaves_no_run(start: Start) -> None:
     run = start("slow_step", "1")
     run.wait_for_step(1)

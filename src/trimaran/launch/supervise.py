@@ -129,6 +129,7 @@ def launch(
     ranks: int,
     log_dir: str | Path | None = None,
     on_event: Callable[[int, Event], None] | None = None,
+    on_quiet: Callable[[], None] | None = None,
     commands: "queue.SimpleQueue[Command] | None" = None,
     environment: Mapping[str, str] | None = None,
     device: DeviceChoice = "auto",
@@ -146,6 +147,7 @@ def launch(
         log_dir: folder for `rank<k>.log`, which gets what rank k prints; made where it is missing. None: a folder that
             is gone with the ranks, also where this process is killed
         on_event: called in the parent with the rank and the event for each `world.report(event)`
+        on_quiet: called in the parent, time and again, where all is read that the ranks have reported; may raise
         commands: sent to every rank, soon after they are put there, also by a handler of a signal
         environment: variables to set in the ranks, such as `{"OMP_NUM_THREADS": "4"}`; by default a rank has one thread
         device: "auto" takes GPUs where there is one a rank, else the CPU
@@ -197,7 +199,7 @@ def launch(
             watch = None
             if hang is not None:
                 watch = Watch([rank.process.pid for rank in started], hang, time.monotonic())
-            _listen(started, on_event, commands, watch, keeps_logs=log_dir is not None)
+            _listen(started, on_event, on_quiet, commands, watch, keeps_logs=log_dir is not None)
             _let_go(started)
             return [rank.result for rank in started]
         finally:
@@ -310,6 +312,7 @@ def _ask(rank: _Rank, request: Request) -> None:
 def _listen(
     ranks: Sequence[_Rank],
     on_event: Callable[[int, Event], None] | None,
+    on_quiet: Callable[[], None] | None,
     commands: "queue.SimpleQueue[Command] | None",
     watch: Watch | None,
     *,
@@ -336,6 +339,8 @@ def _listen(
             deadline = time.monotonic() + _GRACE_S
         if failures and (not find_cause(failures).because_of_peer or time.monotonic() > (deadline or 0.0)):
             break
+        if on_quiet is not None and not failures and not wait(list(waiting), timeout=0):
+            on_quiet()
         if watch is not None and not failures:
             _look(watch, [rank for rank in ranks if not rank.finished])
     failures += [rank.failure for rank in ranks if rank.failure is not None and rank.failure not in failures]

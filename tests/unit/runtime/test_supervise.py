@@ -101,7 +101,7 @@ def test_a_rank_that_dies_before_it_is_asked_ends_the_others(tmp_path: Path) -> 
         _ask(dead, Request(rank=0, ranks=2, device="cpu", timeout_s=60.0, python_path=None, work=b""))
         began = time.monotonic()
         with pytest.raises(ExecutionError) as raised:
-            _listen([dead, other], None, None, None, keeps_logs=False)
+            _listen([dead, other], None, None, None, None, keeps_logs=False)
         assert time.monotonic() - began < 30.0
     assert (raised.value.code, raised.value.figures["rank"], raised.value.figures["exit_code"]) == ("rank.died", 0, 1)
 

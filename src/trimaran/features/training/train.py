@@ -127,6 +127,9 @@ class Trained:
 class _Stopping:
     """Signals to the parent of a run: before the first step they end it, after that its ranks are told to stop.
 
+    Ranks may have told of a first step that was not read yet: while they are listened to, a signal waits until all is
+    read that they have told.
+
     Attributes:
         commands: to the ranks
         step: training steps that are known to be done
@@ -140,6 +143,8 @@ class _Stopping:
         self.step, self.epoch = 0, 1
         self.training = False
         self.asked = False
+        self._listening = False
+        self._waiting: int | None = None
 
     def note(self, step: int, epoch: int) -> None:
         """A step has been done."""
@@ -151,6 +156,34 @@ class _Stopping:
         Raises:
             Interrupted: the ranks have done no step, so that there is nothing to be saved
         """
+        if self._listening and not self.training:
+            self._waiting = number
+            return
+        self._end(number)
+
+    def all_read(self) -> None:
+        """All is read that the ranks have told.
+
+        Raises:
+            Interrupted: a signal has come, and the ranks have done no step
+        """
+        self._listening = True
+        number, self._waiting = self._waiting, None
+        if number is not None:
+            self._end(number)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Around a launch: signals wait from the first call of `all_read` on, and no longer than the block runs."""
+        try:
+            yield
+        finally:
+            self._listening = False
+            number, self._waiting = self._waiting, None
+            if number is not None:
+                self._end(number)
+
+    def _end(self, number: int) -> None:
         if not self.training:
             raise Interrupted(number)
         self.commands.put(("stop", number))
@@ -342,27 +375,29 @@ class _Launching:
         simulated = planned.simulated
         others = Others()
         limits = HangLimits(step_s=self.options.hang_timeout) if self.options.hang_timeout != math.inf else None
-        results = launch(
-            train_rank,
-            (
-                planned.source,
-                simulated.plan,
-                simulated.graph.behaviour,
-                _evaluation(simulated),
-                self.run.path,
-                self.options,
-                parameter_use(simulated.graph),
-                weights_bytes(simulated.graph),
-                restarted > 0,
-            ),
-            ranks=simulated.plan.strategy.devices,
-            log_dir=self.run.logs / f"restart-{restarted}" if restarted else self.run.logs,
-            on_event=_listener(self.notes, self.stopping, self.progress),
-            commands=self.stopping.commands,
-            link=simulated.link,
-            hang=limits,
-            timeout_s=collective_timeout(limits),
-        )
+        with self.stopping.listening():
+            results = launch(
+                train_rank,
+                (
+                    planned.source,
+                    simulated.plan,
+                    simulated.graph.behaviour,
+                    _evaluation(simulated),
+                    self.run.path,
+                    self.options,
+                    parameter_use(simulated.graph),
+                    weights_bytes(simulated.graph),
+                    restarted > 0,
+                ),
+                ranks=simulated.plan.strategy.devices,
+                log_dir=self.run.logs / f"restart-{restarted}" if restarted else self.run.logs,
+                on_event=_listener(self.notes, self.stopping, self.progress),
+                on_quiet=self.stopping.all_read,
+                commands=self.stopping.commands,
+                link=simulated.link,
+                hang=limits,
+                timeout_s=collective_timeout(limits),
+            )
         result: RankResult = results[0]
         return result, others.share()
 
