@@ -265,6 +265,9 @@ SOLVER_S = 20.0
 
 _SHARE_OF_LIMIT = 0.5
 
+_NEAR_ENOUGH = 0.002
+"""Gap at which the solver stops: steps are predicted within some percent at best."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
@@ -296,7 +299,7 @@ def place_for(
         job: with its costs and devices
         kept: operations that must be on a row, by id
         time_limit_s: work of the whole search [s on the reference]; None: no limit
-        gap: the solver stops when it is as close to its bound
+        gap: the solver stops when it is as close to its bound, or within `_NEAR_ENOUGH`
 
     Raises:
         InfeasibleError: it does not fit, or one row alone is as fast
@@ -320,7 +323,7 @@ def place_for(
         pinned=kept or {},
     )
     work_s = SOLVER_S if time_limit_s is None else min(SOLVER_S, _SHARE_OF_LIMIT * time_limit_s)
-    answer = place(question, work_s=work_s, gap=gap)
+    answer = place(question, work_s=work_s, gap=max(gap, _NEAR_ENOUGH))
     if len(set(answer.device_of.values())) < strategy.pp:
         raise InfeasibleError(
             f"the best placement of {graph.name} leaves one of {strategy.pp} rows without work: messages would cost "
