@@ -10,6 +10,11 @@ row.
     T(k, j) = min over legal split points i < j, with i+1..j admitted as segment k, of max(T(k-1, i), t(i, j)),
     t(i, j) = time of operations i+1..j
 
+Links count where they are slow. Orders in which a stage has no more microbatches in flight than stages follow it, as
+1F1B, leave messages no slack: each stage waits for what goes to those behind it and comes back. So where messages make
+the order of the stages longer, choices at whose splits the busiest link has less and less to do are made, and the one
+is taken by which the order ends first (`order_bounds.earliest_ends`). With several segments a row links do not count.
+
 A row with several segments does all of them for each microbatch: there the sums of rows are made equal, then the
 segments, and of several such splits the one is taken by which the schedule ends first.
 
@@ -33,19 +38,23 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Graph, TensorSpec, of_graph
+from trimaran.machine.types import Allocation
+from trimaran.planner.order_bounds import earliest_ends
 from trimaran.pricing.compute import operation_seconds
 from trimaran.pricing.tables import CostTable
+from trimaran.pricing.transfers import transfer_cost
+from trimaran.program.layout import Layout
 from trimaran.program.lowering.schedules import COMPLETING, Compute, Order, order_of, play
 from trimaran.program.lowering.tensor_parallel import chosen_regions
 from trimaran.program.strategy import Strategy
-from trimaran.program.types import Kind
+from trimaran.program.types import Instruction, Kind
 
 Admit = Callable[[int, Sequence[int]], NDArray[np.bool_]]
 """Which operations may be the segment of some number: `admit(segment, places)[i, j]` says whether those from place i up
@@ -61,8 +70,9 @@ def partition(
     admit: Admit | None = None,
     torn: Collection[int] = (),
     order: Order | None = None,
+    links: "Links | None" = None,
 ) -> tuple[str, ...]:
-    """Split a graph into segments so that stages have the most equal time.
+    """Split a graph into segments so that stages have the most equal time, and slow links little to do.
 
     With several segments a stage the sum of a stage decides, and how the stages fill and drain: an operation that
     cannot be split, such as a loss over a large vocabulary, leaves no split with equal segments and equal stages. Then
@@ -77,6 +87,7 @@ def partition(
         torn: places in the order of operations where no segment may end
         order: of the segments of each stage, by which splits are compared where a stage has several; None: only the
             sums of stages are made equal
+        links: between stages of one segment each; None: they do not count
 
     Returns:
         The last operation of every segment but the last.
@@ -100,7 +111,10 @@ def partition(
     ends, work = [end for end, _ in splits], _cumulated(graph, seconds)
     places = [0, *ends, len(graph.ops)]
     allowed = None if admit is None else [admit(segment, places) for segment in range(segments)]
-    best = _best_splits(ends, work, [nbytes for _, nbytes in splits], segments, allowed)
+    crossing = [nbytes for _, nbytes in splits]
+    best = _best_splits(ends, work, crossing, segments, allowed)
+    if best is not None and links is not None and chunks == 1:
+        best = _with_links(best, ends, work, crossing, allowed, links)
     if best is None:
         raise InfeasibleError(
             f"no way to split {graph.name} into {segments} stages gives each what its device can hold and what is kept "
@@ -143,6 +157,97 @@ def _bytes_at(graph: Graph) -> list[float]:
 
 _Allowed = Sequence[NDArray[np.bool_]]
 """For each segment, whether it may reach from one place to another: the begin, each split, and the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Links between stages that follow each other.
+
+    Attributes:
+        strategy: its stages, microbatches and schedule
+        seconds: for each split of the stages, how long a byte a sample that crosses there keeps a link busy in a
+            microbatch, each way [s/byte]
+    """
+
+    strategy: Strategy
+    seconds: Sequence[float]
+
+    def step_s(self, stages_s: Sequence[float], links_s: Sequence[float]) -> float:
+        """When the last stage ends at the earliest [s].
+
+        Args:
+            stages_s: a microbatch on each stage, forward and backward [s]
+            links_s: a message over the link behind each but the last [s]
+        """
+        steps = {}
+        for stage, seconds in enumerate(stages_s):
+            forward, rest = _FORWARD_SHARE * seconds, (1.0 - _FORWARD_SHARE) * seconds
+            steps[Kind.FORWARD, stage] = forward
+            if self.strategy.schedule == "zero-bubble":
+                steps[Kind.BACKWARD_INPUT, stage] = steps[Kind.BACKWARD_WEIGHT, stage] = rest / 2.0
+            else:
+                steps[Kind.BACKWARD, stage] = rest
+        there = {(stage, stage + 1): seconds for stage, seconds in enumerate(links_s)}
+        back = {(stage + 1, stage): seconds for stage, seconds in enumerate(links_s)}
+        # A stale pipeline has the order of 1F1B, step after step.
+        played = dataclasses.replace(self.strategy, schedule="1f1b") if self.strategy.is_stale else self.strategy
+        return max(earliest_ends(played, steps, there, back))
+
+
+_FELT = 0.01
+"""Share of a step that messages must add before splits are looked for at which links have less to do."""
+
+_MOST_LEVELS = 8
+"""Splits that are looked for, each with less for the busiest link."""
+
+
+def _with_links(
+    best: list[int],
+    ends: Sequence[int],
+    work: Sequence[float],
+    crossing: Sequence[float],
+    allowed: _Allowed | None,
+    links: Links,
+) -> list[int]:
+    """The splits by which a step ends first, of those that make the largest segment smallest where links are free.
+
+    Args:
+        best: such splits, whatever the links, by number
+        ends: of all splits, in the order of operations
+        work: of all operations before each place [s]
+        crossing: bytes a sample at each split [bytes]
+        allowed: which segments count; None: all
+        links: between the stages
+    """
+    busy = np.outer(links.seconds, crossing)
+    rows, segments = np.arange(len(best)), len(best) + 1
+
+    def times(splits: Sequence[int]) -> tuple[list[float], list[float]]:
+        places = [0, *(ends[split] for split in splits), len(work) - 1]
+        return [work[after] - work[before] for before, after in pairwise(places)], busy[rows, splits].tolist()
+
+    stages_s, links_s = times(best)
+    microbatches = links.strategy.microbatches
+    # Each message at its full length, one after the other: nothing waits for longer.
+    if 2.0 * microbatches * sum(links_s) <= _FELT * microbatches * max(stages_s):
+        return best
+    least_s = links.step_s(stages_s, links_s)
+    if least_s <= (1.0 + _FELT) * links.step_s(stages_s, [0.0] * len(links_s)):
+        return best
+    found = best
+    every = np.ones((len(ends) + 2, len(ends) + 2), dtype=bool)
+    for _ in range(_MOST_LEVELS):
+        below = busy < busy[rows, found].max() * (1.0 - 1e-9)
+        free = [every if allowed is None else allowed[segment] for segment in range(segments)]
+        for segment in range(segments - 1):
+            free[segment] = free[segment] & np.concatenate(([True], below[segment], [True]))
+        less = _best_splits(ends, work, crossing, segments, free)
+        if less is None:
+            break
+        found, seconds = less, links.step_s(*times(less))
+        if seconds < least_s:
+            least_s, best = seconds, found
+    return best
 
 
 def _best_splits(
@@ -590,6 +695,7 @@ def split_stages(
     batch: int,
     kept: Mapping[str, int] | None = None,
     admit: Admit | None = None,
+    cluster: Allocation | None = None,
 ) -> Strategy:
     """The strategy with its stages split for the costs of its microbatch.
 
@@ -600,6 +706,7 @@ def split_stages(
         batch: samples of one update, over all ranks
         kept: operations that must be on a row, by id
         admit: which segments count too; None: all
+        cluster: devices, over whose links messages go; None: links do not count
 
     Raises:
         InfeasibleError: the graph has too few legal split points, or none that keeps modules on their rows
@@ -624,8 +731,42 @@ def split_stages(
         admit=admits if kept or admit else None,
         torn=_inside_regions(graph, strategy),
         order=order_of(strategy) if strategy.chunks > 1 else None,
+        links=None if cluster is None else _links(strategy, graph, table, cluster, microbatch),
     )
     return dataclasses.replace(strategy, boundaries=boundaries)
+
+
+def _links(strategy: Strategy, graph: Graph, table: CostTable, cluster: Allocation, microbatch: int) -> Links:
+    """Links between the stages of a strategy, each for as long as the busiest one on the way.
+
+    Other splits are taken to be crossed by as many bytes, which may go over the same links.
+
+    Args:
+        strategy: how many stages and replicas there are
+        graph: the job's
+        table: costs of messages
+        cluster: the devices
+        microbatch: samples of one
+    """
+    rows = tuple(range(strategy.pp))
+    layout = Layout(dp=strategy.dp, width=strategy.pp, rows=rows, tp=strategy.tp)
+    arranged = cluster.ordered(strategy.device_order)
+    usual = max(1.0, float(np.median(_bytes_at(graph))))
+    nbytes = max(1, round(usual * microbatch))
+    busy_s: dict[str, float] = {}
+    crossed: list[set[str]] = []
+    for here, behind in pairwise(rows):
+        crossed.append(set())
+        for ends in ((here, behind), (behind, here)):
+            for replica, shard in product(range(strategy.dp), range(strategy.tp)):
+                sender, receiver = (layout.rank(replica, row, shard) for row in ends)
+                message = Instruction(kind=Kind.SEND_FORWARD, rank=sender, peer=receiver, nbytes=nbytes)
+                transfer = transfer_cost(message, table, arranged)
+                crossed[-1].update(transfer.links)
+                for link in dict.fromkeys(transfer.links):
+                    busy_s[link] = busy_s.get(link, 0.0) + transfer.flow_share * transfer.seconds
+    seconds = tuple(max((busy_s[link] for link in names), default=0.0) / usual for names in crossed)
+    return Links(strategy=strategy, seconds=seconds)
 
 
 def _inside_regions(graph: Graph, strategy: Strategy) -> frozenset[int]:
@@ -648,6 +789,7 @@ def split_within(
     batch: int,
     memory_bytes: float,
     kept: Mapping[str, int] | None = None,
+    cluster: Allocation | None = None,
 ) -> Strategy:
     """The strategy with its stages split so that each fits its device, and beyond that by time.
 
@@ -658,6 +800,7 @@ def split_within(
         batch: samples of one update, over all ranks
         memory_bytes: of each device [bytes]
         kept: operations that must be on a row, by id
+        cluster: as for `split_stages`
 
     Raises:
         InfeasibleError: no split fits
@@ -672,4 +815,4 @@ def split_within(
         in_flight=in_flight(order_of(strategy)),
         limits=(memory_bytes / strategy.chunks,) * (strategy.pp * strategy.chunks),
     )
-    return split_stages(strategy, graph, table, batch=batch, kept=kept, admit=memory.admits)
+    return split_stages(strategy, graph, table, batch=batch, kept=kept, admit=memory.admits, cluster=cluster)

@@ -205,10 +205,18 @@ def split_for(strategy: Strategy, problem: Problem, *, within_memory: bool = Fal
         return strategy
     kept = problem.pins.rows(problem.graph)
     if not within_memory:
-        return split_stages(strategy, problem.graph, problem.table, batch=problem.batch, kept=kept)
+        return split_stages(
+            strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, cluster=problem.cluster
+        )
     limits = room_bytes(problem, strategy.devices)
     return split_within(
-        strategy, problem.graph, problem.table, batch=problem.batch, kept=kept, memory_bytes=min(limits)
+        strategy,
+        problem.graph,
+        problem.table,
+        batch=problem.batch,
+        kept=kept,
+        memory_bytes=min(limits),
+        cluster=problem.cluster,
     )
 
 

@@ -492,7 +492,8 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy], best_s: Callabl
     """Simulate pipelines in more microbatches, those with the lowest bounds first; those that fit become candidates.
 
     More of them need less memory and leave stages idle for less of the time. A pipeline gets more where it lacks
-    memory, or is the fastest so far, and its bound is below what fits on no more devices.
+    memory, or is the fastest so far, and its bound is below what fits on no more devices, and so is its time with
+    fewer, less what it gained last (see `_LEAST_GAIN`).
 
     Args:
         hunt: whose fastest is known
@@ -527,12 +528,26 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy], best_s: Callabl
         least_s, _, prospect = heapq.heappop(waiting)
         strategy, before = prospect.strategy, len(hunt.candidates)
         worth_s = (1.0 - _LEAST_GAIN) * best_s(strategy.devices)
-        if least_s >= worth_s:
+        if max(least_s, _left_to_gain_s(strategy, hunt.candidates)) >= worth_s:
             continue
         simulate_through(prospect, hunt)
         if len(hunt.candidates) == before or hunt.candidates[-1].objective_s < worth_s:
             add(strategy)
     return min((least_s for least_s, _, _ in waiting), default=float("inf"))
+
+
+def _left_to_gain_s(strategy: Strategy, candidates: Iterable[Candidate]) -> float:
+    """The time of a pipeline with fewer microbatches, less what it gained by its last ones [s]; 0: not known."""
+    alike = sorted(
+        (one.strategy.microbatches, one.objective_s)
+        for one in candidates
+        if one.strategy.microbatches < strategy.microbatches
+        and _unsplit(replace(one.strategy, microbatches=strategy.microbatches)) == _unsplit(strategy)
+    )
+    if len(alike) < 2:
+        return 0.0
+    (_, before_s), (_, now_s) = alike[-2:]
+    return now_s - max(0.0, before_s - now_s)
 
 
 _DEEPENED = frozenset({"1f1b", "interleaved", "zero-bubble"})

@@ -1,6 +1,7 @@
 """Stages cut by the recurrence are as equal as brute force can make them."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,9 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.graph.types import Affine, Graph, Op, TensorSpec
-from trimaran.planner.pipeline_stages import partition
+from trimaran.planner.pipeline_stages import Links, partition
 from trimaran.program.lowering.schedules import compute_order, start_times
+from trimaran.program.strategy import Schedule, Strategy
 from trimaran.program.types import Kind
 
 
@@ -62,6 +64,65 @@ def test_of_equal_stages_the_fewest_bytes_cross() -> None:
         split_points=graph.split_points,
     )
     assert partition(graph, {"op0": 2.0, "op1": 0.0, "op2": 2.0}, stages=2) == ("op1",)
+
+
+def widths(*nbytes: int) -> Graph:
+    """A chain whose operations make tensors of these sizes."""
+    graph = chain(len(nbytes))
+    return replace(
+        graph,
+        ops=tuple(
+            replace(op, outputs=(replace(op.outputs[0], nbytes=Affine(0, size)),))
+            for op, size in zip(graph.ops, nbytes, strict=True)
+        ),
+    )
+
+
+WIDE = widths(1, 9, 1, 9, 1, 9, 1, 9)
+EVEN = {f"op{number}": 1.0 for number in range(8)}
+
+
+def stages(number: int, schedule: Schedule, *seconds: float) -> Links:
+    return Links(strategy=Strategy(pp=number, microbatches=8, schedule=schedule), seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "a_byte_s", "boundary"),
+    [("1f1b", 0.0, "op3"), ("1f1b", 1e-4, "op3"), ("1f1b", 0.5, "op2"), ("gpipe", 0.1, "op3"), ("gpipe", 0.4, "op2")],
+)
+def test_slow_links_are_crossed_where_little_crosses(schedule: Schedule, a_byte_s: float, boundary: str) -> None:
+    """4 | 4 where 9 bytes cross, 3 | 5 where one does. GPipe sends while it computes, so it feels less."""
+    assert partition(WIDE, EVEN, stages=2, links=stages(2, schedule, a_byte_s)) == (boundary,)
+
+
+def test_only_boundaries_over_the_slow_link_move() -> None:
+    """Three stages, of which the second boundary goes over a network."""
+    graph = widths(1, 1, 9, 1, 1, 9, 1, 1, 1)
+    even = {f"op{number}": 1.0 for number in range(9)}
+    assert partition(graph, even, stages=3) == ("op2", "op5")
+    assert partition(graph, even, stages=3, links=stages(3, "1f1b", 0.0, 1.0)) == ("op1", "op4")
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=5, max_size=8),
+    st.lists(st.integers(1, 9), min_size=8, max_size=8),
+    st.sampled_from(["gpipe", "1f1b", "zero-bubble"]),
+    st.floats(0.0, 1.0),
+)
+def test_links_that_count_never_make_a_step_longer(
+    seconds: list[int], nbytes: list[int], schedule: Schedule, a_byte_s: float
+) -> None:
+    graph = widths(*nbytes[: len(seconds)])
+    each = {f"op{number}": float(one) for number, one in enumerate(seconds)}
+    links = stages(3, schedule, a_byte_s, a_byte_s)
+
+    def step_s(boundaries: tuple[str, ...]) -> float:
+        parts = graph.parts(boundaries)
+        crossing = [float(nbytes[graph.ops.index(part[-1])]) for part in parts[:-1]]
+        return links.step_s([sum(each[op.id] for op in part) for part in parts], [a_byte_s * one for one in crossing])
+
+    free, counted = (partition(graph, each, stages=3, links=one) for one in (None, links))
+    assert step_s(counted) <= step_s(free) * (1.0 + 1e-9)
 
 
 def test_too_few_split_points_are_said() -> None:
