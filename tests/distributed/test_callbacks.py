@@ -364,6 +364,17 @@ def train_by_another(session: Session) -> None:
     next(batches)
 
 
+def train_beside(session: Session) -> None:
+    """A second loss, as of an auxiliary task, with an optimizer of its own."""
+    inputs, targets = batch = next(session.batches())
+    session.step(batch)
+    optimizer, loss = torch.optim.SGD(session.model.parameters(), lr=0.1), session.job.loss
+    assert loss is not None
+    loss(session.model(inputs), targets).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def backward_of_loop(session: Session, batches: Iterator[Any]) -> None:
     inputs, targets = next(batches)
     loss = session.job.loss
@@ -384,6 +395,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, train_itself, "session.trains-itself"),
     (REPLICAS, train_by_another, "session.trains-itself"),
     (ZERO3, train_by_another, "session.trains-itself"),
+    (REPLICAS, train_beside, "session.trains-itself"),
     (REPLICAS, draw_weights, "session.unlike"),
     (REPLICAS, tune_alone, "session.unlike"),
     (REPLICAS, change_weights, ""),
