@@ -365,7 +365,7 @@ def train_by_another(session: Session) -> None:
 
 
 def train_beside(session: Session) -> None:
-    """A second loss, as of an auxiliary task, with an optimizer of its own."""
+    """A second loss, as of an auxiliary task, with another optimizer."""
     inputs, targets = batch = next(session.batches())
     session.step(batch)
     optimizer, loss = torch.optim.SGD(session.model.parameters(), lr=0.1), session.job.loss

@@ -164,8 +164,8 @@ class Callbacks:
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
-        # An optimizer of the loop's own has taken a step since; and it ever has.
-        self._stepped = self._steps_beside = False
+        # Another optimizer has taken a step since; and it ever has.
+        self._stepped = self._ever_stepped = False
         self._noted: tuple[list[torch.Tensor], str] = ([], "")
         # Digests of what the loop has changed so far of weights and options, and of the modes that steps began in.
         self._moved = self._retuned = self._switched = 0
@@ -511,7 +511,7 @@ class Callbacks:
                 raise self._steps_itself("ran a backward itself and called step() of session.optimizer")
             held = (one for group in optimizer.param_groups for one in group["params"])
             self._stepped |= any(id(one) in self._identities for one in held)
-            self._steps_beside |= self._stepped
+            self._ever_stepped |= self._stepped
 
         self._refusing.callback(register_optimizer_step_pre_hook(look).remove)
 
@@ -709,8 +709,8 @@ class Callbacks:
                 code="session.seeded-alike",
             )
         weights = [one for one in moved if one >= 0]
-        if self._steps_beside and _first_unlike(weights):
-            raise self._steps_itself("took a step of an optimizer of its own, by a backward of its own")
+        if self._ever_stepped and _first_unlike(weights):
+            raise self._steps_itself("took a step of another optimizer, by a backward that it ran itself")
         self._refuse_unlike(
             "the loop",
             {
