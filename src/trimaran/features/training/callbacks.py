@@ -753,6 +753,15 @@ class Callbacks:
             code="session.mixes-shares",
         )
 
+    def explain(self, error: BaseException) -> None:
+        """Note on an error of the loop's that parameters are shares, where that may be its cause."""
+        mixed = isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED)
+        if mixed and self._shares and self._samples is not None:
+            error.add_note(
+                f"Under {self._strategy.name} parameters of session.model are shares of the whole ones: what goes with "
+                "them is made from them (torch.zeros_like, .detach().clone()); or train by replicas: --allow dp"
+            )
+
     def _renames_shares(self) -> InputError:
         return InputError(
             f"{self._who} gave parameters of session.model other names than at first, as pruning does, and under "

@@ -210,7 +210,7 @@ class Session:
                 modes=captured.one_for_both_modes,
             )
         self._ends_script = False
-        self._memory = ExitStack()
+        self._memory, self._at_close = ExitStack(), ExitStack()
         self._virtual = self._memory.enter_context(
             planned_memory(strategy, local_ranks=world.local_size, device=world.device)
         )
@@ -588,6 +588,18 @@ class Session:
         """The loop is one of the user's, whose script ends with the last session."""
         self._ends_script = True
         self._callbacks.watch()
+        before = sys.excepthook
+
+        def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._callbacks.explain(error)
+            before(kind, error, trace)
+
+        def forget() -> None:
+            if sys.excepthook is tell:
+                sys.excepthook = before
+
+        sys.excepthook = tell
+        self._at_close.callback(forget)
 
     def _check_constants(self) -> None:
         """See that nothing was changed that the graph has as a constant."""
@@ -1094,6 +1106,7 @@ class Session:
         self._steps, self._epoch = self.executor.steps, self._feed.epoch
         atexit.unregister(self._close_at_exit)
         self._memory.close()
+        self._at_close.close()
         self._callbacks.close()
         self.executor.close()
         Session._open.remove(self)
