@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,16 @@ def test_a_loop_over_epochs_around_batches_is_told_that_these_have_all_epochs(tm
             next(session.batches())
         session.load_checkpoint(tmp_path)
         assert len([session.step(batch) for batch in session.batches()]) == 1
+
+
+def test_a_backward_of_what_a_step_returns_is_told_that_the_step_has_done_it(capsys: Any) -> None:
+    with trimaran.init(JOB) as session:
+        loss: Any = session.step(next(session.batches()))
+        try:
+            loss.backward()
+        except AttributeError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    assert "mean loss as a number" in capsys.readouterr().err
 
 
 def test_a_session_is_made_before_virtual_memory_goes_around_its_loop() -> None:

@@ -754,12 +754,17 @@ class Callbacks:
         )
 
     def explain(self, error: BaseException) -> None:
-        """Note on an error of the loop's that parameters are shares, where that may be its cause."""
+        """Note on an error of the loop's what a session is otherwise than torch, where that may be its cause."""
         mixed = isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED)
         if mixed and self._shares and self._samples is not None:
             error.add_note(
                 f"Under {self._strategy.name} parameters of session.model are shares of the whole ones: what goes with "
                 "them is made from them (torch.zeros_like, .detach().clone()); or train by replicas: --allow dp"
+            )
+        if isinstance(error, AttributeError) and isinstance(error.obj, float) and error.name in dir(torch.Tensor):
+            error.add_note(
+                "session.step(batch) does forward, backward and update of the global batch on all ranks, and returns "
+                "its mean loss as a number"
             )
 
     def _renames_shares(self) -> InputError:
