@@ -7,11 +7,13 @@ import itertools
 import queue
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -344,9 +346,9 @@ def look_at_output(session: Session) -> None:
         session.model(inputs)
 
 
-def average_whole(session: Session) -> None:
+def average_whole(session: Session, average: torch.Tensor | None = None) -> None:
     for one in session.model.parameters():
-        torch.zeros(one.shape, dtype=one.dtype).lerp_(one.detach(), 0.1)
+        (torch.zeros(one.shape) if average is None else average).to(one.dtype).lerp_(one.detach(), 0.1)
 
 
 def train_itself(session: Session) -> None:
@@ -362,6 +364,17 @@ def train_by_another(session: Session) -> None:
     optimizer.step()
     optimizer.zero_grad()
     next(batches)
+
+
+def train_beside(session: Session) -> None:
+    """A second loss, as of an auxiliary task, with another optimizer."""
+    inputs, targets = batch = next(session.batches())
+    session.step(batch)
+    optimizer, loss = torch.optim.SGD(session.model.parameters(), lr=0.1), session.job.loss
+    assert loss is not None
+    loss(session.model(inputs), targets).backward()
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def backward_of_loop(session: Session, batches: Iterator[Any]) -> None:
@@ -384,6 +397,7 @@ LOOPS: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (ZERO3, train_itself, "session.trains-itself"),
     (REPLICAS, train_by_another, "session.trains-itself"),
     (ZERO3, train_by_another, "session.trains-itself"),
+    (REPLICAS, train_beside, "session.trains-itself"),
     (REPLICAS, draw_weights, "session.unlike"),
     (REPLICAS, tune_alone, "session.unlike"),
     (REPLICAS, change_weights, ""),
@@ -423,6 +437,30 @@ def test_a_loop_of_ones_own_leaves_ranks_alike_or_is_refused(tmp_path: Path) -> 
     """Each rank would have trained something else, and nobody would have been told."""
     refused = [code for _, _, code in LOOPS]
     assert launch(leave_behind, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
+def end_with_error(world: World) -> list[str]:
+    """What is noted on an error that ends the script of a loop."""
+    notes = []
+    for strategy in (TENSORS, REPLICAS):
+        session = open_session(world, make_job(), strategy)
+        session._begin_loop()
+        try:
+            average_whole(session, torch.zeros(7, 7))
+        except RuntimeError as error:
+            with patch("sys.stderr"):
+                sys.excepthook(type(error), error, error.__traceback__)
+            notes += ["".join(getattr(error, "__notes__", []))]
+        hook = sys.excepthook
+        session.close()
+        assert sys.excepthook is not hook
+    return notes
+
+
+def test_an_error_of_a_loop_that_mixes_shares_with_whole_tensors_tells_of_shares(tmp_path: Path) -> None:
+    for noted, nothing in launch(end_with_error, (), ranks=2, log_dir=tmp_path, device="cpu"):
+        assert "under tp2" in noted.lower()
+        assert not nothing
 
 
 def change_once(session: Session) -> None:

@@ -206,6 +206,10 @@ HALVED = 12
 LATER_SECONDS = 2.0
 """After this no further value that later steps may have is tried [s of this process]."""
 
+ELSEWHERE, GAIN, FAR = 4, 100.0, 1e-5
+"""Other weights at which parts are compared with the whole; how much larger all their layers together make what goes
+through them; and a difference there that is no rounding."""
+
 MOST_WRITTEN = 8
 """Texts, and numbers, of callbacks that are tried in the place of another."""
 
@@ -884,7 +888,38 @@ class _Examination:
                     found |= {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
                 if known and apart > tolerance:
                     return found
+        if known and "later" not in found and self._is_apart_elsewhere(every, reduction, weight):
+            found |= {"later": "the weights are others, as after some steps,", "later_apart": True}
         return found
+
+    def _is_apart_elsewhere(self, every: Sequence[_Split], reduction: Reduction, weight: Weight | None) -> bool:
+        """Whether the losses of parts do not add up at other weights.
+
+        A count of what samples choose, as of those that go to an expert, is that of each part while all choose alike.
+        """
+        if not self._double or self.mixed or sum(one.numel() for one in self._work.parameters()) > MOST_FOLLOWED:
+            return False
+        weights = [(one, one.detach().clone()) for one in self._trained]
+        gain = (GAIN ** (1 / max(1, sum(was.dim() > 1 for _, was in weights)))) / math.sqrt(2)
+        generator = torch.Generator().manual_seed(self._job.seed)
+
+        def move() -> None:
+            for one, was in weights:
+                drawn = torch.randn(was.shape, generator=generator, dtype=torch.float64).to(was)
+                drawn *= was.abs().square().mean().sqrt() or 0.1
+                one.copy_(gain * (was + drawn) if was.dim() > 1 else was + drawn / 2)
+
+        started_s = time.process_time()
+        backward, self._backward = self._backward, False
+        try:
+            for _ in range(ELSEWHERE):
+                if time.process_time() - started_s > LATER_SECONDS / ELSEWHERE:
+                    break
+                if self._difference_with(move, every[:1], reduction, weight)[0] > max(self.tolerance, FAR):
+                    return True
+        finally:
+            self._backward = backward
+        return False
 
     def _settable(self, split: _Split | None = None) -> Iterator[Settable]:
         """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""

@@ -264,7 +264,14 @@ def make_schedule(job: Job, optimizer: Any) -> Any:
         raise
     except Exception as error:  # it is the user's function
         raise InputError(f"Job.lr_schedule of {job.name!r} failed: {told(error)}") from error
-    takes_metric(schedule)
+    is_scored = job.metric is not None and job.evaluation_dataset is not None
+    if takes_metric(schedule) and not is_scored and getattr(schedule, "mode", "") == "max":
+        raise InputError(
+            f'the schedule {type(schedule).__name__} of Job.lr_schedule has mode="max", and without Job.metric and '
+            "Job.evaluation_dataset it follows the mean loss of each epoch, which it would take to get worse as it "
+            'falls: give both, or take mode="min"',
+            code="schedule.max-of-loss",
+        )
     return schedule
 
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +121,29 @@ def test_a_callback_that_puts_another_optimizer_into_the_session_is_refused_at_t
 
     with raises("session.not-replaceable", match=r"Job\.on_epoch", name="optimizer"):
         trimaran.init(dataclasses.replace(JOB, on_epoch=restart))
+
+
+def test_a_loop_over_epochs_around_batches_is_told_that_these_have_all_epochs(tmp_path: Path) -> None:
+    """The first pass trained all epochs, and the others nothing: without a word a third of what was meant, or less."""
+    with trimaran.init(JOB) as session:
+        for _ in range(3):
+            session.step(next(iter(session.batches())))
+        session.save_checkpoint(tmp_path)
+        assert len([session.step(batch) for batch in session.batches()]) == 1
+        with raises("session.epochs-over", epochs=2):
+            next(session.batches())
+        session.load_checkpoint(tmp_path)
+        assert len([session.step(batch) for batch in session.batches()]) == 1
+
+
+def test_a_backward_of_what_a_step_returns_is_told_that_the_step_has_done_it(capsys: Any) -> None:
+    with trimaran.init(JOB) as session:
+        loss: Any = session.step(next(session.batches()))
+        try:
+            loss.backward()
+        except AttributeError as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+    assert "mean loss as a number" in capsys.readouterr().err
 
 
 def test_a_session_is_made_before_virtual_memory_goes_around_its_loop() -> None:

@@ -1420,6 +1420,39 @@ def test_a_term_that_a_callback_brings_in_is_looked_at(callback: Callable[..., N
     assert objection(seen, Strategy()) is None
 
 
+class Gated(nn.Module):
+    """Experts of which all samples choose the first, as long as the bias of the gate says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.gate = layers(), nn.Linear(layers()[0].in_features, 3)
+        with torch.no_grad():
+            self.gate.bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        shares = self.gate(x).softmax(-1)
+        return self.layers(x) * shares.amax(-1, keepdim=True), shares
+
+
+def balanced(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    """As of Switch Transformers: the share of samples that go to an expert, times the mean of its gate."""
+    sent = functional.one_hot(output[1].argmax(-1), 3).to(output[1].dtype).mean(0)
+    return functional.cross_entropy(output[0], target) + 0.1 * (sent * output[1].mean(0)).sum()
+
+
+def confident(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
+    return functional.cross_entropy(output[0], target) - 0.1 * output[1].amax(-1).mean()
+
+
+@pytest.mark.parametrize("loss", [balanced, confident])
+def test_parts_are_compared_at_other_weights_too(loss: Callable[..., Tensor]) -> None:
+    """At the first ones the share of an expert was that of each part, and the loss was trained in parts for good."""
+    seen = look(make_job(model=Gated, loss=loss))
+    assert seen.replicates
+    assert ("weights" in seen.later) == (loss is balanced)
+    assert (objection(seen, Strategy(dp=2)) is None) == (loss is confident)
+
+
 def over_the_batch(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output, target) + output.var(0).mean()
 

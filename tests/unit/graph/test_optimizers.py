@@ -261,6 +261,19 @@ def test_a_schedule_that_follows_a_metric_is_told_from_one_that_follows_updates(
     assert found == [True, False]
 
 
+def test_a_schedule_by_the_largest_loss_is_refused_where_nothing_is_scored() -> None:
+    """It would lower the rate as long as the loss falls."""
+    optimizer = torch.optim.SGD(Trained(MODEL.named_parameters()), lr=0.1)
+    job = gpt(torch.optim.SGD, lr_schedule=lambda optimizer: ReduceLROnPlateau(optimizer, mode="max"))
+    assert make_schedule(dataclasses.replace(job, evaluation_dataset=job.dataset, metric=accuracy), optimizer)
+    with raises("schedule.max-of-loss", match="mean loss"):
+        make_schedule(dataclasses.replace(job, metric=None), optimizer)
+
+
+def accuracy(output: torch.Tensor, target: torch.Tensor) -> float:
+    return float((output.argmax(-1) == target).double().mean())
+
+
 class ByWhat:
     """A rate by a figure of what its optimizer has, which it keeps from 0."""
 

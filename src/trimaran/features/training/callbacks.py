@@ -164,8 +164,8 @@ class Callbacks:
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
         self._samples: list[torch.Tensor] | None = None
-        # An optimizer of the loop's own has taken a step since.
-        self._stepped = False
+        # Another optimizer has taken a step since; and it ever has.
+        self._stepped = self._ever_stepped = False
         self._noted: tuple[list[torch.Tensor], str] = ([], "")
         # Digests of what the loop has changed so far of weights and options, and of the modes that steps began in.
         self._moved = self._retuned = self._switched = 0
@@ -511,6 +511,7 @@ class Callbacks:
                 raise self._steps_itself("ran a backward itself and called step() of session.optimizer")
             held = (one for group in optimizer.param_groups for one in group["params"])
             self._stepped |= any(id(one) in self._identities for one in held)
+            self._ever_stepped |= self._stepped
 
         self._refusing.callback(register_optimizer_step_pre_hook(look).remove)
 
@@ -707,10 +708,13 @@ class Callbacks:
                 "nothing after trimaran.init (Job.seed does), and let draws of the loop have a torch.Generator",
                 code="session.seeded-alike",
             )
+        weights = [one for one in moved if one >= 0]
+        if self._ever_stepped and _first_unlike(weights):
+            raise self._steps_itself("took a step of another optimizer, by a backward that it ran itself")
         self._refuse_unlike(
             "the loop",
             {
-                "weights": [one for one in moved if one >= 0],
+                "weights": weights,
                 "the options of the optimizer": [one for one in retuned if one >= 0],
             },
         )
@@ -748,6 +752,20 @@ class Callbacks:
             f"{told(error)}",
             code="session.mixes-shares",
         )
+
+    def explain(self, error: BaseException) -> None:
+        """Note on an error of the loop's what a session is otherwise than torch, where that may be its cause."""
+        mixed = isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED)
+        if mixed and self._shares and self._samples is not None:
+            error.add_note(
+                f"Under {self._strategy.name} parameters of session.model are shares of the whole ones: what goes with "
+                "them is made from them (torch.zeros_like, .detach().clone()); or train by replicas: --allow dp"
+            )
+        if isinstance(error, AttributeError) and isinstance(error.obj, float) and error.name in dir(torch.Tensor):
+            error.add_note(
+                "session.step(batch) does forward, backward and update of the global batch on all ranks, and returns "
+                "its mean loss as a number"
+            )
 
     def _renames_shares(self) -> InputError:
         return InputError(

@@ -210,7 +210,7 @@ class Session:
                 modes=captured.one_for_both_modes,
             )
         self._ends_script = False
-        self._memory = ExitStack()
+        self._memory, self._at_close = ExitStack(), ExitStack()
         self._virtual = self._memory.enter_context(
             planned_memory(strategy, local_ranks=world.local_size, device=world.device)
         )
@@ -226,6 +226,8 @@ class Session:
         self._index = 0
         self._scored: float | None = None
         self._untrained = self._going_on = False
+        # `batches` has given all epochs.
+        self._is_over = False
         # Epoch of the state that the session goes on from, before the first step after it.
         self._loaded: int | None = None
         self._history: list[dict[str, Any]] = []
@@ -264,7 +266,19 @@ class Session:
         Yields:
             A batch as the job's collate makes it; an empty tuple on a rank that reads no data. Where microbatches make
             no batch together, as those of graphs or strings, what `shares` gives.
+
+        Raises:
+            InputError: it has given all epochs of the job before, as where a loop over epochs is around it
         """
+        if self._is_over and not self.stopped:
+            raise InputError(
+                f"session.batches() has given every epoch of the job already (Job.epochs={self.job.epochs}), and a "
+                "second loop over it would train nothing: let Job.epochs say how many there are, and one loop go over "
+                "all of them, with Job.on_epoch after each; or go over session.shares() in each epoch, and call "
+                "session.end_epoch(number) after it",
+                code="session.epochs-over",
+                epochs=self.job.epochs,
+            )
         by_metric = self.executor.follows_metric
         evaluates = self.job.on_epoch is not None or self.job.target is not None or by_metric
         agrees = evaluates or (self.world_size > 1 and self.job.epochs - self._feed.epoch > 1)
@@ -286,6 +300,7 @@ class Session:
                 # The loop has gone on from a state of another epoch: this one is not over.
                 continue
             self.end_epoch(number, evaluate=evaluates)
+            self._is_over = self._feed.epoch >= self.job.epochs
 
     def shares(self) -> Iterator[Share]:
         """This rank's shares of what is left of the epoch, for a loop that calls `end_epoch`.
@@ -573,6 +588,18 @@ class Session:
         """The loop is one of the user's, whose script ends with the last session."""
         self._ends_script = True
         self._callbacks.watch()
+        before = sys.excepthook
+
+        def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._callbacks.explain(error)
+            before(kind, error, trace)
+
+        def forget() -> None:
+            if sys.excepthook is tell:
+                sys.excepthook = before
+
+        sys.excepthook = tell
+        self._at_close.callback(forget)
 
     def _check_constants(self) -> None:
         """See that nothing was changed that the graph has as a constant."""
@@ -921,7 +948,7 @@ class Session:
         self.stopped = figures["stopped"]
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
-        self._going_on, self._untrained, self._fetched = True, False, []
+        self._going_on, self._untrained, self._fetched, self._is_over = True, False, [], False
         in_place = figures.get("kept_in_modules", {})
         kept = [one for one in figures.get("kept", ()) if one not in in_place]
         anew = not {*self._callbacks.kept()}.difference(in_place)
@@ -1079,6 +1106,7 @@ class Session:
         self._steps, self._epoch = self.executor.steps, self._feed.epoch
         atexit.unregister(self._close_at_exit)
         self._memory.close()
+        self._at_close.close()
         self._callbacks.close()
         self.executor.close()
         Session._open.remove(self)
