@@ -428,7 +428,8 @@ class RequestOptions:
         """
         from trimaran.planning.requests import parse_request
 
-        return said_of_growth(parse_request(**vars(self), pins=pins.read(), **more), getattr(self, "cluster", None))
+        given = vars(self) | {"pins": pins.read()} | more
+        return said_of_growth(parse_request(**given), getattr(self, "cluster", None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -210,14 +210,28 @@ def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[Job
         request: of the user
 
     Raises:
-        InputError: the job is wrong
+        InputError: the job is wrong, or a choice of batches, which the plan has made
     """
+    check_batch_is_chosen(request)
     return source_as_planned(plan, source), replace(
         request,
         devices=request.devices or len(plan.premises.devices),
         # At the batch of the plan the fastest is also the first at the target.
         objective=request.objective or ("throughput" if plan.objective in ("time", "cost") else plan.objective),
     )
+
+
+def check_batch_is_chosen(request: PlanRequest) -> None:
+    """Refuse a choice of batches, which a plan from a file has made.
+
+    Raises:
+        InputError: with its options
+    """
+    if request.asks_for_outlook:
+        raise InputError(
+            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
+            code="explain.curve-and-plan",
+        )
 
 
 def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:

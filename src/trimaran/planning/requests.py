@@ -28,6 +28,7 @@ from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
 from trimaran.pricing.kernels.software import FRAMEWORKS, Software
 from trimaran.program.plan_file import Objective
+from trimaran.program.strategy import read_strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Options of a scaling study, as users write them
@@ -686,6 +687,7 @@ def parse_request(
             code="plan.bad-time-limit",
             time_limit_s=limit_s,
         )
+    _check_searched(others)
     if cluster is not None and others.devices is not None:
         cluster = grown_cluster(cluster, others.devices)
     said: dict[str, object] = {
@@ -727,6 +729,20 @@ def parse_request(
     )
 
 
+def _check_searched(request: PlanRequest) -> None:
+    """Refuse limits of a search beside a whole strategy, where only a placement leaves something to search."""
+    strategy = request.pins.strategy
+    if not strategy or read_strategy(strategy).parts:
+        return
+    for option, given in (("--gap", request.gap > 0.0), ("--time-limit", request.time_limit_s is not None)):
+        if given:
+            raise InputError(
+                f'{option} ends a search, and --strategy "{strategy}" leaves none: leave one of them out',
+                code="pin.strategy-and-search",
+                option=option,
+            )
+
+
 def cost_options(request: PlanRequest) -> tuple[str, ...]:
     """Options that the costs of a plan depend on and that its file says nowhere else, as the command line has them.
 
@@ -764,9 +780,7 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         >>> with_cost_options(PlanRequest(cluster="dgx-h100"), ("--software megatron:2023",)).software.year
         2023.0
     """
-    named = {name.removeprefix("--"): value for name, _, value in (words.partition(" ") for words in options)}
-    counts = ("host_cores", "copies_ahead")
-    loading = {one.name: named.get(one.name.replace("_", "-")) for one in fields(Loading)}
+    named = _values_of(options)
     given = parse_request(
         cluster=request.cluster,
         software=named.get("software"),
@@ -775,9 +789,7 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         packing=named.get("packing"),
         expert_imbalance=parse_large(named.get("expert-imbalance", "1"), what="an imbalance of experts"),
         sequence=whole_number(named.get("sequence", "")),
-        loading=Loading(
-            **{name: whole_number(text) if text and name in counts else text for name, text in loading.items()}  # type: ignore[arg-type]  # by name
-        ),
+        loading=loading_of(options),
     )
     if unread := named.keys() - {one.split(" ")[0].removeprefix("--") for one in cost_options(given)}:
         raise InputError(
@@ -794,6 +806,31 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         options={**given.options, **request.options},
         loading=request.loading if request.loading.is_given else given.loading,
     )
+
+
+def loading_of(options: tuple[str, ...], given: Loading = NO_LOADING) -> Loading:
+    """The input pipeline among the options of `cost_options`, with what is said anew.
+
+    Args:
+        options: of a plan
+        given: by the user; what says how long a sample takes is in the place of all that the plan says of that
+
+    Example:
+        >>> loading_of(("--decode 7ms", "--host-cores 4"), Loading(host_cores=8))
+        Loading(loader=None, decode='7ms', disk=None, sample_size=None, host_cores=8, copies_ahead=None)
+    """
+    named = _values_of(options)
+    texts = {one.name: named.get(one.name.replace("_", "-")) for one in fields(Loading)}
+    if any((given.loader, given.decode, given.disk, given.sample_size)):
+        texts |= dict.fromkeys(("loader", "decode", "disk", "sample_size"))
+    said: dict[str, Any] = dict(texts)
+    said |= {name: whole_number(texts[name] or "") for name in ("host_cores", "copies_ahead")}
+    return Loading(**said | {name: value for name, value in asdict(given).items() if value is not None})
+
+
+def _values_of(options: tuple[str, ...]) -> dict[str, str]:
+    """Values of options of `cost_options`, by name."""
+    return {name.removeprefix("--"): value for name, _, value in (words.partition(" ") for words in options)}
 
 
 def _execution_of(asked: Executions, pins: Pins) -> Executions:
@@ -849,12 +886,14 @@ def _check_place(said: Mapping[str, object], *, objective: str | None, is_here: 
         )
     if wrong is not None:
         raise InputError(
-            f"--{wrong} is for plans of this machine and means nothing with --cluster: leave it out", option=wrong
+            f"--{wrong} is for plans of this machine and means nothing on a cluster: leave it out",
+            code="plan.option-of-this-machine",
+            option=wrong,
         )
     if objective == "epoch" and not is_here:
         raise InputError(
-            "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
-            "--cluster: leave it out",
+            "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing on a "
+            "cluster: leave it out",
             code="target.epoch-objective",
         )
 
