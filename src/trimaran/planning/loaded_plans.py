@@ -21,7 +21,7 @@ from trimaran.planning.answer.written_plans import predict
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
-from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
 from trimaran.planning.target import source_as_planned
 from trimaran.pricing.program import price
 from trimaran.program.memory import check_codec_runs
@@ -63,6 +63,7 @@ def load_plan(
     """
     plan = read_plan(path)
     check_has_program(plan, source=str(path))
+    check_not_analytical(request)
     _check_kind(plan, local_cluster(replace(request, devices=None)))
     source, request = as_planned(plan, source, request)
     prepared = prepare(source, request, progress)

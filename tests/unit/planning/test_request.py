@@ -7,16 +7,21 @@ from typing import Any
 import pytest
 from tests import builders
 from tests.builders import problem
+from tests.graphs import chain
 from tests.raising import raises
 
+from trimaran.features.emulation import emulate_subject
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
 from trimaran.planning.estimated import asked_of_file
-from trimaran.planning.loaded_plans import _rejoined, _rescored, as_planned
+from trimaran.planning.loaded_plans import _rejoined, _rescored, as_planned, load_plan
 from trimaran.planning.preparation import local_cluster
 from trimaran.planning.requests import Loading, parse_request
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan_file import program_lines, write_plan
+from trimaran.program.strategy import Strategy
 
 PLAN = builders.plan(
     job="digits",
@@ -151,3 +156,23 @@ def test_a_whole_strategy_leaves_no_search_to_end(given: dict[str, Any], option:
         parse_request(pins=pins_of_strategy("dp2 zero1"), **given)
     # Which operation is where is searched for.
     assert parse_request(pins=pins_of_strategy("placed on 2"), **given).pins.pp == 2
+
+
+def of_file(folder: Path, strategy: Strategy) -> Path:
+    """The file of a plan with a program of a chain."""
+    program = program_lines(lower(chain(4), strategy, batch=24))
+    write_plan(folder / "plan.json", dataclasses.replace(PLAN, strategy=strategy, program=program))
+    return folder / "plan.json"
+
+
+def test_a_plan_for_this_machine_refuses_what_only_the_analytical_model_knows(tmp_path: Path) -> None:
+    """`simulate plan.json --reserve 5%` left it out."""
+    path = of_file(tmp_path, builders.strategy(dp=2))
+    with raises("plan.option-analytical"):
+        load_plan(path, JobSource(reference="digits"), parse_request(reserve="5%"))
+
+
+def test_a_plan_is_not_emulated_on_fewer_devices_than_it_is_for(tmp_path: Path) -> None:
+    path = of_file(tmp_path, builders.strategy(dp=4))
+    with raises("emulate.too-few-devices", match="is a plan for 4"):
+        emulate_subject(str(path), devices=2, link="1Gb/s")
