@@ -70,11 +70,11 @@ def explain(
 
 def _next(subject: str, planned: "Planned", path: Path | None) -> tuple[list[str], str]:
     """What one does with a plan that is understood, and where: train it, or take it to another runtime."""
-    from trimaran.cli.following import following
+    from trimaran.cli.following import DECIDED, following
     from trimaran.planning.loaded_plans import use_of_plan
 
     if path is None:
         return following("plan", subject, output="plan.json"), ""
     if planned.request.is_here:
-        return following("train", planned.evidence.plan.job, plan=subject), ""
+        return following("train", planned.evidence.plan.job, plan=subject, without=DECIDED), ""
     return use_of_plan(planned.evidence.plan, subject)

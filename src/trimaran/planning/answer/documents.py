@@ -413,7 +413,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
         analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each
-        strategy `parts_s`, `mfu` and `tokens_per_s`.
+        strategy `parts_s`, `mfu` and `tokens_per_s`; others of each strategy `groups_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
@@ -561,7 +561,10 @@ def rates_document(planned: "Planned", option: Option, batch: int) -> dict[str, 
 
 
 def option_document(option: Option) -> dict[str, Any]:
-    """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch."""
+    """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch.
+
+    What limits it has its time, by which pages say its share, in `parts_s` or `groups_s`, which sum to the step.
+    """
     figures = {
         "strategy": option.name,
         "devices": option.strategy.devices,
@@ -575,7 +578,7 @@ def option_document(option: Option) -> dict[str, Any]:
     }
     if isinstance(option, AnalyticalCandidate):
         return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": asdict(option.need)}
-    return figures
+    return figures | {"groups_s": dict(option.groups_s)}
 
 
 def rejections_document(rejected: Iterable[Rejection]) -> list[dict[str, Any]]:
