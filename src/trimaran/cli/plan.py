@@ -56,7 +56,7 @@ def plan(
 
         request = asked.read(
             pins,
-            target=parse_target(batch=asked.batch, counts=asked.counts, **vars(target)),
+            target=parse_target(counts=asked.counts, **vars(target)),
             accept_inexact=accept_inexact,
             loading=loading.read(),
         )

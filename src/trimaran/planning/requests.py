@@ -393,6 +393,14 @@ def check_loading(loading: Loading, *, workers: int | None) -> None:
 # Request for a training to a target: a curve, batches, limits, prices
 
 
+def _check_amount(given: float | None, *, option: str, unit: float = 1.0) -> None:
+    """Refuse a figure that is none above 0, in the unit of its option."""
+    is_number = isinstance(given, float | int)
+    if given is not None and not (is_number and 0.0 < given < math.inf):
+        shown = f"{given / unit:g}" if is_number else repr(given)
+        raise InputError(f"{option}: expected a number above 0, got {shown}", code="target.bad-amount", option=option)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRequest:
     """Request for a training to a target.
@@ -432,6 +440,17 @@ class TargetRequest:
                 code="accuracy.bad-least-saved",
                 share=self.least_saved,
             )
+        _check_amount(self.tokens, option="--tokens")
+        _check_amount(self.within_s, option="--days", unit=DAY_S)
+        _check_amount(self.budget, option="--budget")
+        for what, given in (
+            ("samples of a replica", self.most_local_batch),
+            ("samples of an epoch", self.samples_per_epoch),
+            ("batches", self.batches or None),
+            ("devices", self.counts or None),
+        ):
+            if given is not None:
+                counts_given(given, what=what)
 
     @property
     def compares(self) -> bool:
@@ -451,7 +470,6 @@ def parse_target(
     *,
     curve: str | None = None,
     batches: str | None = None,
-    batch: int | None = None,
     most_local_batch: int | None = None,
     price: str | None = None,
     least_saved: float = LEAST_SAVED,
@@ -467,7 +485,6 @@ def parse_target(
     Args:
         curve: as in `TargetRequest`
         batches: such as "64,128" or "64..4096", doublings
-        batch: the only one
         most_local_batch: as in `TargetRequest`
         price: such as "24.48 USD/node-hour"
         least_saved: as in `TargetRequest`
@@ -479,20 +496,12 @@ def parse_target(
         failures: of the cluster, as of `parse_reliability`
 
     Raises:
-        InputError: texts that mean nothing, both of `batch` and `batches`, a share outside 0 to 1, failures of a
-            training without tokens
+        InputError: texts that mean nothing, or a share outside 0 to 1
 
     Example:
         >>> parse_target(batches="64..200").batches
         (64, 128, 200)
     """
-    if batch is not None and batches is not None:
-        raise InputError(
-            f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them",
-            code="accuracy.batch-and-batches",
-        )
-    reliability = parse_reliability(**failures)
-    _check_length(curve, tokens, days, budget, samples_per_epoch, reliability)
     amount, currency = (None, "") if budget is None else _parse_budget(budget)
     return TargetRequest(
         curve=curve,
@@ -506,38 +515,44 @@ def parse_target(
         budget=amount,
         budget_currency=currency,
         counts=counts,
-        reliability=reliability,
+        reliability=parse_reliability(**failures),
     )
 
 
-def _check_length(
-    curve: str | None,
-    tokens: str | float | None,
-    days: float | None,
-    budget: str | float | None,
-    samples_per_epoch: int | None,
-    reliability: Reliability,
-) -> None:
-    """Refuse options about a training whose length nobody says, and two that say how long it is."""
-    if curve is not None and tokens is not None:
+def _check_target(target: TargetRequest, *, batch: int | None) -> None:
+    """Refuse options about a training whose length nobody says, and two that say the same.
+
+    Args:
+        target: as it was read
+        batch: that the request fixes; None: it leaves it open
+
+    Raises:
+        InputError: naming the options
+    """
+    if batch is not None and target.batches:
+        several = ",".join(map(str, target.batches))
         raise InputError(
-            f"--curve {curve} says how much training there is, and so does --tokens {tokens}: give one of them",
+            f"--batch {batch} fixes the batch, --batches {several} leaves it open: give one of them",
+            code="accuracy.batch-and-batches",
+        )
+    if target.curve is not None and target.tokens is not None:
+        raise InputError(
+            f"--curve {target.curve} says how much training there is, and so does --tokens {target.tokens:g}: give one "
+            "of them",
             code="tokens.and-curve",
         )
-    if samples_per_epoch is not None and tokens is not None:
+    if target.samples_per_epoch is not None and target.tokens is not None:
         raise InputError(
-            f"--samples-per-epoch {samples_per_epoch}: a training of --tokens {tokens} does not count epochs; leave "
-            "it out",
+            f"--samples-per-epoch {target.samples_per_epoch}: a training of --tokens {target.tokens:g} does not count "
+            "epochs; leave it out",
             code="tokens.and-epochs",
         )
-    if days is not None and not 0.0 < days < float("inf"):
-        raise InputError(f"--days: expected a number above 0, got {days:g}", code="tokens.bad-days", days=days)
     for option, given in (
-        ("--days", days is not None),
-        ("--budget", budget is not None),
-        ("--mtbf and its like", reliability != ASSUMED),
+        ("--days", target.within_s is not None),
+        ("--budget", target.budget is not None),
+        ("--mtbf and its like", target.reliability != ASSUMED),
     ):
-        if given and tokens is None and (curve is None or option.startswith("--mtbf")):
+        if given and target.tokens is None and (target.curve is None or option.startswith("--mtbf")):
             raise InputError(
                 f"{option}: about a training of a given length; give --tokens, such as --tokens 15T",
                 code="tokens.length-unknown",
@@ -678,6 +693,7 @@ def parse_request(
         if given.get(what) is not None:
             counts_given(given[what], what=what)
     others = PlanRequest(cluster=cluster or "", **given)
+    _check_target(others.target, batch=others.batch)
     gap, limit_s, imbalance = others.gap, others.time_limit_s, others.expert_imbalance
     if not 0.0 <= gap < math.inf:
         raise InputError(f"--gap is a share, 0 or more, got {gap:g}", code="plan.bad-gap", gap=gap)
@@ -730,7 +746,7 @@ def parse_request(
 
 
 def _check_searched(request: PlanRequest) -> None:
-    """Refuse limits of a search beside a whole strategy, where only a placement leaves something to search."""
+    """Refuse limits of a search with a whole strategy, where only a placement leaves something to search."""
     strategy = request.pins.strategy
     if not strategy or read_strategy(strategy).parts:
         return

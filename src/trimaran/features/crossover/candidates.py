@@ -310,7 +310,7 @@ def as_planned(counts: Sequence[int], hybrid: Iterable[Option], demand: Demand, 
 
 
 def _planned(one: Option, workers: Workers) -> Option:
-    """A way as the planner answers it, also where each worker alone would leave all but one of its devices idle."""
+    """An option as the planner answers it, also where one device of each worker alone would do its work."""
     answer = workers.planned(one.width, one.local_batch, one.devices)
     if answer is None or one.worker is None:
         return one

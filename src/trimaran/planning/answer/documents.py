@@ -413,7 +413,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
         analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each
-        strategy `parts_s`, `mfu` and `tokens_per_s`; others of each strategy `groups_s`.
+        strategy `parts_s`, `mfu` and `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
@@ -563,7 +563,7 @@ def rates_document(planned: "Planned", option: Option, batch: int) -> dict[str, 
 def option_document(option: Option) -> dict[str, Any]:
     """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch.
 
-    What limits it has its time, by which pages say its share, in `parts_s` or `groups_s`, which sum to the step.
+    `groups_s` sum to the step, and the largest is what limits it: pages say its share.
     """
     figures = {
         "strategy": option.name,
@@ -575,10 +575,11 @@ def option_document(option: Option) -> dict[str, Any]:
         "epoch_interval_s": None if option.epoch_interval_s is None else list(option.epoch_interval_s),
         "peak_bytes": list(option.peak_bytes),
         "limiter": option.limiter,
+        "groups_s": dict(option.groups_s),
     }
     if isinstance(option, AnalyticalCandidate):
         return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": asdict(option.need)}
-    return figures | {"groups_s": dict(option.groups_s)}
+    return figures
 
 
 def rejections_document(rejected: Iterable[Rejection]) -> list[dict[str, Any]]:

@@ -359,7 +359,6 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
 def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
     return option_document(anatomy.candidate) | {
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
-        "groups_s": dict(anatomy.candidate.groups_s),
         "idle": anatomy.idle,
     }
 
