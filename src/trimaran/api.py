@@ -114,6 +114,11 @@ def plan(
             f'strategy="{strategy}" says the whole strategy: leave pins out', code="plan.strategy-and-pins"
         )
     counts = () if devices is None else tuple(sorted(counts_given(devices, what="devices")))
+    if (tokens is not None and target.tokens is not None) or (len(counts) > 1 and target.counts):
+        raise InputError(
+            "tokens and several numbers of devices are said as arguments or in target, not in both: leave one out",
+            code="plan.target-said-twice",
+        )
     if tokens is not None:
         target = replace(target, tokens=parse_large(tokens, what="tokens"))
     request = parse_request(

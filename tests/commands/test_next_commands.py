@@ -68,6 +68,30 @@ def test_a_plan_for_this_machine_is_trained_without_the_options_that_made_it(tmp
     assert advised(done.stdout) == "trimaran train digits --memory 1GiB --plan plan.json"
 
 
+def test_an_explanation_of_a_plan_for_this_machine_ends_with_its_training(tmp_path: Path) -> None:
+    """What decided the comparison is no option of a training by a plan that is made."""
+    asked = ("plan", "digits", "--devices", "2", "--strategy", "dp2", "-o", "plan.json")
+    trimaran(*asked, cwd=tmp_path, be=be_command_on_record)
+    done = trimaran("explain", "plan.json", "--forbid", "tp", cwd=tmp_path, be=be_command_on_record)
+    assert advised(done.stdout) == "trimaran train digits --plan plan.json"
+
+
+def test_a_plan_after_a_curve_takes_the_file_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a table without its folder and ending is no curve."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs.csv").write_text("global_batch,steps\n64,1000\n128,600\n256,400\n512,300\n")
+    asked = "trimaran plan JOB --objective time --cluster dgx-a100 --curve"
+    assert advised(run("curve runs.csv --samples-per-epoch 1000")) == f"{asked} runs.csv --samples-per-epoch 1000"
+    written = advised(run("curve runs.csv --network resnet18 -o curve.toml"))
+    assert written == f"{asked} curve.toml".replace("JOB", "resnet18")
+    assert advised(run("curve curve.toml")) == written
+
+
+def test_a_plan_after_a_scaling_study_keeps_the_batch_that_fits_no_row() -> None:
+    found = advised(run("scale llama3:8b --cluster dgx-h100 --devices 8 --batch 64 --sequence 4096"))
+    assert found == "trimaran plan llama3:8b --cluster dgx-h100 --sequence 4096 --batch 64"
+
+
 QUICK = [
     "plan digits --cluster dgx1-v100 --devices 2",
     "plan resnet50 --cluster dgx1-v100 --devices 2 --objective time --curve resnet50 --batches 256,512",

@@ -44,6 +44,13 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     *((plan, {"pins": pins}) for pins in (Pins(forbid=("xx",)), Pins(zero=7), Pins(allow=("dp",), forbid=("dp",)))),  # type: ignore[arg-type]
     (plan, {"loading": Loading(host_cores=0, decode="1ms")}),
     (plan, {"loading": Loading(copies_ahead=-1, decode="1ms")}),
+    *((plan, {"pins": pins}) for pins in (Pins(dp=0), Pins(dp="2"), Pins(strategy="dp2", tp=2))),  # type: ignore[arg-type]
+    (plan, {"loading": Loading(loader=100)}),  # type: ignore[arg-type]
+    *((plan, {"target": target}) for target in (TargetRequest(within_s=1e6), TargetRequest(budget=1e6))),
+    (plan, {"target": TargetRequest(curve="resnet50", tokens=1e9)}),
+    (plan, {"tokens": "1T", "target": TargetRequest(tokens=1e9)}),
+    (plan, {"batch": 64, "target": TargetRequest(batches=(64, 128))}),
+    *((plan, {"strategy": "dp2", **limit}) for limit in ({"gap": 0.1}, {"time_limit_s": 9.0})),
     (plan, {"software": "megatron"}),
     (plan, {"cluster": "dgx1-v100:2@"}),
     *((scale, {"devices": devices}) for devices in ((), (0,), "8")),
@@ -124,6 +131,21 @@ def test_an_argument_that_means_nothing_is_named(verb: Callable[..., Any], name:
 def test_a_job_is_named_by_a_text(job: Any) -> None:
     with pytest.raises(trimaran.InputError, match="named by a text"):
         trimaran.plan(job, cluster="dgx1-v100")
+
+
+@pytest.mark.parametrize("name", ["tokens", "within_s", "budget", "most_local_batch", "samples_per_epoch"])
+@pytest.mark.parametrize("value", [0, -5.0, math.nan, "1T"])
+def test_a_target_has_figures_above_0(name: str, value: Any) -> None:
+    """A training of less than nothing ended in a division by zero."""
+    with pytest.raises(trimaran.InputError, match="expected"):
+        TargetRequest(**{name: value})
+
+
+def test_a_strategy_among_pins_is_the_strategy_of_its_name() -> None:
+    """Pins that said nothing but its name left open what the name decides."""
+    pinned, named = plan(pins=Pins(strategy="dp2 zero1")), plan(strategy="dp2 zero1")
+    assert pinned.request.pins == named.request.pins
+    assert pinned.chosen.step_time_s == named.chosen.step_time_s
 
 
 def test_a_share_that_is_none_is_no_target() -> None:

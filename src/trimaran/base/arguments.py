@@ -1,5 +1,6 @@
 """Arguments of a class that a function does not take, told in its own words instead of by what fails inside."""
 
+import dataclasses
 import functools
 import inspect
 import types
@@ -33,7 +34,7 @@ def told_of_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
         try:
             return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:
-            wrong = _wrong(function, args, kwargs)
+            wrong = _wrong(function, args, kwargs, within=True)
             if wrong is None:
                 raise
             raise wrong from error
@@ -63,22 +64,48 @@ def checked_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
     return called
 
 
-def _wrong(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> InputError | None:
-    """Of the first argument of a wrong class; None: none is, or they do not fit the signature, which Python says."""
+def _wrong(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, within: bool = False
+) -> InputError | None:
+    """Of the first argument of a wrong class; None: none is, or they do not fit the signature, which Python says.
+
+    Args:
+        function: that was called
+        args: of the call
+        kwargs: of the call
+        within: look at the fields of dataclasses too
+    """
     try:
         signature = inspect.signature(function, eval_str=False)
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:
         return None
     for name, value in given.items():
-        classes = _classes(_hint(function, signature.parameters[name].annotation))
-        # True is an integer, and none that anybody means.
-        misfits = isinstance(value, bool) and bool not in classes and object not in classes
-        if classes and (misfits or not isinstance(value, classes)):
-            names = " or ".join("None" if one is types.NoneType else one.__name__ for one in classes)
-            said = f"{function.__name__}: {name} must be {names}, got {value!r}"
-            return InputError(said, code="argument.wrong-class")
+        misfit = _misfit(name, value, _hint(function, signature.parameters[name].annotation), within=within)
+        if misfit:
+            return InputError(f"{function.__name__}: {misfit}", code="argument.wrong-class")
     return None
+
+
+def _misfit(name: str, value: Any, hint: Any, *, within: bool) -> str:
+    """That a value, or a field of it, has none of the classes of its hint; empty where it has one."""
+    classes = _classes(hint)
+    # True is an integer, and none that anybody means.
+    misfits = isinstance(value, bool) and bool not in classes and object not in classes
+    if classes and (misfits or not isinstance(value, classes)):
+        names = " or ".join("None" if one is types.NoneType else one.__name__ for one in classes)
+        return f"{name} must be {names}, got {value!r}"
+    if not within or not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return ""
+    try:
+        hints = get_type_hints(type(value))
+    except NameError:  # it names what is imported for type checkers alone
+        return ""
+    each = (
+        _misfit(f"{name}.{field.name}", getattr(value, field.name), hints[field.name], within=True)
+        for field in dataclasses.fields(value)
+    )
+    return next(filter(None, each), "")
 
 
 def _hint(function: Callable[..., Any], annotation: Any) -> Any:

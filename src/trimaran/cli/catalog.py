@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trimaran.cli.following import following
-from trimaran.cli.options import Json, option
+from trimaran.cli.options import Json, check_unused, option
 from trimaran.cli.output import console, errors_reported, print_json
 
 
@@ -96,6 +96,15 @@ def clusters(
 
         if name is not None and file is not None:
             raise InputError("give either a name or --import FILE, not both", name=name, file=str(file))
+        if file is None:
+            check_unused("is of a node that is read by --import", {"--device": device, "--network": network})
+        if devices:
+            check_unused("goes with one machine, and --devices lists devices", {"NAME": name, "--import": file})
+        if as_toml:
+            why = "has nothing to say with --toml, which writes one machine"
+            check_unused(why, {"--devices": devices})
+            check_unused("writes one machine, and none is named", {"--toml": name is None and file is None})
+            check_unused(why, {"--json": as_json})
         if devices:
             every = tuple(catalog().values())
             if as_json:

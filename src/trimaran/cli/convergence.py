@@ -78,7 +78,14 @@ def curve(
         if as_json:
             print_json(study_document(study))
         else:
-            curve_views.print_curve(console(), study)
+            from trimaran.cli.following import following
+            from trimaran.report.tables import print_next
+
+            out, known = console(), curve_views.job_of(study)
+            curve_views.print_curve(out, study)
+            there = {"cluster": "dgx-a100", "objective": "time", "curve": str(output or name)}
+            words = following("plan", known or "JOB", without=("--output",), **there)
+            print_next(out, words, "" if known else "with your job in place of JOB")
 
 
 def converge(

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from trimaran.base.signals import Interrupted
-from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed, option
+from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed, check_unused, option
 from trimaran.cli.output import console, errors_reported, is_verbose, print_json, progress_shown
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def observe(
 
             out = console()
             out.print(observation_view(observation))
-            words = ["trimaran", "observe", "--", *command]
+            words = ["trimaran", "observe", *(() if again else ("--not-again",)), "--", *command]
             print_next(out, words, "after a change" if observation.remedies else "")
         if observed.stopped is not None:
             raise Interrupted(observed.stopped)
@@ -120,17 +120,15 @@ def profile(
     With --stalls: run it, and split its steps by what they wait for.
     """
     with errors_reported(as_json=as_json):
-        from trimaran.base.errors import InputError
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.requests import parse_request
 
-        unused: dict[str, object] = {"--steps": steps, "--workers": workers, "--plan": plan}
         if stalls:
-            unused = {"--by": by, "--top": top, "--calibration": calibration}
-        for option in (name for name, value in unused.items() if value is not None):
-            if stalls:
-                raise InputError(f"--stalls runs the job and has no use for {option}: leave one of both out")
-            raise InputError(f"{option} is for --stalls, which runs the job: add it, or leave {option} out")
+            given: dict[str, object] = {"--by": by, "--top": top, "--calibration": calibration}
+            check_unused("has no use with --stalls, which runs the job", given)
+        else:
+            given = {"--steps": steps, "--workers": workers, "--plan": plan}
+            check_unused("is for --stalls, which runs the job", given)
         source = JobSource(reference=job, global_batch_size=batch, seed=seed)
         request = parse_request(devices=devices, oversubscribe=oversubscribe, link=link, calibration=calibration)
         if stalls:

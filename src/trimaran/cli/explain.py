@@ -39,13 +39,16 @@ def explain(
     with errors_reported(as_json=as_json):
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.answer.explained import explanation_document, print_explanation
+        from trimaran.planning.estimated import asked_of_file
         from trimaran.planning.explanation import explain_plan
         from trimaran.planning.requests import parse_target
         from trimaran.program.plan_file import plan_path, read_plan
 
         path = plan_path(subject)
-        reference = subject if path is None else read_plan(path).job
-        request = asked.read(pins, target=parse_target(curve=curve), loading=loading.read())
+        plan = None if path is None else read_plan(path)
+        reference = subject if plan is None else plan.job
+        there = asked_of_file(plan, cluster=asked.cluster, loading=loading.read())
+        request = asked.read(pins, target=parse_target(curve=curve), **there)
         with progress_shown() as progress:
             explained = explain_plan(
                 JobSource(reference=reference),
@@ -67,11 +70,11 @@ def explain(
 
 def _next(subject: str, planned: "Planned", path: Path | None) -> tuple[list[str], str]:
     """What one does with a plan that is understood, and where: train it, or take it to another runtime."""
-    from trimaran.cli.following import following
+    from trimaran.cli.following import DECIDED, following
     from trimaran.planning.loaded_plans import use_of_plan
 
     if path is None:
         return following("plan", subject, output="plan.json"), ""
     if planned.request.is_here:
-        return following("train", planned.evidence.plan.job, plan=subject), ""
+        return following("train", planned.evidence.plan.job, plan=subject, without=DECIDED), ""
     return use_of_plan(planned.evidence.plan, subject)

@@ -22,7 +22,7 @@ def export(
 
         exported = export_plan(plan, to)
         if output is not None:
-            write_export(exported, output)
+            exported = write_export(exported, output)
         if as_json:
             print_json(
                 {
@@ -44,8 +44,7 @@ def export(
         out.print(f"Wrote {output} for {exported.target} {exported.release}.", markup=False, soft_wrap=True)
         for line in exported.lost:
             out.print(f"not exported: {line}", markup=False)
-        command = exported.next.replace(exported.file_name, str(output))
-        if " --" in command and "$(" not in command:
-            print_next(out, shlex.split(command))
+        if " --" in exported.next and "$(" not in exported.next:
+            print_next(out, shlex.split(exported.next))
         else:
-            out.print(f"Next: {command}", markup=False)
+            out.print(f"Next: {exported.next}", markup=False)

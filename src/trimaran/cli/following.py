@@ -1,11 +1,20 @@
 """The command that follows an answer, with the options of the answered one that both have."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from trimaran.cli.options import PinOptions
+
 _PRINTED = ("--verbose", "--quiet", "--json")
 """How much is told of an answer is no part of the question."""
+
+DECIDED = (
+    *("--devices", "--batch", "--objective", "--execution", "--curve", "--batches"),
+    *(f"--{field.name.replace('_', '-')}" for field in fields(PinOptions)),
+)
+"""What a plan file says, so that a command that takes one is not told it again."""
 
 _answered: dict[str, Any] = {}
 

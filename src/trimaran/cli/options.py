@@ -9,7 +9,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -192,6 +192,25 @@ ExpertImbalance = Annotated[
     float,
     option("Load of the busiest rank of experts, by the balanced load: 1 or more."),
 ]
+
+
+def check_unused(why: str, given: Mapping[str, object]) -> None:
+    """Refuse options that would change nothing.
+
+    Args:
+        why: they would not, after the option's name
+        given: options and their values; None or False: not given
+
+    Raises:
+        InputError: naming the first that was given
+
+    Example:
+        >>> check_unused("is of imports", {"--device": None})
+    """
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise InputError(f"{name} {why}: leave it out", code="option.unused", option=name)
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Groups of options
@@ -428,7 +447,8 @@ class RequestOptions:
         """
         from trimaran.planning.requests import parse_request
 
-        return said_of_growth(parse_request(**vars(self), pins=pins.read(), **more), getattr(self, "cluster", None))
+        given = vars(self) | {"pins": pins.read()} | more
+        return said_of_growth(parse_request(**given), getattr(self, "cluster", None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

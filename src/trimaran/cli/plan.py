@@ -1,7 +1,6 @@
 """`trimaran plan`: the best way to train a job here or on another machine, and what it was chosen over."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +56,7 @@ def plan(
 
         request = asked.read(
             pins,
-            target=parse_target(batch=asked.batch, counts=asked.counts, **vars(target)),
+            target=parse_target(counts=asked.counts, **vars(target)),
             accept_inexact=accept_inexact,
             loading=loading.read(),
         )
@@ -84,7 +83,7 @@ def plan(
 
 def _next(job: str, request: "PlanRequest", planned: "Planned", output: Path | None) -> str:
     """What follows a plan: of a target cluster its explanation, here the training."""
-    from trimaran.cli.following import following
+    from trimaran.cli.following import DECIDED, following
     from trimaran.report.tables import next_text
 
     if not request.is_here:
@@ -95,7 +94,7 @@ def _next(job: str, request: "PlanRequest", planned: "Planned", output: Path | N
             words += ["--batch", str(planned.global_batch_size)]
         return next_text(words)
     if output is not None:
-        return next_text(following("train", plan=str(output), without=_DECIDED))
+        return next_text(following("train", plan=str(output), without=DECIDED))
     if planned.outlook is not None:
         # What a training to a target takes of the job is in the plan file.
         return next_text(following("plan", output="plan.json"), "to have a plan that can be trained by")
@@ -223,10 +222,3 @@ def rehearse_plan(
         )
         found = answer(question, progress=progress or ignore_progress)
     return compare_with_plan(planned, target, found.rehearsal, found.step)
-
-
-# What a plan file says.
-_DECIDED = (
-    *("--devices", "--batch", "--objective", "--execution", "--curve", "--batches"),
-    *(f"--{field.name.replace('_', '-')}" for field in fields(PinOptions)),
-)

@@ -93,7 +93,7 @@ def price(
             precision=precision,
             software=software,
             pins=parse_pins(gradients=gradients, optimizer_state=optimizer_state),
-            target=parse_target(batch=batch, **vars(run)),
+            target=parse_target(**vars(run)),
             lengths=lengths,
             packing=packing,
             expert_imbalance=expert_imbalance,

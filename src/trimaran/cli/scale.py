@@ -124,7 +124,7 @@ def scale(
 def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[str]:
     """What finds the best plan for the devices and the batch of the largest row that fits.
 
-    Where none does, a plan may need all devices to shard the state, and takes its usual batch.
+    Where none does, a plan may need all devices to shard the state, and takes the batch of all or its usual one.
 
     Args:
         found: the answer
@@ -140,6 +140,7 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
     fitting = [row.step for row in found.rows if row.fits]
     most = max(fitting, key=lambda step: step.devices, default=None)
     devices = None if most is None else most.devices
-    batch = None if most is None else most.local_batch * most.devices
+    largest = found.rows[-1].step if most is None and found.mode == "strong" else most
+    batch = None if largest is None else largest.local_batch * largest.devices
     # How long the devices are needed, a step does not say.
     return following("plan", devices=devices, batch=batch, software=software, without=("--price",))

@@ -19,15 +19,14 @@ def simulate(
     with errors_reported(as_json=as_json):
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.answer.pages import print_simulation, simulation_document
-        from trimaran.planning.estimated import on_its_machine
+        from trimaran.planning.estimated import asked_of_file
         from trimaran.planning.plan import obtain_plan
         from trimaran.program.plan_file import plan_path, read_plan
         from trimaran.report.trace import write_trace
 
-        path, request = plan_path(subject), asked.read(pins, loading=loading.read())
+        path = plan_path(subject)
         plan = None if path is None else read_plan(path)
-        if plan is not None:
-            request = on_its_machine(plan, request)
+        request = asked.read(pins, **asked_of_file(plan, cluster=asked.cluster, loading=loading.read()))
         source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=asked.batch)
         with progress_shown() as progress:
             planned = obtain_plan(source, request, path=path, progress=progress)

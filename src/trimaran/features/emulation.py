@@ -171,6 +171,12 @@ def emulate_subject(
             "say how many devices to emulate, and the rate limit of the links between them: --devices 4 --link 1Gb/s",
             devices=devices,
         )
+    if plan is not None and devices < plan.strategy.devices:
+        raise InputError(
+            f"--devices {devices}: {subject} is a plan for {plan.strategy.devices}; leave it out, or plan for fewer",
+            code="emulate.too-few-devices",
+            devices=devices,
+        )
     source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=batch)
     if plan is not None and batch is None:
         source = replace(source, global_batch_size=plan.premises.global_batch_size)

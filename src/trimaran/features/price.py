@@ -12,7 +12,7 @@ from pathlib import Path
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import given, read_text
 from trimaran.base.units import whole_number
-from trimaran.jobs.resolve import JobSource
+from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
 from trimaran.planner.analytical.given import complete_strategy
@@ -117,6 +117,7 @@ class Pricing:
         check_price(request.target, says_length=request.target.tokens is not None)
         shape = decoder_shape(source.reference, request)
         if shape is None:
+            resolve(source.reference)  # a job that is not there is refused as by every command
             raise InputError(
                 f"{source.reference} is no transformer that the analytical model knows: `trimaran plan "
                 f"{source.reference} --cluster {request.cluster}` traces and simulates it, with the same --strategy",

@@ -147,7 +147,7 @@ def _unknown(reference: str) -> str:
     if without is not None:
         return f'"{reference}": {without[0]} has the sizes {", ".join(without[1])}'
     known = canonical_network(reference.partition(":")[0])
-    near = [known] if known else difflib.get_close_matches(reference, [*BUILT_IN, *NETWORKS], n=1)
+    near = [known] if known else difflib.get_close_matches(reference.lower(), [*BUILT_IN, *NETWORKS], n=1)
     hint = f'; did you mean "{near[0]}"?' if near else "."
     if reference.endswith(".py"):
         hint = f'; name the function that makes the job too, as in "{reference}:make_job".'

@@ -635,11 +635,7 @@ def parse_pins(**given: Any) -> Pins:
         if not strategy.strip():
             raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
         if said:
-            raise InputError(
-                f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
-                code="pin.strategy-and-others",
-                strategy=strategy,
-            )
+            raise _says_all(strategy)
         return _with_types(_checked_samples(replace(pins_of_strategy(strategy), **figures)), *types)
     schedule, zero = said.get("schedule"), said.get("zero")
     if schedule is not None and schedule not in get_args(Schedule):
@@ -650,6 +646,13 @@ def parse_pins(**given: Any) -> Pins:
         )
     if zero is not None and zero not in (0, 1, 2, 3):
         raise InputError(f"--zero must be 0, 1, 2 or 3, got {zero}", code="pin.bad-zero-stage", value=zero)
+    for name in _COUNTS:
+        if said.get(name) is not None and said[name] < 1:
+            raise InputError(
+                f"--{name.replace('_', '-')} must be 1 or more, got {said[name]}",
+                code="pin.below-one",
+                value=said[name],
+            )
     if "recompute" in said:
         read_recompute(said["recompute"])
     forbidden, allowed = (read_kinds(said.pop(name, ()), option=f"--{name}") for name in ("forbid", "allow"))
@@ -691,7 +694,8 @@ _PROGRAMS_ALONE = frozenset({"cp", "ep", "uneven"})
 """Kinds of degrees that a program may forbid or allow, and the command line has no word for."""
 
 _TEXTS = ("strategy", "schedule", "recompute", "compression", "codec", "rank_order", "gradients", "optimizer_state")
-_NUMBERS = ("dp", "pp", "tp", "cp", "ep", "etp", "vp", "zero", "microbatches", "micro_batch", "nodes", "workers")
+_COUNTS = ("dp", "pp", "tp", "cp", "ep", "etp", "vp", "microbatches", "micro_batch", "nodes")
+_NUMBERS = (*_COUNTS, "zero", "workers")
 
 
 def read_pins(options: Iterable[str]) -> Pins:
@@ -748,10 +752,34 @@ def checked_pins(pins: Pins) -> Pins:
         ('--forbid zero', '--allow compress')
     """
     if pins.strategy:
-        return pins
+        return _of_strategy_alone(pins)
     said = read_pins(pins.options)
     kinds = ("keep", "forbid", "allow", "compress", "stale", "special")
     return replace(pins, **{name: getattr(said, name) for name in kinds})
+
+
+def _of_strategy_alone(pins: Pins) -> Pins:
+    """Pins with a whole strategy, from which the others follow, and what it may leave open.
+
+    Raises:
+        InputError: the strategy means nothing, or another pin says something else
+    """
+    left_open = ("workers", "powersgd_samples", "gradients", "optimizer_state")
+    given = {name: value for name in left_open if (value := getattr(pins, name)) is not None}
+    found = pins_of_strategy(pins.strategy)
+    said = {name: value for name, value in given.items() if getattr(found, name) != value}
+    found = parse_pins(strategy=pins.strategy, **said)
+    if pins not in (found, replace(NO_PINS, strategy=pins.strategy, **given)):
+        raise _says_all(pins.strategy)
+    return found
+
+
+def _says_all(strategy: str) -> InputError:
+    return InputError(
+        f'--strategy "{strategy}" says the whole strategy: leave out the other options that pin one',
+        code="pin.strategy-and-others",
+        strategy=strategy,
+    )
 
 
 def _checked_samples(pins: Pins) -> Pins:

@@ -29,7 +29,7 @@ from trimaran.planner.analytical.search import (
     search_degrees,
     transformer_problem,
 )
-from trimaran.planner.pins import Pins
+from trimaran.planner.pins import OPT_IN, Pins
 from trimaran.planner.result import Search
 from trimaran.planner.search import prices_of_pins
 from trimaran.planner.target_estimates import Contender, Goal
@@ -611,8 +611,13 @@ def _unsupported(pins: Pins) -> Iterator[tuple[str, str]]:
         yield f"--microbatches {pins.microbatches}", f"{model}, to which it says something only with --dp"
     if pins.nodes is not None and pins.nodes > 1:
         yield f"--nodes {pins.nodes}", f"{model}, which sums gradients as one group"
-    if pins.method is not None:
-        yield f"--compression {pins.compression}", f"{model}, which sends whole gradients"
+    if pins.allows_compression:
+        option = OPT_IN if pins.method is None else f"--compression {pins.compression}"
+        yield option, f"{model}, which sends whole gradients"
+    if not pins.strategy and pins.held:
+        yield ", ".join(pins.held), f"{model}, which has none"
+    if not pins.strategy and pins.bucket_bytes is not None:
+        yield f"bucket_bytes {pins.bucket_bytes}", f"{model}, which has no buckets"
     if pins.codec is not None:
         yield f"--codec {pins.codec}", f"{model}, which recomputes layers and moves no activations to the host"
     others = [kind for kind in pins.allow if kind not in _KINDS]

@@ -25,7 +25,7 @@ from dataclasses import replace
 from math import inf
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import parse_precision
@@ -60,9 +60,17 @@ from trimaran.planning.answer.written_plans import costs_digest, plan_of, predic
 from trimaran.planning.best_strategy import MOST_SHARES, budgeted_sizes, search_within_memory
 from trimaran.planning.estimated_problem import machine_problem, machine_problems, softwares_of
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
-from trimaran.planning.loaded_plans import is_device_here
+from trimaran.planning.loaded_plans import check_batch_is_chosen, is_device_here
 from trimaran.planning.precision import choose_precision, settle_precision
-from trimaran.planning.requests import PlanRequest, check_not_analytical, cost_options, with_cost_options
+from trimaran.planning.requests import (
+    NO_LOADING,
+    Loading,
+    PlanRequest,
+    check_not_analytical,
+    cost_options,
+    loading_of,
+    with_cost_options,
+)
 from trimaran.planning.target import CatalogBackend, Compared, Known, find_job_curve, own_samples, training_at
 from trimaran.planning.tracing.request import make_request
 from trimaran.pricing.compute import operation_phases
@@ -457,17 +465,34 @@ def _bound(grid: Grid, found: GridSearch, batch: int) -> float:
 # A plan from a file, by the costs of a machine of the catalog
 
 
-def on_its_machine(plan: Plan, request: PlanRequest) -> PlanRequest:
-    """The request, for the machine that a plan from a file was made for where the user names none and it is not here.
+def asked_of_file(plan: Plan | None, *, cluster: str | None, loading: Loading = NO_LOADING) -> dict[str, Any]:
+    """What a request about a plan from a file is read with: options are those of the machine that it is looked at on.
 
     Args:
-        plan: from the file; degrees of the analytical model are for their machine in any case
+        plan: from the file; None: the request is about a job
+        cluster: that the user names; None: none
+        loading: that the user says
+    """
+    if plan is None:
+        return {"cluster": cluster, "loading": loading}
+    cluster = cluster or _machine_of(plan)
+    return {"cluster": cluster, "loading": loading if cluster is None else loading_of(plan.premises.options, loading)}
+
+
+def on_its_machine(plan: Plan, request: PlanRequest) -> PlanRequest:
+    """The request, for the machine that a plan from a file was made for where it names none and that is not here.
+
+    Args:
+        plan: from the file
         request: of the user
     """
+    return replace(request, cluster=request.cluster or _machine_of(plan) or "")
+
+
+def _machine_of(plan: Plan) -> str | None:
+    """The cluster that a plan was made for, unless this machine has its devices and it has a program; None: here."""
     cluster = plan.premises.cluster
-    if not request.is_here or not cluster or (plan.has_program and is_device_here(plan)):
-        return request
-    return replace(request, cluster=cluster)
+    return None if not cluster or (plan.has_program and is_device_here(plan)) else cluster
 
 
 def load_plan_there(path: Path, request: PlanRequest, *, progress: Progress = ignore_progress) -> Planned:
@@ -533,11 +558,7 @@ def as_planned_there(plan: Plan, request: PlanRequest) -> PlanRequest:
     Raises:
         InputError: a choice of batches, which the plan has made
     """
-    if request.asks_for_outlook:
-        raise InputError(
-            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
-            code="explain.curve-and-plan",
-        )
+    check_batch_is_chosen(request)
     premises = plan.premises
     if request.precision is None and premises.precision:
         precision = parse_precision(premises.precision)

@@ -21,7 +21,7 @@ from trimaran.planning.answer.written_plans import predict
 from trimaran.planning.input_pipeline import fed_as_asked
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy
 from trimaran.planning.preparation import inexactness, local_cluster, prepare, problem_here
-from trimaran.planning.requests import EVERYTHING, PlanRequest
+from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
 from trimaran.planning.target import source_as_planned
 from trimaran.pricing.program import price
 from trimaran.program.memory import check_codec_runs
@@ -63,6 +63,7 @@ def load_plan(
     """
     plan = read_plan(path)
     check_has_program(plan, source=str(path))
+    check_not_analytical(request)
     _check_kind(plan, local_cluster(replace(request, devices=None)))
     source, request = as_planned(plan, source, request)
     prepared = prepare(source, request, progress)
@@ -210,14 +211,28 @@ def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[Job
         request: of the user
 
     Raises:
-        InputError: the job is wrong
+        InputError: the job is wrong, or a choice of batches, which the plan has made
     """
+    check_batch_is_chosen(request)
     return source_as_planned(plan, source), replace(
         request,
         devices=request.devices or len(plan.premises.devices),
         # At the batch of the plan the fastest is also the first at the target.
         objective=request.objective or ("throughput" if plan.objective in ("time", "cost") else plan.objective),
     )
+
+
+def check_batch_is_chosen(request: PlanRequest) -> None:
+    """Refuse a choice of batches, which a plan from a file has made.
+
+    Raises:
+        InputError: with its options
+    """
+    if request.asks_for_outlook:
+        raise InputError(
+            "--curve and --objective time or cost choose a batch, and the plan has one: leave them out",
+            code="explain.curve-and-plan",
+        )
 
 
 def _rejoined(then: Link | None, now: Link | None) -> tuple[str, ...]:

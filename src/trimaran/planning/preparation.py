@@ -60,7 +60,8 @@ def local_cluster(request: PlanRequest = EVERYTHING) -> Allocation:
     if devices is not None and devices > available and not request.oversubscribe:
         raise InputError(
             f"{devices} devices were asked for, this machine has {available}: "
-            f"use --devices {available}, or --oversubscribe to share them",
+            f"use --devices {available}; commands with --oversubscribe share them",
+            code="machine.lacks-devices",
             devices=devices,
             available=available,
         )

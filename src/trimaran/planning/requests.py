@@ -28,6 +28,7 @@ from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.failures import ASSUMED, DAY_S, Reliability, parse_reliability
 from trimaran.pricing.kernels.software import FRAMEWORKS, Software
 from trimaran.program.plan_file import Objective
+from trimaran.program.strategy import read_strategy
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Options of a scaling study, as users write them
@@ -392,6 +393,14 @@ def check_loading(loading: Loading, *, workers: int | None) -> None:
 # Request for a training to a target: a curve, batches, limits, prices
 
 
+def _check_amount(given: float | None, *, option: str, unit: float = 1.0) -> None:
+    """Refuse a figure that is none above 0, in the unit of its option."""
+    is_number = isinstance(given, float | int)
+    if given is not None and not (is_number and 0.0 < given < math.inf):
+        shown = f"{given / unit:g}" if is_number else repr(given)
+        raise InputError(f"{option}: expected a number above 0, got {shown}", code="target.bad-amount", option=option)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRequest:
     """Request for a training to a target.
@@ -431,6 +440,17 @@ class TargetRequest:
                 code="accuracy.bad-least-saved",
                 share=self.least_saved,
             )
+        _check_amount(self.tokens, option="--tokens")
+        _check_amount(self.within_s, option="--days", unit=DAY_S)
+        _check_amount(self.budget, option="--budget")
+        for what, given in (
+            ("samples of a replica", self.most_local_batch),
+            ("samples of an epoch", self.samples_per_epoch),
+            ("batches", self.batches or None),
+            ("devices", self.counts or None),
+        ):
+            if given is not None:
+                counts_given(given, what=what)
 
     @property
     def compares(self) -> bool:
@@ -450,7 +470,6 @@ def parse_target(
     *,
     curve: str | None = None,
     batches: str | None = None,
-    batch: int | None = None,
     most_local_batch: int | None = None,
     price: str | None = None,
     least_saved: float = LEAST_SAVED,
@@ -466,7 +485,6 @@ def parse_target(
     Args:
         curve: as in `TargetRequest`
         batches: such as "64,128" or "64..4096", doublings
-        batch: the only one
         most_local_batch: as in `TargetRequest`
         price: such as "24.48 USD/node-hour"
         least_saved: as in `TargetRequest`
@@ -478,20 +496,12 @@ def parse_target(
         failures: of the cluster, as of `parse_reliability`
 
     Raises:
-        InputError: texts that mean nothing, both of `batch` and `batches`, a share outside 0 to 1, failures of a
-            training without tokens
+        InputError: texts that mean nothing, or a share outside 0 to 1
 
     Example:
         >>> parse_target(batches="64..200").batches
         (64, 128, 200)
     """
-    if batch is not None and batches is not None:
-        raise InputError(
-            f"--batch {batch} fixes the batch, --batches {batches} leaves it open: give one of them",
-            code="accuracy.batch-and-batches",
-        )
-    reliability = parse_reliability(**failures)
-    _check_length(curve, tokens, days, budget, samples_per_epoch, reliability)
     amount, currency = (None, "") if budget is None else _parse_budget(budget)
     return TargetRequest(
         curve=curve,
@@ -505,38 +515,44 @@ def parse_target(
         budget=amount,
         budget_currency=currency,
         counts=counts,
-        reliability=reliability,
+        reliability=parse_reliability(**failures),
     )
 
 
-def _check_length(
-    curve: str | None,
-    tokens: str | float | None,
-    days: float | None,
-    budget: str | float | None,
-    samples_per_epoch: int | None,
-    reliability: Reliability,
-) -> None:
-    """Refuse options about a training whose length nobody says, and two that say how long it is."""
-    if curve is not None and tokens is not None:
+def _check_target(target: TargetRequest, *, batch: int | None) -> None:
+    """Refuse options about a training whose length nobody says, and two that say the same.
+
+    Args:
+        target: as it was read
+        batch: that the request fixes; None: it leaves it open
+
+    Raises:
+        InputError: naming the options
+    """
+    if batch is not None and target.batches:
+        several = ",".join(map(str, target.batches))
         raise InputError(
-            f"--curve {curve} says how much training there is, and so does --tokens {tokens}: give one of them",
+            f"--batch {batch} fixes the batch, --batches {several} leaves it open: give one of them",
+            code="accuracy.batch-and-batches",
+        )
+    if target.curve is not None and target.tokens is not None:
+        raise InputError(
+            f"--curve {target.curve} says how much training there is, and so does --tokens {target.tokens:g}: give one "
+            "of them",
             code="tokens.and-curve",
         )
-    if samples_per_epoch is not None and tokens is not None:
+    if target.samples_per_epoch is not None and target.tokens is not None:
         raise InputError(
-            f"--samples-per-epoch {samples_per_epoch}: a training of --tokens {tokens} does not count epochs; leave "
-            "it out",
+            f"--samples-per-epoch {target.samples_per_epoch}: a training of --tokens {target.tokens:g} does not count "
+            "epochs; leave it out",
             code="tokens.and-epochs",
         )
-    if days is not None and not 0.0 < days < float("inf"):
-        raise InputError(f"--days: expected a number above 0, got {days:g}", code="tokens.bad-days", days=days)
     for option, given in (
-        ("--days", days is not None),
-        ("--budget", budget is not None),
-        ("--mtbf and its like", reliability != ASSUMED),
+        ("--days", target.within_s is not None),
+        ("--budget", target.budget is not None),
+        ("--mtbf and its like", target.reliability != ASSUMED),
     ):
-        if given and tokens is None and (curve is None or option.startswith("--mtbf")):
+        if given and target.tokens is None and (target.curve is None or option.startswith("--mtbf")):
             raise InputError(
                 f"{option}: about a training of a given length; give --tokens, such as --tokens 15T",
                 code="tokens.length-unknown",
@@ -677,6 +693,7 @@ def parse_request(
         if given.get(what) is not None:
             counts_given(given[what], what=what)
     others = PlanRequest(cluster=cluster or "", **given)
+    _check_target(others.target, batch=others.batch)
     gap, limit_s, imbalance = others.gap, others.time_limit_s, others.expert_imbalance
     if not 0.0 <= gap < math.inf:
         raise InputError(f"--gap is a share, 0 or more, got {gap:g}", code="plan.bad-gap", gap=gap)
@@ -686,6 +703,7 @@ def parse_request(
             code="plan.bad-time-limit",
             time_limit_s=limit_s,
         )
+    _check_searched(others)
     if cluster is not None and others.devices is not None:
         cluster = grown_cluster(cluster, others.devices)
     said: dict[str, object] = {
@@ -727,6 +745,20 @@ def parse_request(
     )
 
 
+def _check_searched(request: PlanRequest) -> None:
+    """Refuse limits of a search with a whole strategy, where only a placement leaves something to search."""
+    strategy = request.pins.strategy
+    if not strategy or read_strategy(strategy).parts:
+        return
+    for option, given in (("--gap", request.gap > 0.0), ("--time-limit", request.time_limit_s is not None)):
+        if given:
+            raise InputError(
+                f'{option} ends a search, and --strategy "{strategy}" leaves none: leave one of them out',
+                code="pin.strategy-and-search",
+                option=option,
+            )
+
+
 def cost_options(request: PlanRequest) -> tuple[str, ...]:
     """Options that the costs of a plan depend on and that its file says nowhere else, as the command line has them.
 
@@ -764,9 +796,7 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         >>> with_cost_options(PlanRequest(cluster="dgx-h100"), ("--software megatron:2023",)).software.year
         2023.0
     """
-    named = {name.removeprefix("--"): value for name, _, value in (words.partition(" ") for words in options)}
-    counts = ("host_cores", "copies_ahead")
-    loading = {one.name: named.get(one.name.replace("_", "-")) for one in fields(Loading)}
+    named = _values_of(options)
     given = parse_request(
         cluster=request.cluster,
         software=named.get("software"),
@@ -775,9 +805,7 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         packing=named.get("packing"),
         expert_imbalance=parse_large(named.get("expert-imbalance", "1"), what="an imbalance of experts"),
         sequence=whole_number(named.get("sequence", "")),
-        loading=Loading(
-            **{name: whole_number(text) if text and name in counts else text for name, text in loading.items()}  # type: ignore[arg-type]  # by name
-        ),
+        loading=loading_of(options),
     )
     if unread := named.keys() - {one.split(" ")[0].removeprefix("--") for one in cost_options(given)}:
         raise InputError(
@@ -794,6 +822,31 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         options={**given.options, **request.options},
         loading=request.loading if request.loading.is_given else given.loading,
     )
+
+
+def loading_of(options: tuple[str, ...], given: Loading = NO_LOADING) -> Loading:
+    """The input pipeline among the options of `cost_options`, with what is said anew.
+
+    Args:
+        options: of a plan
+        given: by the user; what says how long a sample takes is in the place of all that the plan says of that
+
+    Example:
+        >>> loading_of(("--decode 7ms", "--host-cores 4"), Loading(host_cores=8))
+        Loading(loader=None, decode='7ms', disk=None, sample_size=None, host_cores=8, copies_ahead=None)
+    """
+    named = _values_of(options)
+    texts = {one.name: named.get(one.name.replace("_", "-")) for one in fields(Loading)}
+    if any((given.loader, given.decode, given.disk, given.sample_size)):
+        texts |= dict.fromkeys(("loader", "decode", "disk", "sample_size"))
+    said: dict[str, Any] = dict(texts)
+    said |= {name: whole_number(texts[name] or "") for name in ("host_cores", "copies_ahead")}
+    return Loading(**said | {name: value for name, value in asdict(given).items() if value is not None})
+
+
+def _values_of(options: tuple[str, ...]) -> dict[str, str]:
+    """Values of options of `cost_options`, by name."""
+    return {name.removeprefix("--"): value for name, _, value in (words.partition(" ") for words in options)}
 
 
 def _execution_of(asked: Executions, pins: Pins) -> Executions:
@@ -849,12 +902,14 @@ def _check_place(said: Mapping[str, object], *, objective: str | None, is_here: 
         )
     if wrong is not None:
         raise InputError(
-            f"--{wrong} is for plans of this machine and means nothing with --cluster: leave it out", option=wrong
+            f"--{wrong} is for plans of this machine and means nothing on a cluster: leave it out",
+            code="plan.option-of-this-machine",
+            option=wrong,
         )
     if objective == "epoch" and not is_here:
         raise InputError(
-            "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing with "
-            "--cluster: leave it out",
+            "--objective epoch is for plans of this machine, where evaluation is measured, and means nothing on a "
+            "cluster: leave it out",
             code="target.epoch-objective",
         )
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_span
 from trimaran.convergence.curve import Curve, LeftOut, Quality
-from trimaran.convergence.files import DoublingRatio
+from trimaran.convergence.files import DoublingRatio, catalog_names
 from trimaran.convergence.fit import noise_of_single_runs
 from trimaran.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.networks.names import parse_network
@@ -389,9 +389,15 @@ def print_curve(out: Console, study: CurveStudy) -> None:
         out.print(f"[yellow]note:[/] {escape(warning)}")
     source = textwrap.wrap(f"source: {table.source}", 80, break_long_words=False, break_on_hyphens=False)
     out.print("", Text("\n".join(source), style="dim"), sep="\n", soft_wrap=True)
-    job = _job_of(study.name)
-    words = ["trimaran", "plan", job or "JOB", "--cluster", "dgx-a100", "--objective", "time", "--curve", study.name]
-    print_next(out, words, "" if job else "with your job in place of JOB")
+
+
+def job_of(study: CurveStudy) -> str | None:
+    """The job that a curve is of, as commands take it; None where it is not known by name.
+
+    Args:
+        study: of a curve
+    """
+    return _job_of(study.name) if study.name in catalog_names() else study.curve.table.network or _job_of(study.name)
 
 
 def _job_of(name: str) -> str | None:

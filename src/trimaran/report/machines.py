@@ -48,7 +48,9 @@ def node_line(node: Node) -> dict[str, Any]:
         "aliases": list(node.aliases),
         "device": node.device.name,
         "devices": node.devices,
+        "own_links": _own_links(node),
         "network": network_words(node.network_cards),
+        "cpu_cores": node.cpu_cores,
     }
 
 
@@ -62,7 +64,6 @@ def machine_document(machine: Machine) -> dict[str, Any]:
         "leaves": None if machine.leaves is None else asdict(machine.leaves),
         "kinds": dict(machine.kinds),
         "peer_access": node.peer_access,
-        "cpu_cores": node.cpu_cores,
         "host_memory_bytes": node.host_memory_bytes,
         "links": [
             {
@@ -77,6 +78,17 @@ def machine_document(machine: Machine) -> dict[str, Any]:
         "pairs": [pair_document(found) for found in (pairs(node) if node.devices <= FEW else ())],
         "rings": [ring_document(found) for found in ring_sets(node)],
         "from_host_bytes_per_s": list(host_bandwidth(node, range(few)).values()),
+        "from_host_alone_bytes_per_s": host_bandwidth(node, (0,))[0],
+        "figures": [
+            {
+                "link": link.name,
+                "bytes_per_s": link.bytes_per_s,
+                "raw_bytes_per_s": link.raw_bytes_per_s,
+                "source": link.source,
+            }
+            for link in _links(node)
+        ],
+        "device_source": node.device.source,
         "caveat": node.caveat,
         "source": node.source,
     }
@@ -268,16 +280,21 @@ def _print_rings(out: Console, node: Node) -> None:
 
 def _print_figures(out: Console, node: Node) -> None:
     out.print("\n[bold]figures[/], of one link in one direction")
-    links: dict[str, Link] = {edge.link.name: edge.link for edge in node.edges}
-    if node.network_cards is not None:
-        links[node.network_cards[1].name] = node.network_cards[1]
-    for link in links.values():
+    for link in _links(node):
         out.print(
             f"{link.name}: {format_rate(link.bytes_per_s)} of {format_rate(link.raw_bytes_per_s)} "
             f"[dim]{escape(link.source)}[/]"
         )
     out.print(f"{node.device.name}: [dim]{escape(node.device.source)}[/]")
     out.print(f"{escape(node.name)}: [dim]{escape(node.source)}[/]")
+
+
+def _links(node: Node) -> list[Link]:
+    """Each kind of link of a node, and of its cards, once."""
+    links = {edge.link.name: edge.link for edge in node.edges}
+    if node.network_cards is not None:
+        links[node.network_cards[1].name] = node.network_cards[1]
+    return list(links.values())
 
 
 def _own_links(node: Node) -> str:

@@ -23,6 +23,7 @@ Peers = Annotated[
 def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> None:
     """Score predictions and choices of plans of sharded transformers, in one table."""
     with errors_reported(as_json=as_json):
+        from trimaran.cli.following import following
         from trimaran.report.tables import print_next
         from trimaran_studies.validation.planbench import planbench as run
         from trimaran_studies.validation.planbench import planbench_document, planbench_tables, planbench_verdict
@@ -36,6 +37,4 @@ def planbench(data: Data = None, peers: Peers = None, as_json: Json = False) -> 
         out.print(planbench_verdict(bench), "", sep="\n", markup=False)
         for table in planbench_tables(bench):
             out.print(table, "", sep="\n")
-        words = ["trimaran", "validate", "--family", "mp_step_time", "--rows"]
-        words += [word for path in data or () for word in ("--data", str(path))]
-        print_next(out, words)
+        print_next(out, following("validate", family="mp_step_time", rows=True))

@@ -42,6 +42,7 @@ def validate(
 ) -> None:
     """Predict published measurements and show the errors."""
     with errors_reported(as_json=as_json):
+        from trimaran.cli.following import following
         from trimaran.report.tables import print_next
         from trimaran_studies.validation.measured_loaders import loader_lines
         from trimaran_studies.validation.regret import regret_document, regret_jobs, regret_lines, regret_table
@@ -78,8 +79,7 @@ def validate(
         if lines := regret_lines(jobs):
             out.print(regret_table(jobs))
             out.print(*lines, sep="\n", end="\n\n", markup=False)
-        words = ["trimaran", "planbench"]
+        words = following("planbench")
         if not rows and (worst := least_certain(found)):
-            words = ["trimaran", "validate", "--family", worst, "--rows"]
-        words += [word for path in data or () for word in ("--data", str(path))]
+            words = following("validate", family=worst, rows=True)
         print_next(out, words)

@@ -55,6 +55,28 @@ def test_plan_explanation_and_simulation_name_one_bottleneck_with_one_share() ->
     assert document["plan"]["limiter"].split(",")[0] in limit(plan)
 
 
+def test_shares_of_what_limits_and_devices_left_idle_follow_from_the_json() -> None:
+    """Pages print the share of each row's bottleneck, and of how many devices a strategy takes some."""
+    plan, step = document("plan", *_ASKED), document("simulate", *_ASKED, "--strategy", "dp1")
+    for one in (*plan["candidates"], step):
+        assert sum(one["groups_s"].values()) == pytest.approx(one["step_time_s"])
+    chosen = plan["chosen"]
+    share = max(chosen["groups_s"].values()) / chosen["step_time_s"]
+    assert f"{100 * share:.0f} % of the step" in limit(said("plan", *_ASKED))
+    assert (step["devices"], step["idle_devices"]) == (1, 1)
+    assert "on 1 of 2 devices" in said("simulate", *_ASKED, "--strategy", "dp1")
+
+
+def test_an_explanation_says_how_much_slower_references_are_in_json_too() -> None:
+    references = document("explain", *_ASKED)["references"]
+    known = [one for one in references if one["strategy"] is not None]
+    chosen_s = document("plan", *_ASKED)["chosen"]["step_time_s"]
+    assert known
+    for one in known:
+        assert one["slower"] == pytest.approx(one["step_time_s"] / chosen_s - 1.0)
+        assert one["slower_interval"][0] <= one["slower_interval"][1]
+
+
 def test_an_explanation_begins_with_the_plan_and_ends_with_what_was_rejected_by_count() -> None:
     page = said("explain", *_ASKED)
     order = [

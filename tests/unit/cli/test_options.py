@@ -84,3 +84,33 @@ def test_a_length_is_an_option_of_the_job_and_only_of_jobs_that_have_it() -> Non
     for job in ("vgg16", "digits"):
         with pytest.raises(InputError, match="sequence"):
             with_sequence(job, 256)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("clusters dgx-h100 --device h100", "--device"),
+        ("clusters --network ib-hdr", "--network"),
+        ("clusters dgx-h100 --devices", "NAME"),
+        ("clusters --devices --toml", "--devices"),
+        ("clusters --toml", "--toml"),
+        ("clusters dgx-h100 --toml --json", "--json"),
+        ("profile digits --stalls --top 3", "--top"),
+        ("profile digits --workers 0", "--workers"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(command: str, option: str) -> None:
+    found = CliRunner().invoke(app, [*command.split(), *(() if "--json" in command else ("--json",))])
+    assert found.exit_code == 2
+    error = json.loads(found.stdout)["error"]
+    assert (error["code"], error["option"]) == ("option.unused", option)
+
+
+def test_a_list_of_machines_has_its_figures_in_json_too() -> None:
+    listed = json.loads(CliRunner().invoke(app, ["clusters", "--json"]).stdout)["machines"]
+    one = next(entry for entry in listed if entry["name"] == "dgx-h100")
+    assert (one["cpu_cores"], one["own_links"]) == (112, "nvlink4 x18 switch")
+    drawn = json.loads(CliRunner().invoke(app, ["clusters", "dgx-h100", "--json"]).stdout)["machine"]
+    figures = {entry["link"]: entry for entry in drawn["figures"]}
+    assert figures["nvlink4"]["bytes_per_s"] < figures["nvlink4"]["raw_bytes_per_s"] == 25e9
+    assert all(entry["source"] for entry in figures.values())

@@ -88,7 +88,7 @@ def test_a_plan_to_a_target_begins_with_the_target_and_says_idle_devices(objecti
     """The cheapest training is on few devices: those are said, and no speedup by the one device that it is."""
     curve = tmp_path / "lenet.csv"
     curve.write_text("global_batch,epochs,samples_per_epoch\n256,3.0,60000\n1024,3.3,60000\n4096,5.0,60000\n")
-    target = parse_target(batch=256, curve=str(curve))
+    target = parse_target(curve=str(curve))
     request = builders.cluster_request(cluster="dgx1-v100", devices=2, objective=objective, target=target)
     planned = make_plan("lenet", request)
     lines = page(planned)

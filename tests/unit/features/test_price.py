@@ -128,6 +128,14 @@ def test_a_strategy_may_leave_devices_idle_as_in_a_plan() -> None:
     assert any("(dp4 takes 16)" in note for note in alone.notes)
 
 
+def test_a_job_that_is_not_there_is_refused_as_by_a_plan() -> None:
+    """It was said that `trimaran plan` simulates it."""
+    with raises("job.unknown", match='did you mean "text-lstm"'):
+        pricing("text_lstm")
+    with raises("job.unknown", match='did you mean "text-lstm"'):
+        pricing("Text-LSTM")
+
+
 @pytest.mark.parametrize("job", ["vgg16", "digits"])
 def test_what_the_analytical_model_does_not_know_is_refused(job: str) -> None:
     with raises("price.not-a-decoder", match="trimaran plan"):

@@ -1,18 +1,27 @@
 """What is asked of a plan, as it is written on the command line, and what comes of the link."""
 
 import dataclasses
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests import builders
 from tests.builders import problem
+from tests.graphs import chain
 from tests.raising import raises
 
+from trimaran.features.emulation import emulate_subject
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.candidates import Candidate
+from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
-from trimaran.planning.loaded_plans import _rejoined, _rescored, as_planned
+from trimaran.planning.estimated import asked_of_file
+from trimaran.planning.loaded_plans import _rejoined, _rescored, as_planned, load_plan
 from trimaran.planning.preparation import local_cluster
-from trimaran.planning.requests import parse_request
+from trimaran.planning.requests import Loading, parse_request
+from trimaran.program.lowering.lower import lower
+from trimaran.program.plan_file import program_lines, write_plan
+from trimaran.program.strategy import Strategy
 
 PLAN = builders.plan(
     job="digits",
@@ -22,6 +31,15 @@ PLAN = builders.plan(
     ),
     prediction=builders.prediction(step_time_s=0.0, peak_bytes=()),
     objective="epoch",
+)
+THERE = dataclasses.replace(
+    PLAN,
+    premises=dataclasses.replace(
+        PLAN.premises,
+        cluster="dgx1-v100",
+        devices=("NVIDIA Tesla V100 SXM2 16 GB",) * 2,
+        options=("--loader 90 images/s per worker", "--host-cores 8", "--copies-ahead 0"),
+    ),
 )
 GIGABIT = builders.link(bytes_per_s=125e6, source="asked: 1Gb/s")
 
@@ -98,3 +116,63 @@ def test_a_prediction_that_no_longer_holds_is_told_where_there_is_one() -> None:
     now = assess(builders.strategy(), problem())
     assert "+100%" in rescored(now.step_time_s / 2, now)[0]
     assert rescored(now.step_time_s, now) == rescored(0.0, now) == ()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"link": "1Gb/s"}, {"oversubscribe": True}, {"calibration": Path("none.json")}, {"objective": "epoch"}],
+    ids=["link", "oversubscribe", "calibration", "epoch"],
+)
+def test_options_about_a_plan_for_a_cluster_are_those_of_clusters(given: dict[str, Any]) -> None:
+    """They were read as those of a plan for this machine, and then left out."""
+    code = "target.epoch-objective" if "objective" in given else "plan.option-of-this-machine"
+    with raises(code, match="on a cluster"):
+        parse_request(**given, **asked_of_file(THERE, cluster=None))
+
+
+def test_an_option_of_clusters_is_read_about_a_plan_for_one_whose_name_is_not_typed() -> None:
+    request = parse_request(software="pytorch:2020", **asked_of_file(THERE, cluster=None))
+    assert (request.cluster, request.software.year if request.software else None) == ("dgx1-v100", 2020.0)
+    assert parse_request(**asked_of_file(PLAN, cluster=None)).is_here
+
+
+def test_what_is_said_of_an_input_pipeline_is_said_in_addition_to_the_plan() -> None:
+    pins = builders.pins(workers=2)
+    request = parse_request(pins=pins, **asked_of_file(THERE, cluster=None, loading=Loading(host_cores=4)))
+    assert request.loading == Loading(loader="90 images/s per worker", host_cores=4, copies_ahead=0)
+    decoded = parse_request(**asked_of_file(THERE, cluster=None, loading=Loading(decode="7ms")))
+    assert decoded.loading == Loading(decode="7ms", host_cores=8, copies_ahead=0)
+
+
+def test_a_plan_for_this_machine_has_chosen_its_batch_too() -> None:
+    """`explain plan.json --objective time` answered as if nothing had been asked."""
+    with raises("explain.curve-and-plan", match="the plan has one"):
+        as_planned(PLAN, JobSource(reference="digits"), builders.plan_request(objective="time"))
+
+
+@pytest.mark.parametrize(("given", "option"), [({"gap": 0.1}, "--gap"), ({"time_limit_s": 9.0}, "--time-limit")])
+def test_a_whole_strategy_leaves_no_search_to_end(given: dict[str, Any], option: str) -> None:
+    with raises("pin.strategy-and-search", match=option):
+        parse_request(pins=pins_of_strategy("dp2 zero1"), **given)
+    # Which operation is where is searched for.
+    assert parse_request(pins=pins_of_strategy("placed on 2"), **given).pins.pp == 2
+
+
+def of_file(folder: Path, strategy: Strategy) -> Path:
+    """The file of a plan with a program of a chain."""
+    program = program_lines(lower(chain(4), strategy, batch=24))
+    write_plan(folder / "plan.json", dataclasses.replace(PLAN, strategy=strategy, program=program))
+    return folder / "plan.json"
+
+
+def test_a_plan_for_this_machine_refuses_what_only_the_analytical_model_knows(tmp_path: Path) -> None:
+    """`simulate plan.json --reserve 5%` left it out."""
+    path = of_file(tmp_path, builders.strategy(dp=2))
+    with raises("plan.option-analytical"):
+        load_plan(path, JobSource(reference="digits"), parse_request(reserve="5%"))
+
+
+def test_a_plan_is_not_emulated_on_fewer_devices_than_it_is_for(tmp_path: Path) -> None:
+    path = of_file(tmp_path, builders.strategy(dp=4))
+    with raises("emulate.too-few-devices", match="is a plan for 4"):
+        emulate_subject(str(path), devices=2, link="1Gb/s")

@@ -34,6 +34,7 @@ def placement_document(placed: Placed) -> dict[str, Any]:
         "heft_s": answer.heft_s,
         "method": answer.method,
         "busy": [seconds / step_s for seconds in _busy_s(placed)],
+        "sent_bytes": _sent_bytes(placed),
         "peak_bytes": list(answer.peak_bytes),
         "notes": list(answer.notes),
         "schedule": to_plain(answer.schedule),
@@ -89,6 +90,14 @@ def _busy_s(placed: Placed) -> list[float]:
     return busy_s
 
 
+def _sent_bytes(placed: Placed) -> list[float]:
+    """What each device sends in a step [bytes]."""
+    sent = [0.0] * placed.problem.devices
+    for move in placed.placement.transfers:
+        sent[move.source] += _nbytes(placed, move)
+    return sent
+
+
 def _nbytes(placed: Placed, move: Transfer) -> float:
     """Size of a tensor or gradient that crosses [bytes]."""
     node = next(node for node in placed.problem.nodes if node.name == move.node)
@@ -96,7 +105,7 @@ def _nbytes(placed: Placed, move: Transfer) -> float:
 
 
 def _device_table(placed: Placed) -> Table:
-    answer = placed.placement
+    answer, sent = placed.placement, _sent_bytes(placed)
     table = frame_table("Devices", "busy: share of the step; sends: bytes a step; memory: at the peak")
     add_figures(table, "device", "operations", "busy", "sends", "memory", no_wrap=False)
     for device, busy_s in enumerate(_busy_s(placed)):
@@ -104,7 +113,7 @@ def _device_table(placed: Placed) -> Table:
             str(device),
             str(sum(where == device for where in answer.device_of.values())),
             f"{100 * busy_s / (answer.makespan_s or 1.0):.1f} %",
-            format_bytes(sum(_nbytes(placed, move) for move in answer.transfers if move.source == device)),
+            format_bytes(sent[device]),
             format_bytes(answer.peak_bytes[device]),
         )
     return table

@@ -33,6 +33,7 @@ from trimaran.jobs.learning_rate import Recipe, default_rule, digest_of_rule, fo
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.convergence.batches import check_batches, count_microbatches, default_batches
 from trimaran.measure.convergence.runs import Limits, Outcome, Run, Trained, train_to_target
+from trimaran.planning.requests import PlanRequest
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.refusals import check_exact
@@ -278,9 +279,10 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
     _check_callbacks(job, source.reference)
     from trimaran.graph.capture.capture import capture_and_look
     from trimaran.graph.optimizers import written_options
-    from trimaran.machine.detect import detect_machine
-    from trimaran.planning.preparation import epoch_data
+    from trimaran.planning.preparation import epoch_data, local_cluster
 
+    # Before what takes long: commands refuse more devices than there are.
+    devices = local_cluster(PlanRequest(devices=request.devices)).size
     captured = capture_and_look(job)
     samples = epoch_data(job).samples
     if samples is None:
@@ -331,7 +333,7 @@ def prepare_task(source: JobSource, request: ConvergeRequest) -> Task:
         rule_source="asked for" if request.rule else f"by the optimizer, {type(optimizer).__name__}",
         max_epochs=request.max_epochs or _EPOCHS_OF_THE_JOB * max(1, job.epochs),
         microbatch=microbatch,
-        devices=detect_machine(request.devices).devices,
+        devices=devices,
         folder=(request.parent or Path("runs")) / f"converge-{file_name(job.name)}-{digest}",
         warnings=warnings,
     )

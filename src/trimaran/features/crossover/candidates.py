@@ -302,13 +302,26 @@ def as_planned(counts: Sequence[int], hybrid: Iterable[Option], demand: Demand, 
     for count in counts:
         while usable := [place for place, one in enumerate(found) if one.devices <= count]:
             best = min(usable, key=lambda place: _cost(found[place], demand))
-            one = found[best]
-            if best in planned or one.simulated_s is None:
+            if best in planned:
                 break
             planned.add(best)
-            step_s = workers.planned_s(one.width, one.local_batch, one.devices)
-            found[best] = dataclasses.replace(one, simulated_s=step_s or one.simulated_s)
+            found[best] = _planned(found[best], workers)
     return tuple(found)
+
+
+def _planned(one: Option, workers: Workers) -> Option:
+    """An option as the planner answers it, also where one device of each worker alone would do its work."""
+    answer = workers.planned(one.width, one.local_batch, one.devices)
+    if answer is None or one.worker is None:
+        return one
+    if one.simulated_s is not None:
+        return dataclasses.replace(one, simulated_s=answer.step_time_s)
+    if answer.step_time_s >= one.step_s():
+        return one
+    spread_over = dataclasses.replace(answer.strategy, dp=1).name
+    return dataclasses.replace(
+        one, simulated_s=answer.step_time_s, worker=dataclasses.replace(one.worker, strategy=spread_over)
+    )
 
 
 def fixed_options(

@@ -112,8 +112,8 @@ class Workers:
             self._steps[key] = assess(strategy, problem).step_time_s
         return self._steps[key]
 
-    def planned_s(self, width: int, batch: int, devices: int) -> float | None:
-        """The step of all workers, by the plan with a replica for each of them [s].
+    def planned(self, width: int, batch: int, devices: int) -> Candidate | None:
+        """All workers, by the plan with a replica for each of them.
 
         Args:
             width: devices of a worker, at most
@@ -136,7 +136,7 @@ class Workers:
             for one in (found.candidates if found else ())
             if one.strategy.dp == workers and one.strategy.devices > workers
         ]
-        return choose(hybrids).step_time_s if hybrids else None
+        return choose(hybrids) if hybrids else None
 
     def speedups(self, width: int) -> Mapping[str, float]:
         """The best speedup of each kind of model parallelism at the base batch, by the names of `_KINDS`."""

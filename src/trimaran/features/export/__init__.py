@@ -100,14 +100,19 @@ def launch_plan(plan: Plan, target: str, *, steps: int) -> Launch:
     return launch_of(recipe, _WRITERS[target](recipe), steps=steps)
 
 
-def write_export(exported: Exported, path: Path) -> None:
+def write_export(exported: Exported, path: Path) -> Exported:
     """Write the file of an export; it is there whole or not at all.
 
     Args:
         exported: what to write
         path: where; an existing file is replaced
 
+    Returns:
+        What was written: its commands name that file.
+
     Raises:
         InputError: it cannot be written there
     """
-    write_whole(path, exported.text.encode())
+    written = exported.written_to(path)
+    write_whole(path, written.text.encode())
+    return written

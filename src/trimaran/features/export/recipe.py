@@ -16,9 +16,11 @@ the loss with the last.
 """
 
 import dataclasses
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from trimaran.base.errors import InputError
@@ -232,6 +234,18 @@ class Exported:
     sections: dict[str, dict[str, object]]
     next: str
     lost: tuple[str, ...]
+
+    def written_to(self, path: Path) -> "Exported":
+        """The same, whose commands name the file by the name that it is given, where it is a module too."""
+        usual, own = Path(self.file_name), f"--module {Path(self.file_name).stem}"
+
+        def named(text: str, file: str) -> str:
+            return text.replace(self.file_name, file).replace(own, f"--module {shlex.quote(path.stem)}")
+
+        command = named(self.next, shlex.quote(str(path)))
+        if own in self.next and path.parent != usual.parent:
+            command = f"PYTHONPATH={shlex.quote(str(path.parent))} {command}"
+        return replace(self, file_name=path.name, text=named(self.text, path.name), next=command)
 
 
 def recipe_of_plan(

@@ -561,7 +561,10 @@ def rates_document(planned: "Planned", option: Option, batch: int) -> dict[str, 
 
 
 def option_document(option: Option) -> dict[str, Any]:
-    """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch."""
+    """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch.
+
+    `groups_s` sum to the step, and the largest is what limits it: pages say its share.
+    """
     figures = {
         "strategy": option.name,
         "devices": option.strategy.devices,
@@ -572,6 +575,7 @@ def option_document(option: Option) -> dict[str, Any]:
         "epoch_interval_s": None if option.epoch_interval_s is None else list(option.epoch_interval_s),
         "peak_bytes": list(option.peak_bytes),
         "limiter": option.limiter,
+        "groups_s": dict(option.groups_s),
     }
     if isinstance(option, AnalyticalCandidate):
         return figures | {"parts_s": option.parts, "mfu": option.utilization, "need_bytes": asdict(option.need)}

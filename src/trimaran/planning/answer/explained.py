@@ -344,8 +344,7 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
         "rejected": rejections_document(explanation.rejected),
         **found,
         "references": [
-            # Of parallel degrees also their parts: nothing else has them.
-            brief | (option_document(one.candidate) if isinstance(one.candidate, AnalyticalCandidate) else {})
+            brief | _of_reference(one.candidate, explanation.chosen.candidate)
             for brief, one in zip(found["references"], explained.found.baselines, strict=True)
         ],
         "why_not": [_contrast(answer) for answer in explanation.contrasts],
@@ -360,13 +359,24 @@ def explanation_document(explained: Explained) -> dict[str, Any]:
 def _anatomy(anatomy: Anatomy) -> dict[str, Any]:
     return option_document(anatomy.candidate) | {
         "parts_s": {str(part): seconds for part, seconds in anatomy.parts.items()},
-        "groups_s": dict(anatomy.candidate.groups_s),
         "idle": anatomy.idle,
     }
 
 
+def _of_reference(candidate: Option | None, chosen: Option) -> dict[str, Any]:
+    """What a reference has in addition; of parallel degrees also their parts: nothing else has them."""
+    if candidate is None:
+        return {}
+    own = option_document(candidate) if isinstance(candidate, AnalyticalCandidate) else {}
+    return own | _slower(alternative(candidate, chosen))
+
+
 def _alternative(one: Alternative) -> dict[str, Any]:
-    return option_document(one.candidate) | {
+    return option_document(one.candidate) | _slower(one)
+
+
+def _slower(one: Alternative) -> dict[str, Any]:
+    return {
         "slower": one.slower,
         "slower_interval": list(one.interval),
         "within_uncertainty": not one.is_certain,

@@ -275,6 +275,7 @@ def simulation_document(planned: "Planned") -> dict[str, Any]:
     return {
         **head_document(planned),
         **option_document(chosen),
+        "idle_devices": planned.devices - chosen.strategy.devices,
         "rank": [device.rank for device in spent],
         "busy_s": [device.busy_s for device in spent],
         "wait_s": [device.exposed_s for device in spent],

@@ -14,7 +14,15 @@ from trimaran.convergence.noise_scale import Observation
 from trimaran.convergence.types import CurveTable, Point
 from trimaran.features.convergence.measure import compare_noise, gather, order_runs, table_of, warnings_of
 from trimaran.features.convergence.request import ConvergeRequest, parse_target_value, parse_time_limit
-from trimaran.features.convergence.task import Target, Task, noise_of, read_target, rule_of_thumb, write_target
+from trimaran.features.convergence.task import (
+    Target,
+    Task,
+    noise_of,
+    prepare_task,
+    read_target,
+    rule_of_thumb,
+    write_target,
+)
 from trimaran.graph.capture.capture import capture
 from trimaran.jobs.learning_rate import Recipe
 from trimaran.jobs.resolve import JobSource
@@ -296,3 +304,9 @@ def test_figures_that_mean_nothing_are_refused(option: str, value: object, code:
 def test_a_target_is_a_number() -> None:
     with raises("converge.bad-target", match="--"):
         parse_target_value("ninety")
+
+
+def test_more_devices_than_there_are_are_refused_as_by_other_commands() -> None:
+    """Runs of 99 ranks shared the cores of this machine."""
+    with raises("machine.lacks-devices", match="this machine has"):
+        prepare_task(JobSource(reference="digits"), ConvergeRequest(devices=9999))

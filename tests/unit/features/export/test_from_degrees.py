@@ -1,6 +1,7 @@
 """From parallel degrees without a program to what other runtimes are told."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.features.export import export_plan
+from trimaran.features.export import export_plan, write_export
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
@@ -146,6 +147,25 @@ def test_a_plan_of_degrees_is_exported(planned: Planned, tmp_path: Path) -> None
     named = export_plan(tmp_path / "plan.json", "torchtitan").sections["parallelism"]["module_fqns_per_model_part"]
     layers = [name for part in named for name in part if name.startswith("layers.")]  # type: ignore[attr-defined]
     assert layers == [f"layers.{number}" for number in range(40)]
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "pytorch", "accelerate"])
+def test_commands_name_the_file_that_is_written(target: str, tmp_path: Path) -> None:
+    """torchtitan takes a module's name: the command after `-o other.py` asked for one that was not there."""
+    planned = make_plan("llama3:8b", builders.cluster_request(cluster="dgx-h100:8", devices=64))
+    write_plan(tmp_path / "plan.json", planned.evidence.whole_plan)
+    exported = export_plan(tmp_path / "plan.json", target)
+    written = write_export(exported, tmp_path / "my other.py")
+    usual = Path(exported.file_name).stem
+    assert usual in exported.next
+    assert usual not in written.next + written.text
+    words = shlex.split(written.next)
+    if target == "torchtitan":
+        assert words[0] == f"PYTHONPATH={tmp_path}"
+        assert words[words.index("--module") + 1] == "my other"
+        assert "PYTHONPATH" not in exported.written_to(Path("other.py")).next
+    else:
+        assert str(tmp_path / "my other.py") in words
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from trimaran.jobs.resolve import resolve
 from trimaran.machine.prices import parse_price
 from trimaran.planner.target_estimates import Contender, estimate, find_stop
 from trimaran.planning.answer.documents import outlook_document, with_outlook
-from trimaran.planning.requests import TargetRequest, parse_target
+from trimaran.planning.requests import TargetRequest, parse_request, parse_target
 from trimaran.planning.target import (
     Known,
     batches_to_try,
@@ -220,7 +220,6 @@ def test_who_gives_a_curve_wants_the_time_to_the_target() -> None:
     [
         ({"batches": "64..32"}, "scaling.range-backwards", {}),
         ({"batches": "many"}, "scaling.bad-batches", {}),
-        ({"batches": "64", "batch": 64}, "accuracy.batch-and-batches", {"match": r"--batch \b64\b"}),
         ({"price": "cheap"}, "price.malformed", {}),
         ({"least_saved": 1.5}, "accuracy.bad-least-saved", {"match": "--least-saved"}),
     ],
@@ -228,6 +227,11 @@ def test_who_gives_a_curve_wants_the_time_to_the_target() -> None:
 def test_wrong_options_are_refused(options: dict[str, object], code: str, figures: dict[str, Any]) -> None:
     with raises(code, **figures):
         parse_target(**options)  # type: ignore[arg-type]  # some of them wrong
+
+
+def test_a_batch_that_is_fixed_is_not_chosen() -> None:
+    with raises("accuracy.batch-and-batches", match=r"--batch \b64\b"):
+        parse_request(batch=64, target=parse_target(batches="64"))
 
 
 @pytest.mark.parametrize(

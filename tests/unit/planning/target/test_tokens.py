@@ -195,14 +195,14 @@ def test_the_choice_within_limits(within_s: float | None, budget: float | None, 
         ({"days": 30.0}, "tokens.length-unknown"),
         ({"mtbf": "3 days/node"}, "tokens.length-unknown"),
         ({"budget": "1M USD"}, "tokens.length-unknown"),
-        ({"tokens": "1T", "days": -1.0}, "tokens.bad-days"),
+        ({"tokens": "1T", "days": -1.0}, "target.bad-amount"),
         ({"tokens": "many"}, "quantity.not-a-number"),
         ({"tokens": "0"}, "quantity.not-a-number"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], code: str) -> None:
     with raises(code):
-        parse_target(**options)
+        parse_request(target=parse_target(**options))
 
 
 def test_what_no_plan_can_answer_is_refused() -> None:
@@ -225,7 +225,7 @@ def test_what_no_plan_can_answer_is_refused() -> None:
         with raises("analytical.option-unsupported"):
             trimaran.plan("llama2:7b", cluster="dgx-h100:16", pins=Pins(**degrees))
     with raises("tokens.and-epochs"):
-        parse_target(tokens="1T", samples_per_epoch=1000)
+        parse_request(target=parse_target(tokens="1T", samples_per_epoch=1000))
     with raises("experts.bad-imbalance"):
         trimaran.plan("llama2:7b", cluster="dgx-h100", expert_imbalance=0.5)
     with raises("lengths.packing-alone"):
