@@ -492,8 +492,8 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy], best_s: Callabl
     """Simulate pipelines in more microbatches, those with the lowest bounds first; those that fit become candidates.
 
     More of them need less memory and leave stages idle for less of the time. A pipeline gets more where it lacks
-    memory, or is the fastest so far, and its bound is below what fits on no more devices, and so is its time with
-    fewer, less what it gained last (see `_LEAST_GAIN`).
+    memory, or is the fastest so far, and its bound is below what fits on no more devices; on many devices, also its
+    time with fewer less what it gained last (see `_LEAST_GAIN`).
 
     Args:
         hunt: whose fastest is known
@@ -528,7 +528,10 @@ def deepen_pipelines(hunt: Hunt, strategies: Iterable[Strategy], best_s: Callabl
         least_s, _, prospect = heapq.heappop(waiting)
         strategy, before = prospect.strategy, len(hunt.candidates)
         worth_s = (1.0 - _LEAST_GAIN) * best_s(strategy.devices)
-        if max(least_s, _left_to_gain_s(strategy, hunt.candidates)) >= worth_s:
+        if hunt.problem.devices > EVERY_NUMBER:
+            # Of fewer, a simulation takes less than a second, and is shown.
+            least_s = max(least_s, _left_to_gain_s(strategy, hunt.candidates))
+        if least_s >= worth_s:
             continue
         simulate_through(prospect, hunt)
         if len(hunt.candidates) == before or hunt.candidates[-1].objective_s < worth_s:
