@@ -87,7 +87,7 @@ def partition(
         torn: places in the order of operations where no segment may end
         order: of the segments of each stage, by which splits are compared where a stage has several; None: only the
             sums of stages are made equal
-        links: between stages of one segment each; None: they do not count
+        links: between stages that have one segment each; None: they do not count
 
     Returns:
         The last operation of every segment but the last.
@@ -113,7 +113,7 @@ def partition(
     allowed = None if admit is None else [admit(segment, places) for segment in range(segments)]
     crossing = [nbytes for _, nbytes in splits]
     best = _best_splits(ends, work, crossing, segments, allowed)
-    if best is not None and links is not None and chunks == 1:
+    if best is not None and links is not None:
         best = _with_links(best, ends, work, crossing, allowed, links)
     if best is None:
         raise InfeasibleError(
@@ -190,8 +190,8 @@ class Links:
         there = {(stage, stage + 1): seconds for stage, seconds in enumerate(links_s)}
         back = {(stage + 1, stage): seconds for stage, seconds in enumerate(links_s)}
         # A stale pipeline has the order of 1F1B, step after step.
-        played = dataclasses.replace(self.strategy, schedule="1f1b") if self.strategy.is_stale else self.strategy
-        return max(earliest_ends(played, steps, there, back))
+        schedule = "1f1b" if self.strategy.is_stale else self.strategy.schedule
+        return max(earliest_ends(dataclasses.replace(self.strategy, schedule=schedule), steps, there, back))
 
 
 _FELT = 0.01
@@ -227,11 +227,12 @@ def _with_links(
         return [work[after] - work[before] for before, after in pairwise(places)], busy[rows, splits].tolist()
 
     stages_s, links_s = times(best)
-    microbatches = links.strategy.microbatches
-    # Each message at its full length, one after the other: nothing waits for longer.
-    if 2.0 * microbatches * sum(links_s) <= _FELT * microbatches * max(stages_s):
+    # No microbatch waits for longer than all of its messages one after the other.
+    if 2.0 * sum(links_s) <= _FELT * max(stages_s):
         return best
-    least_s = links.step_s(stages_s, links_s)
+    least_s, microbatches = links.step_s(stages_s, links_s), links.strategy.microbatches
+    if least_s <= (1.0 + _FELT) * microbatches * max(stages_s):
+        return best
     if least_s <= (1.0 + _FELT) * links.step_s(stages_s, [0.0] * len(links_s)):
         return best
     found = best
@@ -244,7 +245,10 @@ def _with_links(
         less = _best_splits(ends, work, crossing, segments, free)
         if less is None:
             break
-        found, seconds = less, links.step_s(*times(less))
+        found, (stages_s, links_s) = less, times(less)
+        if microbatches * max(stages_s) >= least_s:
+            break  # with less for the links no stage is shorter
+        seconds = links.step_s(stages_s, links_s)
         if seconds < least_s:
             least_s, best = seconds, found
     return best
@@ -731,7 +735,7 @@ def split_stages(
         admit=admits if kept or admit else None,
         torn=_inside_regions(graph, strategy),
         order=order_of(strategy) if strategy.chunks > 1 else None,
-        links=None if cluster is None else _links(strategy, graph, table, cluster, microbatch),
+        links=None if cluster is None or strategy.chunks > 1 else _links(strategy, graph, table, cluster, microbatch),
     )
     return dataclasses.replace(strategy, boundaries=boundaries)
 
