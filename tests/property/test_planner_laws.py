@@ -16,7 +16,7 @@ from tests.builders import HERE, network
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import bound, busiest_link, busiest_part
+from trimaran.planner.bounds import bound, busiest_link, busiest_part, least_between_stages
 from trimaran.planner.candidates import Candidate, evaluate
 from trimaran.planner.choice import choose, is_plain, pareto_front
 from trimaran.planner.epoch import EpochData
@@ -216,7 +216,9 @@ def test_no_step_is_shorter_than_what_its_busiest_rank_computes_and_its_messages
             continue
         messages = busiest_link(strategy, problem(case, case.cluster))
         assert (max(messages) > 0) == (strategy.pp > 1), strategy.name
-        for bounded, seconds in zip(messages, taken, strict=True):
+        however_split = least_between_stages(dataclasses.replace(strategy, boundaries=()), problem(case, case.cluster))
+        for least_s, bounded, seconds in zip(however_split, messages, taken, strict=True):
+            assert least_s <= bounded * (1 + TOLERANCE), strategy.name
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
 
 

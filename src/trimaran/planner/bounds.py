@@ -20,8 +20,8 @@ The time after the step is added to each: copies of gradients, and the wait for 
 Nothing here is longer than in a simulation: interference and sharing only lengthen, and what else could be waited for
 is left out. Where a factor of interference is below 1, everything is taken to run at that factor.
 
-Messages between stages alone, once these are split: a link moves the bytes of all messages that cross it, one after
-the other or at once, in every schedule. Nothing is lowered or priced for that.
+Messages between stages alone: a link moves the bytes of all messages that cross it, one after the other or at once, in
+every schedule. Nothing is lowered or priced for that. Before stages are split, those that cross every split at least.
 
 Work of one rank in a step, by its parts, as input of lower bounds.
 
@@ -45,13 +45,17 @@ The largest of R parts is a lower bound for the fullest rank. Forms of running a
 smallest counts. Interference below 1 is taken to hold all the time. The update counts by its bytes.
 """
 
+import functools
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from trimaran.base.timeline import COMPUTE
-from trimaran.graph.types import Graph
+from trimaran.graph.types import Graph, TensorSpec, of_graph
 from trimaran.planner.candidates import Cases, PricedJob, at_end, cases_of, lower_short
 from trimaran.planner.communication_bounds import TrafficBounds
 from trimaran.planner.epoch import Part, extra_parts
@@ -62,7 +66,7 @@ from trimaran.pricing.program import least_peaks, price, straggling_share
 from trimaran.pricing.tables import FORMS
 from trimaran.pricing.transfers import transfer_cost
 from trimaran.pricing.types import Cost, ProgramCosts, Transfer, add, multiply
-from trimaran.program.layout import strategy_layout
+from trimaran.program.layout import Layout, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.lowering.schedules import BACKWARDS, FORWARDS
 from trimaran.program.strategy import Execution, Strategy
@@ -271,18 +275,128 @@ def busiest_link(strategy: Strategy, job: PricedJob) -> Cases:
     Returns:
         With all costs low, at their median, and high [s].
     """
-    layout, cluster = strategy_layout(strategy), job.cluster.ordered(strategy.device_order)
-    samples = job.batch // (strategy.dp * strategy.microbatches)
+    layout, samples = strategy_layout(strategy), job.batch // (strategy.dp * strategy.microbatches)
     links: dict[str, list[float]] = {}
     for route in routes_of(job.graph, segment_ops(job.graph, strategy), layout.rows):
         source, target = layout.rows[route.producer], layout.rows[route.consumer]
         for forward in (True, False):
-            nbytes = route.nbytes(samples, forward=forward)
             ends = (source, target) if forward else (target, source)
-            for replica, shard in itertools.product(range(layout.dp), range(layout.tp) if nbytes else ()):
-                sender, receiver = (layout.rank(replica, row, shard) for row in ends)
-                message = Instruction(kind=Kind.SEND_FORWARD, rank=sender, peer=receiver, nbytes=nbytes)
-                _flow(links, transfer_cost(message, job.table, cluster), strategy.microbatches)
+            _send(links, layout, ends, route.nbytes(samples, forward=forward), strategy, job)
+    return _busiest(links, job)
+
+
+_QUANTILES = (0.05, 0.25, 0.5, 0.75)
+"""Of the bytes that cross a split: to the next lower one they are rounded down, so that few messages are priced."""
+
+_SLOW = 0.5
+"""Pairs of neighbours whose messages take this share of the longest at least are looked at together."""
+
+_HALVINGS = 10
+"""Times that the range of a limit is halved: it is found, from below, to a five hundredth of the longest message."""
+
+
+def least_between_stages(strategy: Strategy, job: PricedJob) -> Cases:
+    """Lower bound on a step for any schedule and any splits of the stages, by what crosses these.
+
+    What the operation before a split makes and the one behind it reads goes from one stage to the next, and gradients
+    of it come back. Each pair of neighbours has a split, behind that of the pair before. The smallest limit is sought
+    that lets each have one at which its messages take no longer, nor those of two pairs with slow links that follow
+    each other, as these may share them.
+
+    Args:
+        strategy: with or without boundaries
+        job: with its costs and devices
+
+    Returns:
+        With all costs low, at their median, and high [s].
+    """
+    samples = job.batch // (strategy.dp * strategy.microbatches)
+    layout = Layout(dp=strategy.dp, width=strategy.pp, rows=tuple(range(strategy.pp)), tp=strategy.tp)
+    crossing = [sum(round(spec.nbytes.at(samples)) for spec in specs) for specs in _read_next(job.graph)]
+    pairs = list(itertools.pairwise(number % strategy.pp for number in range(strategy.pp * strategy.chunks)))
+    if not pairs or len(crossing) < len(pairs):
+        return 0.0, 0.0, 0.0
+    sizes = sorted({0, *np.quantile(crossing, _QUANTILES, method="lower").tolist()})
+    size_of = [bisect_right(sizes, nbytes) - 1 for nbytes in crossing]
+    # For each size and place, what is behind the next split of at most that size.
+    behind = [_behind_next([own <= size for own in size_of]) for size in range(len(sizes))]
+
+    @functools.cache
+    def messages(ends: tuple[int, int], size: int) -> dict[str, list[float]]:
+        links: dict[str, list[float]] = {}
+        for way in (ends, ends[::-1]):
+            _send(links, layout, way, sizes[size], strategy, job)
+        return links
+
+    @functools.cache
+    def taken(before: tuple[tuple[int, int], int] | None, ends: tuple[int, int], size: int) -> Cases:
+        links = messages(ends, size)
+        if before is not None and before[0] != ends:
+            links = {link: list(seconds) for link, seconds in links.items()}
+            for link, seconds in messages(*before).items():
+                _add(links, link, seconds)
+        return _busiest(links, job)
+
+    longest = [taken(None, ends, len(sizes) - 1)[1] for ends in pairs]
+    slow = [seconds >= _SLOW * max(longest) for seconds in longest]
+
+    def allows(limit_s: float, end: int) -> bool:
+        """Whether each pair has a split."""
+        # For the last slow pair with each size, the first place where the next split may be.
+        places: dict[tuple[tuple[int, int], int] | None, int] = {None: 0}
+        for ends, is_slow in zip(pairs, slow, strict=True):
+            found: dict[tuple[tuple[int, int], int] | None, int] = {}
+            for before, place in places.items():
+                for size in range(len(sizes)):
+                    if taken(before if is_slow else None, ends, size)[end] <= limit_s:
+                        key = (ends, size) if is_slow else before
+                        found[key] = min(found.get(key, len(crossing) + 1), behind[size][place])
+            places = found
+        return min(places.values(), default=len(crossing) + 1) <= len(crossing)
+
+    def least(end: int) -> float:
+        low_s, high_s = 0.0, 2.0 * max(taken(None, ends, len(sizes) - 1)[end] for ends in pairs)
+        for _ in range(_HALVINGS):
+            middle_s = (low_s + high_s) / 2.0
+            low_s, high_s = (low_s, middle_s) if allows(middle_s, end) else (middle_s, high_s)
+        return low_s
+
+    return cases_of(least(0), least(1), least(2))
+
+
+@of_graph
+def _read_next(graph: Graph) -> list[list[TensorSpec]]:
+    """For each place where stages may be split, the tensors with a gradient that the operations around it exchange."""
+    place = {op.id: number for number, op in enumerate(graph.ops)}
+    pairs = ((graph.ops[place[name]].outputs, graph.ops[place[name] + 1].inputs) for name in graph.split_points)
+    return [[spec for spec in made if spec.requires_grad and spec.name in read] for made, read in pairs]
+
+
+def _behind_next(marked: Sequence[bool]) -> list[int]:
+    """For each place and those too far, the one behind the next that is marked from there on; too far: none is."""
+    found = [len(marked) + 1] * (len(marked) + 2)
+    for place in reversed(range(len(marked))):
+        found[place] = place + 1 if marked[place] else found[place + 1]
+    return found
+
+
+def _send(
+    links: dict[str, list[float]],
+    layout: Layout,
+    ends: tuple[int, int],
+    nbytes: int,
+    strategy: Strategy,
+    job: PricedJob,
+) -> None:
+    """Add the messages of all microbatches from a row to another, in each replica, to the times of the links [s]."""
+    cluster = job.cluster.ordered(strategy.device_order)
+    for replica, shard in itertools.product(range(layout.dp), range(layout.tp) if nbytes else ()):
+        sender, receiver = (layout.rank(replica, row, shard) for row in ends)
+        message = Instruction(kind=Kind.SEND_FORWARD, rank=sender, peer=receiver, nbytes=nbytes)
+        _flow(links, transfer_cost(message, job.table, cluster), strategy.microbatches)
+
+
+def _busiest(links: Mapping[str, Sequence[float]], job: PricedJob) -> Cases:
     factors = ((one.communication, one.latency) for one in job.table.interference.values())
     shrink = min((1.0, *itertools.chain.from_iterable(factors)))
     low_s, median_s, high_s = (shrink * max(one) for one in zip((0.0, 0.0, 0.0), *links.values(), strict=True))
@@ -331,12 +445,15 @@ def _moving(program: Program, costs: ProgramCosts, left_out: int) -> Iterator[Ca
 def _flow(links: dict[str, list[float]], transfer: Transfer, times: int) -> None:
     """Add the bytes of a transfer to the times of the links that they cross [s]."""
     share = times * transfer.flow_share
-    low, median, high = (share * seconds for seconds in transfer.ends)
+    taken_s = [share * seconds for seconds in transfer.ends]
     for link in dict.fromkeys(transfer.links):
-        total = links.setdefault(link, [0.0, 0.0, 0.0])
-        total[0] += low
-        total[1] += median
-        total[2] += high
+        _add(links, link, taken_s)
+
+
+def _add(links: dict[str, list[float]], link: str, seconds: Sequence[float]) -> None:
+    total = links.setdefault(link, [0.0, 0.0, 0.0])
+    for end, own_s in enumerate(seconds):
+        total[end] += own_s
 
 
 def _add_to(total: list[float], transfer: Transfer, times: float) -> None:

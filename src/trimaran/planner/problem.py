@@ -121,7 +121,7 @@ def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
     of_step, chain = busiest_part(strategy, problem)
-    return replace(_raised(lower, of_step, problem), chain=chain)
+    return replace(raised(lower, of_step, problem), chain=chain)
 
 
 def by_order(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
@@ -138,7 +138,7 @@ def by_order(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
     if problem.devices <= EVERY_NUMBER or chain is None or chain.least_s(strategy, 1) <= lower.step_time_s:
         return lower
     low_s, median_s, high_s = (chain.least_s(strategy, end) for end in range(3))
-    return _raised(lower, cases_of(low_s, median_s, high_s), problem)
+    return raised(lower, cases_of(low_s, median_s, high_s), problem)
 
 
 def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
@@ -149,10 +149,12 @@ def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
         lower: its bound from totals
         problem: its problem
     """
-    if problem.devices <= EVERY_NUMBER or strategy.pp == 1 or strategy.parts or strategy.is_stale:
-        return lower
-    of_step = busiest_link(strategy, problem)
-    return _raised(lower, of_step, problem)
+    return raised(lower, busiest_link(strategy, problem), problem) if counts_messages(strategy, problem) else lower
+
+
+def counts_messages(strategy: Strategy, problem: Problem) -> bool:
+    """Whether bounds of a strategy count the messages between its stages by themselves; on few devices none does."""
+    return problem.devices > EVERY_NUMBER and strategy.pp > 1 and not strategy.parts and not strategy.is_stale
 
 
 def by_longest_path(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
@@ -166,10 +168,10 @@ def by_longest_path(strategy: Strategy, lower: Bound, problem: Problem) -> Bound
     Raises:
         InputError: the table lacks an operation
     """
-    return _raised(lower, shortest_path(strategy, problem), problem)
+    return raised(lower, shortest_path(strategy, problem), problem)
 
 
-def _raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
+def raised(lower: Bound, of_step: Cases, problem: Problem) -> Bound:
     """The larger of a bound and of one on each step."""
     steps = 1 if problem.epoch is None else problem.epoch.full_steps(problem.batch)
     low, median, high = (max(steps * own, known) for own, known in zip(of_step, lower.cases, strict=True))

@@ -157,9 +157,13 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one better: with its stages split, by its program, by its order; None where it is rejected."""
+        """Bound one better: by what its stages send, split, by its program, by its order; None where it is rejected."""
         if prospect.is_refined:
             return self.trials.order(prospect, self.problem)
+        if not prospect.is_split:
+            crossed = self.trials.cross(prospect)
+            if crossed.bound.objective_s > prospect.bound.objective_s:
+                return crossed
         self.work.spend((REFINED_S if prospect.is_split else SPLIT_S) * len(self.problem.graph.ops))
         better = self.trials.refine if prospect.is_split else self.trials.split
         found = better(prospect, self.problem)

@@ -257,8 +257,10 @@ class _Cells:
         batch, prospect = node
         if not self._may_beat(*self.order(node), prospect.strategy.devices):
             return ()
-        self._tried += not prospect.is_split
-        return [(batch, better) for better in self.hunts[batch].expand(prospect)]
+        found = list(self.hunts[batch].expand(prospect))
+        # Once each: when its stages are split, or cannot be.
+        self._tried += not prospect.is_split and all(better.is_split for better in found)
+        return [(batch, better) for better in found]
 
     def is_done(self, bound_s: float) -> bool:
         """Whether nothing with this bound is better on any number of devices, or the search is over."""

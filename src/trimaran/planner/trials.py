@@ -1,17 +1,18 @@
 """Bounds and simulations of the strategies of a problem, each made once, whatever pins a search has.
 
 outline    a bound from totals alone, for every strategy of the space
-split      stages split, a bound by the messages between them; for those that the first leaves
-refine     the program lowered and priced, a better bound; for those that the second leaves
-order      the stages in the order of their schedule, a better bound; for those that the third leaves
+cross      a bound by the least that goes from stage to stage, however they are split; for those that the first leaves
+split      stages split, a bound by the messages between them; for those that the second leaves
+refine     the program lowered and priced, a better bound; for those that the third leaves
+order      the stages in the order of their schedule, a better bound; for those that the fourth leaves
 run        branches placed, the program simulated
 """
 
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
-from trimaran.planner.bounds import Bound, QuickBounds
-from trimaran.planner.candidates import Candidate, LacksMemory
+from trimaran.planner.bounds import Bound, QuickBounds, least_between_stages
+from trimaran.planner.candidates import Candidate, Cases, LacksMemory
 from trimaran.planner.placed_network import Placed
 from trimaran.planner.problem import (
     Problem,
@@ -21,11 +22,13 @@ from trimaran.planner.problem import (
     by_busiest_part,
     by_longest_path,
     by_order,
+    counts_messages,
     has_simple_bound,
     lack_of_memory,
     least,
     place_on,
     quick_bounds,
+    raised,
     split_for,
 )
 from trimaran.planner.space import Cause, Rejection, is_unplaced
@@ -46,6 +49,7 @@ class Prospect:
     Attributes:
         strategy: with boundaries where it is split; a placement may still have none of its parts
         bound: its lower bounds
+        is_crossed: the bound counts what goes from stage to stage however they are split
         is_split: the bound counts messages between its stages
         is_refined: the bound is that of its program
         is_ordered: the bound is that of its program in the order of its schedule
@@ -53,6 +57,7 @@ class Prospect:
 
     strategy: Strategy
     bound: Bound
+    is_crossed: bool = False
     is_split: bool = False
     is_refined: bool = False
     is_ordered: bool = False
@@ -72,6 +77,7 @@ class Trials:
     alike: "Trials | None" = None
     bound_shares: dict[Strategy, float] = field(default_factory=dict)
     _quick: QuickBounds = field(init=False)
+    _crossings: dict[tuple[int, ...], Cases] = field(default_factory=dict)
     _split: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _refined: dict[tuple[Strategy, _Kept], Prospect | Rejection] = field(default_factory=dict)
     _ordered: dict[tuple[Strategy, _Kept], Prospect] = field(default_factory=dict)
@@ -94,6 +100,17 @@ class Trials:
         except InputError as error:
             return Rejection(strategy=uncut, cause="unmeasured", reason=error.message)
         return _unless_too_large(Prospect(strategy=uncut, bound=lower), self.problem)
+
+    def cross(self, prospect: Prospect) -> Prospect:
+        """An outline bounded by the least that goes from stage to stage, however they are split."""
+        strategy = prospect.strategy
+        if prospect.is_crossed or not counts_messages(strategy, self.problem):
+            return prospect
+        # In whatever order the stages compute, and whatever they exchange besides.
+        key = (strategy.dp, strategy.pp, strategy.tp, strategy.chunks, strategy.microbatches)
+        if key not in self._crossings:
+            self._crossings[key] = least_between_stages(arrange(strategy, self.problem), self.problem)
+        return replace(prospect, bound=raised(prospect.bound, self._crossings[key], self.problem), is_crossed=True)
 
     def split(self, prospect: Prospect, problem: Problem) -> Prospect | Rejection:
         """A strategy with its stages split, bounded by the messages between them, or its rejection.
