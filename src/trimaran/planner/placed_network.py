@@ -74,8 +74,8 @@ def placement_problem(
     nodes = tuple(
         PlacementNode(
             name=ops[0].id,
-            forward_s=sum(forward_s[op.id] for op in ops),
-            backward_s=sum(backward_s[op.id] for op in ops),
+            forward_s=_rounded(sum(forward_s[op.id] for op in ops)),
+            backward_s=_rounded(sum(backward_s[op.id] for op in ops)),
             nbytes=sum(there for there, _ in crossing[number].values()),
             backward_nbytes=sum(back for _, back in crossing[number].values()),
             saved_bytes=saved[number],
@@ -91,6 +91,11 @@ def placement_problem(
         wires=wires,
         pinned={parts[owner[name]][0].id: device for name, device in (pinned or {}).items()},
     )
+
+
+def _rounded(seconds: float) -> float:
+    """To ten digits: what processors compute of logarithms differs in the last one, by which a search goes other ways."""
+    return float(f"{seconds:.9e}")
 
 
 def _state_bytes(graph: Graph, parts: Sequence[Sequence[Op]], state_bytes_per_byte: float) -> list[float]:
@@ -362,7 +367,7 @@ def _wire(source: int, target: int, usual_bytes: int, table: CostTable, cluster:
         receive = replace(send, kind=Kind.RECEIVE_FORWARD, rank=target, peer=source)
         transfer = transfer_cost(send, table, cluster)
         handled_s = handling_seconds(send, table) + handling_seconds(receive, table)
-        seconds.append(transfer.seconds + handled_s)
+        seconds.append(_rounded(transfer.seconds + handled_s))
         links = transfer.links
     rate = (large - small) / max(seconds[1] - seconds[0], 1e-12)
     return Wire(bytes_per_s=rate, latency_s=max(0.0, seconds[1] - large / rate), links=links)
