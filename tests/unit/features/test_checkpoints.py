@@ -753,8 +753,9 @@ def test_numbers_that_a_loop_sets_in_modules_are_put_back(tmp_path: Path) -> Non
     ("register", "said"),
     [
         (lambda session: session.optimizer.register_step_pre_hook(lambda *_: None), "hooks on the step"),
-        (lambda session: session.model[0].weight.register_hook(lambda one: 2 * one), "hooks on gradients"),
-        (lambda session: session.model[0].register_forward_hook(lambda *_: None), "hooks of modules"),
+        (lambda session: session.model[0].weight.register_hook(lambda one: 2 * one), "gradient of 0.weight"),
+        (lambda session: session.model[0].register_forward_hook(lambda *_: None), "hooks of 0"),
+        (lambda session: session.model.__setitem__(1, torch.nn.Dropout(0.3)), "another 1 of the model"),
         (lambda session: setattr(session.model[1], "forward", lambda one: one), "forward of 1"),
     ],
 )
@@ -769,8 +770,47 @@ def test_what_callbacks_register_or_replace_once_is_said(register: Any, said: st
         session.save_checkpoint(tmp_path)
     with session_of(make()) as session:
         session.load_checkpoint(tmp_path)
+        take_steps(session, 1)
         (note,) = session.notes
         assert said in note
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_loop_registers_at_the_first_step_only_is_said(
+    again: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The loop went on without, and nobody was told; what it registers again after it has loaded is not missing."""
+
+    def register(session: Any) -> None:
+        session.model[0].weight.register_hook(lambda one: 2 * one)
+        session.model[2].register_full_backward_hook(lambda *_: None)
+
+    with session_of(make_job()) as session:
+        register(session)
+        take_steps(session, 1)
+        session.save_checkpoint(tmp_path)
+    with session_of(make_job()) as session:
+        session.load_checkpoint(tmp_path)
+        if again:
+            register(session)
+        take_steps(session, 2)
+        assert [("gradient of 0.weight" in one, "hooks of 2" in one) for one in session.notes] == [(True, True)] * (
+            not again
+        )
+    assert ("hooks of 2" in capfd.readouterr().err) is not again
+
+
+def test_modes_that_a_loop_sets_are_put_back(tmp_path: Path) -> None:
+    """A layer that a loop holds in evaluation drew again after a break; that the loop evaluates as it saves is none."""
+    with session_of(make_job()) as session:
+        session.model[1].eval()
+        take_steps(session, 1)
+        session.model.eval()
+        session.save_checkpoint(tmp_path)
+    with session_of(make_job()) as session:
+        session.load_checkpoint(tmp_path)
+        assert [one.training for one in session.model] == [True, False, True]
+        assert session.model.training
 
 
 def damage(path: Path) -> None:

@@ -147,7 +147,7 @@ class Callbacks:
         self._parameters = tuple(executor.model.parameters())
         self._identities = {id(one) for one in self._parameters}
         self._trained = [one.requires_grad for one in self._parameters]
-        self._gradient_hooks_before = self._gradient_hooks()
+        self._gradient_hooks_before = self._gradient_hooks(self._parameters)
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         for name, one in named.items():
             if one is not None and (replaced := set_on_session(one)):
@@ -160,6 +160,8 @@ class Callbacks:
         self._named_callbacks = named
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
+        # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
+        self._modes_after: list[bool] = []
         self._held_before = self._values()
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
@@ -181,6 +183,8 @@ class Callbacks:
         self._step_hooks_before = self._step_hooks()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
         self._refusing.enter_context(self._refused())
+        self._first = self._replaceable()
+        self._hooked_before = self._hooked()
 
     def _set_by_callbacks(self) -> Iterator[Settable]:
         """Numbers and tensors of the model and the loss whose names the code of the callbacks sets."""
@@ -251,17 +255,20 @@ class Callbacks:
     def _in_modules(self) -> dict[str, Any]:
         """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
         own = {called: vars(module)[name] for called, module, name in self._attributes()}
-        return {one.path: one.get() for one in self._settings} | own
+        found, after = {one.path: one.get() for one in self._settings} | own, self._modes_after
+        paths = [path or "the model" for path, _ in self._executor.model.named_modules()]
+        if not self._executor.model.training and len(after) == len(paths):
+            # A loop may evaluate when it saves: what counts are the modes that it trains in.
+            found |= {f"training of {path}": mode for path, mode in zip(paths, after, strict=True)}
+        return found
 
     def _attributes(self) -> list[tuple[str, nn.Module, str]]:
         """Plain values that modules of the model have as attributes: what each is called, its module and its name."""
-        # A loop may save while it evaluates.
-        called_back = not (self._job.on_step is None and self._job.on_epoch is None)
         return [
             (f"{name} of {path or 'the model'}", module, name)
             for path, module in self._executor.model.named_modules()
             for name, one in vars(module).items()
-            if isinstance(one, bool | int | float | str) and (called_back or name != "training")
+            if isinstance(one, bool | int | float | str)
         ]
 
     def _values(self) -> Values:
@@ -269,23 +276,54 @@ class Callbacks:
         if self._job.on_step is None and self._job.on_epoch is None:
             return values
         values |= self._held.versions()
-        values |= {
-            "the hooks on the step of the optimizer": self._step_hooks(),
-            "the hooks on gradients": repr(self._gradient_hooks()),
-            "the hooks of modules": repr([count_hooks(one) for one in model.modules()]),
-        }
-        values |= {
-            f"{name} of {path or 'the model'}": id(one)
-            for path, module in model.named_modules()
-            for name, one in vars(module).items()
-            if callable(one)
-        }
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
                 if id(one) not in known:
                     values[f"{name} of {class_name(module)} {number}"] = one._version
         return values
+
+    def registered(self) -> dict[str, int]:
+        """What callbacks, or the loop, have hooked or replaced since the start: how many, by what it is."""
+        added = {what: count - self._hooked_before.get(what, 0) for what, count in self._hooked().items()}
+        return {what: count for what, count in added.items() if count > 0}
+
+    def see_registered(self, saved: Mapping[str, int]) -> tuple[str, ...]:
+        """Before the first step after a checkpoint was loaded: a note of hooks that are missing since; none are: none.
+
+        Args:
+            saved: from `registered`, then
+        """
+        now = self.registered()
+        if not (missing := [what for what, count in saved.items() if now.get(what, 0) < count]):
+            return ()
+        return (
+            f"when the checkpoint was saved there were {format_some(missing)}, which callbacks of the job, or its "
+            "loop, had registered or replaced, and which no checkpoint has: the training goes on without. Register "
+            "them in Job.model, or in the loop before the first session.step, also where it goes on from a checkpoint",
+        )
+
+    def _hooked(self) -> dict[str, int]:
+        """Hooks by what they are on, and functions and modules that are in the place of those of the start."""
+        model = self._executor.model
+        names = [name for name, _ in model.named_parameters()]
+        on_gradients = zip(names, self._gradient_hooks(model.parameters()), strict=True)
+        on_modules = {path or "the model": count_hooks(module) for path, module in model.named_modules()}
+        return {
+            "hooks on the step of the optimizer": self._step_hooks(),
+            **{f"hooks on the gradient of {name}": count for name, count in on_gradients},
+            **{f"hooks of {where}": count for where, count in on_modules.items()},
+            **{what: int(self._first.get(what) is not one) for what, one in self._replaceable().items()},
+        }
+
+    def _replaceable(self) -> dict[str, Any]:
+        """Functions that are attributes of modules of the model, as a forward that somebody sets, and its modules."""
+        return {
+            f"another {name} of {path or 'the model'}": one
+            for path, module in self._executor.model.named_modules()
+            for name, one in (*vars(module).items(), *module._modules.items())
+            if callable(one)
+        }
 
     @property
     def running(self) -> bool:
@@ -299,6 +337,7 @@ class Callbacks:
 
     def watch(self) -> None:
         """A step has ended, and code of the user's runs until the next one."""
+        self._modes_after = self._modes()
         if self._alone:
             return
         if self._samples is None and not self._executor.steps:
@@ -487,9 +526,9 @@ class Callbacks:
         weights = after.parameters if operation == "load" else before.parameters
         return replace(before, parameters=weights, buffers=after.buffers)
 
-    def _gradient_hooks(self) -> list[int]:
+    def _gradient_hooks(self, parameters: Iterable[torch.Tensor]) -> list[int]:
         kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
-        return [sum(len(getattr(one, kind, None) or ()) for kind in kinds) for one in self._parameters]
+        return [sum(len(getattr(one, kind, None) or ()) for kind in kinds) for one in parameters]
 
     def _groups(self) -> list[list[int]]:
         """The parameters of each group of this rank's optimizer."""
@@ -575,7 +614,7 @@ class Callbacks:
             )
         if self._shares and [name for name, _ in self._executor.model.named_parameters()] != self._names:
             raise self._renames_shares()
-        if self._shares and self._gradient_hooks() != self._gradient_hooks_before:
+        if self._shares and self._gradient_hooks(self._parameters) != self._gradient_hooks_before:
             raise InputError(
                 f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
                 "shares, whose gradients it would not see: register it in Job.model, or train by replicas: --allow dp",

@@ -234,6 +234,8 @@ class Session:
         self._notes: tuple[str, ...] = ()
         self._saver: Saver | None = None
         self._rolled_back: list[Rollback] = []
+        # What was registered when the checkpoint was saved that the training goes on from, before the first step.
+        self._registered: Mapping[str, int] = {}
         self.carried: dict[str, Any] = {}
         self._verify_until = verify
         self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
@@ -526,6 +528,11 @@ class Session:
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
+        saved, self._registered = self._registered, {}
+        for note in self._callbacks.see_registered(saved):
+            self._notes += (note,)
+            if self._ends_script and self.rank == 0:
+                say(f"trimaran: {note}")
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
@@ -961,6 +968,8 @@ class Session:
                 "the model",
             )
         self._notes = tuple(dict.fromkeys((*self._notes, *notes)))
+        # A loop may register them again when it has loaded the checkpoint.
+        self._registered = figures.get("registered", {})
         self._index, self._loaded = self._feed.index, self._feed.epoch
         if self._verifier is not None:
             self._verifier.fresh = False
@@ -1030,6 +1039,7 @@ class Session:
             "carried": self.carried,
             "kept": kept,
             "kept_in_modules": plain,
+            "registered": self._callbacks.registered(),
         }
         with self.executor.agreement.alike("what is carried"):
             own, plain = self._own_position(), encode(figures, "session.carried")

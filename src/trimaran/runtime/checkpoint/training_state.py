@@ -960,9 +960,11 @@ class TrainingState:
         wrong += [f"it has {format_some(unexpected)}, which the model has not"] if unexpected else []
         wrong += [f"others are {format_some(others)}"] if others else []
         if wrong:
+            renamed = any("parametrizations." in one or one.endswith("_orig") for one in unexpected)
             raise InputError(
-                f"{source} is of another model: {'; '.join(wrong)}. Take the job that was trained, or load the "
-                "weights alone where they fit (session.load)",
+                f"{source} is of another model: {'; '.join(wrong)}. Take the job that was trained, "
+                + ("and parametrize or prune in Job.model, or before the checkpoint is loaded, " if renamed else "")
+                + "or load the weights alone where they fit (session.load)",
                 code="checkpoint.other-model",
             )
 
