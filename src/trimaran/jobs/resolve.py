@@ -169,13 +169,14 @@ def _call(factory: Callable[..., object], reference: str) -> Job:
 
 
 def is_published(job: Job) -> bool:
-    """Whether the model of a job is a network of `trimaran.networks`, which leaves nothing behind where it is made."""
+    """Whether making the model of a job leaves nothing behind: a network of `trimaran.networks`, or a configuration."""
     made_by = job.model.func if isinstance(job.model, functools.partial) else job.model
-    return str(getattr(made_by, "__module__", "")).startswith("trimaran.networks.")
+    module = str(getattr(made_by, "__module__", ""))
+    return module.startswith("trimaran.networks.") or module == configured_job.__module__
 
 
 def check_room(job: Job) -> None:
-    """Refuse to make a published network whose weights alone take more memory than this machine has free.
+    """Refuse to make a published network, or one of a configuration, whose weights have no room in the free memory.
 
     Its size is that of the network without content. A user's own model is made without this look: that may take long,
     or write something. What is free is known on Linux only, which all that trains needs.
@@ -189,14 +190,17 @@ def check_room(job: Job) -> None:
 
     from trimaran.machine.detect import free_memory_bytes
 
-    with torch.device("meta"):
-        needed = sum(parameter.nbytes for parameter in job.model().parameters())
+    try:
+        with torch.device("meta"):
+            needed = sum(parameter.nbytes for parameter in job.model().parameters())
+    except Exception:  # noqa: BLE001 a model of transformers may need content; making it says what else is wrong
+        return
     free = free_memory_bytes()
     if needed > free:
         raise InputError(
             f"{job.name} does not fit this machine: its weights take {format_bytes(needed)}, {format_bytes(free)} of "
             "memory are free. `trimaran plan JOB --cluster NAME` plans it for other machines without them; a smaller "
-            "size of it, as `trimaran jobs` lists them, can be looked at here",
+            "size of it (`trimaran jobs` lists those that are published) can be looked at here",
             code="job.no-room",
             needed_bytes=needed,
             free_bytes=free,

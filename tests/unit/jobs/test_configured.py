@@ -11,7 +11,8 @@ from tests.raising import raises
 from torch.utils.data import default_collate
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
-from trimaran.jobs.resolve import resolve
+from trimaran.features.check import check_job
+from trimaran.jobs.resolve import JobSource, check_room, resolve
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.user_code.batches import call_model, compute_loss
 
@@ -73,6 +74,18 @@ def test_a_configuration_is_trained(name: str, tmp_path: Path) -> None:
     total.backward()
     assert total.isfinite()
     assert any(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_configuration_without_room_for_its_weights_is_refused_before_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = str(written(tmp_path, LLAMA))
+    needed = sum(parameter.nbytes for parameter in resolve(reference).model().parameters())
+    monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed)
+    check_room(resolve(reference))
+    monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed - 1)
+    with raises("job.no-room"):
+        check_job(JobSource(reference=reference))
 
 
 @pytest.mark.parametrize("name", CASES)
