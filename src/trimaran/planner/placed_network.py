@@ -94,7 +94,7 @@ def placement_problem(
 
 
 def _rounded(seconds: float) -> float:
-    """To ten digits: what processors compute of logarithms differs in the last one, by which a search goes other ways."""
+    """To ten digits: of roots and logarithms processors differ in the last one, and a search would go other ways."""
     return float(f"{seconds:.9e}")
 
 

@@ -528,11 +528,12 @@ class Session:
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
-        saved, self._registered = self._registered, {}
-        for note in self._callbacks.see_registered(saved):
-            self._notes += (note,)
-            if self._ends_script and self.rank == 0:
-                say(f"trimaran: {note}")
+        if self._registered:
+            saved, self._registered = self._registered, {}
+            for note in self._callbacks.see_registered(saved):
+                self._notes += (note,)
+                if self._ends_script and self.rank == 0:
+                    say(f"trimaran: {note}")
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
