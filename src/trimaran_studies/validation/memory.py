@@ -714,7 +714,13 @@ def sharded_figure(row: Row) -> float | None:
     eager = run.program.eager
     if not run.program.framework and degrees.zero == 3:
         eager = Eager()
-    keeping = bookkeeping_of(run.program.precision, device, attention=run.program.attention, eager=eager)
+    keeping = bookkeeping_of(
+        run.program.precision,
+        device,
+        attention=run.program.attention,
+        keeps_weight_gradients=run.program.keeps_weight_gradients,
+        eager=eager,
+    )
     memory = largest_rank(run.shape, degrees, bookkeeping=keeping)
     told, usual = fields.get("metric", "").lower(), with_buffers(memory, degrees, usual=True)
     if "reserved" in told:

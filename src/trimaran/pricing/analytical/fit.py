@@ -75,7 +75,12 @@ def workspace_bytes(*, before_hopper: bool, fixed: bool = False, engine: bool = 
 
 
 def bookkeeping_of(
-    precision: Precision, device: Device, *, attention: AttentionKernel = "fused", eager: Eager | None = None
+    precision: Precision,
+    device: Device,
+    *,
+    attention: AttentionKernel = "fused",
+    keeps_weight_gradients: bool = False,
+    eager: Eager | None = None,
 ) -> Bookkeeping:
     """What Megatron keeps in a precision, or PyTorch's FSDP.
 
@@ -88,6 +93,7 @@ def bookkeeping_of(
         precision: of products
         device: of a rank
         attention: kind of kernel
+        keeps_weight_gradients: of the weights of products one gradient of each shape stays
         eager: by modules of PyTorch under FSDP, with its policy of mixed precision; None: by Megatron's
 
     Source:
@@ -105,7 +111,9 @@ def bookkeeping_of(
         fp8 20
     """
     usual = Bookkeeping(
-        attention=attention, workspace_bytes=workspace_bytes(before_hopper=device.architecture in _EARLY)
+        attention=attention,
+        workspace_bytes=workspace_bytes(before_hopper=device.architecture in _EARLY),
+        keeps_weight_gradients=keeps_weight_gradients,
     )
     if precision in WHOLE:
         return replace(

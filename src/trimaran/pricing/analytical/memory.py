@@ -5,8 +5,9 @@
     optimizer    a 32-bit copy and Adam's two moments, 12 bytes a parameter or fewer (`OPTIMIZER_BYTES`), divided from
                  stage 1 of ZeRO on
     activations  of all passes in flight (1F1B or interleaved), with the embedding's mask and the last norm
-    loss         logits in 16 bits and once more in 32 bits: 6 bytes for each token and row of the vocabulary
-    workspace    memory of the libraries of products
+    loss         logits in 16 bits and once more in 32 bits: 6 bytes for each token and row of the vocabulary; or their
+                 gradient in 16 bits, with that of the head's weights and of its input
+    workspace    memory of the libraries of products, and gradients of weights that Transformer Engine keeps
 
 The peak of a rank is the larger of two moments: the loss of the last stage, with logits and all activations; the
 backward of a layer, with the activations of the others. PyTorch's FSDP2 gathers and frees more on the way, so its peak
@@ -360,6 +361,7 @@ class Bookkeeping:
         attention: kind of kernel
         dense_mask: a mask of all pairs of tokens is kept for each microbatch in flight
         workspace_bytes: memory of libraries [bytes]
+        keeps_weight_gradients: of the weights of products one gradient of each shape stays
         eager: by modules of PyTorch under FSDP2; None: by the kernels of Megatron, which divides the state itself
     """
 
@@ -374,6 +376,7 @@ class Bookkeeping:
     attention: AttentionKernel = "fused"
     dense_mask: bool = False
     workspace_bytes: int = 0
+    keeps_weight_gradients: bool = False
     eager: Eager | None = None
 
     def of(self, degrees: Degrees) -> "Bookkeeping":
@@ -484,7 +487,9 @@ def _largest_of(shape: TransformerShape, degrees: Degrees, stages: tuple[int, ..
         optimizer=optimizer,
         activations=held.activations,
         transient=held.transient,
-        workspace=keeping.workspace_bytes + overlap_bytes(shape, degrees),
+        workspace=keeping.workspace_bytes
+        + overlap_bytes(shape, degrees)
+        + (weight_gradient_bytes(shape, degrees.tp, degrees.expert_ranks) if keeping.keeps_weight_gradients else 0),
     )
 
 
@@ -526,6 +531,50 @@ def overlap_bytes(shape: TransformerShape, degrees: Degrees) -> int:
     if degrees.tp == 1 or not degrees.tensor_overlap:
         return 0
     return _OVERLAP_BUFFERS * tokens_of_rank(shape, degrees) * shape.hidden * 2
+
+
+@functools.lru_cache(maxsize=256)
+def weight_gradient_bytes(shape: TransformerShape, tensor: int, expert_tensor: int) -> int:
+    """Gradients of weights that a rank keeps where products add to the buffer of gradients by themselves [bytes].
+
+    What autograd is given in their place is a tensor of the weight's shape in 16 bits, whose content nobody reads: one
+    for each shape, which stays.
+
+    Args:
+        shape: the network
+        tensor: ranks that share a layer
+        expert_tensor: ranks that share an expert
+
+    Source:
+        NVIDIA/TransformerEngine, pytorch/module/base.py, `get_dummy_wgrad` (ba5dc5dde, April 2025; of experts
+        d2945c6a5, October 2025).
+
+    Example:
+        Llama 3 405B on one rank: queries with keys and values, their output, gate with inner channels, their output.
+
+        >>> from trimaran.pricing.analytical.shapes import decoder_of
+        >>> shape = decoder_of("llama3:405b", 8192)
+        >>> weight_gradient_bytes(shape, 1, 1) == 2 * 16384 * (18432 + 16384 + 2 * 53248 + 53248)
+        True
+    """
+    hidden, queries, gates = shape.hidden, query_size(shape, tensor), 2 if shape.gated else 1
+    weights = {(hidden, queries), (queries + 2 * key_size(shape, tensor), hidden)}
+    if shape.latent is not None:
+        latent = shape.latent
+        heads, wide = shape.heads // tensor, latent.head_size + latent.rotary_size
+        weights = {
+            (latent.query_rank, hidden),
+            (heads * wide, latent.query_rank or hidden),
+            (latent.key_rank + latent.rotary_size, hidden),
+            (heads * (latent.head_size + latent.value_size), latent.key_rank),
+            (hidden, heads * latent.value_size),
+        }
+    for layer, _ in layer_kinds(shape, (range(shape.layers),)):
+        inner = [shape.ffn // tensor]
+        if shape.experts is not None and shape.has_experts(layer):
+            inner = [shape.experts.ffn // expert_tensor, shape.experts.shared_ffn // tensor]
+        weights |= {each for width in inner for each in ((gates * width, hidden), (hidden, width))}
+    return 2 * sum(rows * columns for rows, columns in weights)
 
 
 def host_bytes(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> int:
@@ -729,6 +778,12 @@ def _kept_activations(
     if keeping.eager is not None and keeping.eager.loss_chunks > 1:
         # The gradient of the head's input is put together in 32 bits.
         at_loss, logits = at_loss + 4 * tokens * shape.hidden, logits // keeping.eager.loss_chunks
+    if keeping.eager is None:
+        # The head's backward: gradients of logits, of its weights, and of its input, which is gathered once more where
+        # its ranks share the stream.
+        passed = tokens * (vocabulary_rows(shape, degrees.tp) + (2 if degrees.sequence_parallel else 1) * shape.hidden)
+        weights = vocabulary_rows(shape, degrees.tp) * shape.hidden
+        logits = max(logits, (passed + weights) * keeping.element_bytes)
     return _Activations(kept, at_loss, logits, backward)
 
 

@@ -10,7 +10,8 @@
     tokens      sent once to each node by Megatron since 2025 (DeepEP), else once to each of their experts
     recomputed  PyTorch ends a forward that it repeats with the last tensor that the backward needs; Megatron runs all
     gradients   4 bytes where bfloat16 is summed up in Megatron, 2 of fp16 and in PyTorch's policies of one type
-    memory      what modules keep: those of PyTorch's own, of transformers under accelerate, of torchtitan
+    memory      what modules keep: those of PyTorch's own, of transformers under accelerate, of torchtitan; gradients of
+                weights that Transformer Engine keeps since April 2025 (2.3)
 
 Source:
     NVIDIA/Megatron-LM, release notes of core 0.2 to 0.5 and megatron/core/distributed (`overlap_grad_reduce`),
@@ -40,6 +41,9 @@ TENSOR_OVERLAPPED = 2022.0
 
 ONCE_A_NODE = 2025.0
 """Since when Megatron sends a token once to each node that has some of its experts."""
+
+WEIGHT_GRADIENTS_KEPT = 2025.25
+"""Since when Transformer Engine keeps a gradient of each shape of weights, where products add to Megatron's buffer."""
 
 LOSS_IN_CHUNKS = 2026.0
 """Since when torchtitan computes head and loss in parts of the sequence, eight of them."""
@@ -196,4 +200,5 @@ def training_program(
         stops_early=name == "fsdp",
         eager=eager,
         once_a_node=node_devices if found.tuned and year >= ONCE_A_NODE else 0,
+        keeps_weight_gradients=found.tuned and year >= WEIGHT_GRADIENTS_KEPT,
     )

@@ -998,6 +998,7 @@ class Program:
             "DeepSeek-V3 Technical Report", 2024, section 3.2.2); 0: a copy for each expert
         stops_early: a forward that the backward repeats ends with the last tensor that it needs
         eager: what modules of PyTorch keep; None: as Megatron's
+        keeps_weight_gradients: of the weights of products one gradient of each shape stays
         documents: of which sequences consist; None: of one document each, as long as the sequence
         sequence: that was asked for with documents, where the shape has the mean length of padded ones; 0: the shape's
     """
@@ -1016,6 +1017,7 @@ class Program:
     tuned: bool = True
     stops_early: bool = False
     eager: Eager | None = None
+    keeps_weight_gradients: bool = False
     once_a_node: int = 0
     documents: Documents | None = None
     sequence: int = 0

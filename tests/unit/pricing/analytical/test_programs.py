@@ -63,3 +63,13 @@ def test_another_framework_is_refused_with_those_that_are_known() -> None:
 
 def test_software_that_is_not_said_is_no_older_than_its_device() -> None:
     assert [usual_year(find_device(name)) for name in ("v100-32gb", "a100-80gb", "b200")] == [2022.0, 2025.0, 2026.0]
+
+
+@pytest.mark.parametrize(
+    ("framework", "year", "kept"), [("megatron", 2025.0, False), ("nemo", 2025.5, True), ("fsdp", 2026.0, False)]
+)
+def test_gradients_of_weights_are_kept_by_transformer_engine_since_spring_2025(
+    framework: str, year: float, kept: bool
+) -> None:
+    program = training_program(framework, year, device=find_device("h100"), precision="bf16")
+    assert program.keeps_weight_gradients == kept

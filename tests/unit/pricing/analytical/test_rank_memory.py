@@ -86,6 +86,25 @@ def test_the_loss_of_the_last_stage_has_logits_in_16_and_32_bits() -> None:
     assert rank.transient == TOKENS * 50304 * 6
 
 
+@pytest.mark.parametrize(("sequence_parallel", "inputs"), [(False, 1), (True, 2)])
+def test_of_wide_networks_the_backward_of_the_head_needs_more_than_the_loss(
+    sequence_parallel: bool, inputs: int
+) -> None:
+    """Two bytes of each logit's gradient, of each weight of 6,400 rows and 8,192 columns, and of inputs of the head."""
+    wide = gpt_shape(layers=4, hidden=8192, heads=64, vocabulary=51200, sequence=1024)
+    degrees = builders.degrees(tensor=8, sequence_parallel=sequence_parallel)
+    expected = 2 * (1024 * 6400 + 8192 * 6400 + inputs * 1024 * 8192)
+    assert rank_memory(wide, degrees).transient == expected > 6 * 1024 * 6400
+
+
+def test_gradients_that_are_kept_have_one_of_each_shape_whatever_the_layers() -> None:
+    """Queries with keys and values, their output, and two of the feed-forward network: 3 + 1 + 4 + 4 squares of h."""
+    keeping = Bookkeeping(keeps_weight_gradients=True)
+    for layers in (4, 12):
+        shape = gpt_shape(layers=layers, hidden=512, heads=8)
+        assert rank_memory(shape, Degrees(), bookkeeping=keeping).workspace == 2 * 12 * 512**2
+
+
 def test_the_first_stage_has_most_in_flight() -> None:
     shape = gpt_shape(layers=96, hidden=4096, heads=32)
     degrees = builders.degrees(tensor=8, pipeline=8, microbatches=64, sequence_parallel=True)
