@@ -90,8 +90,11 @@ _FEW = 30
 """Names that a message may list."""
 
 
+_OR = '" or "'
+
+
 def did_you_mean(word: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:
-    """The end of a sentence that names the nearest known word, or all of them where none is near and they are few.
+    """The end of a sentence that names the nearest known word, or those that begin so, or all where they are few.
 
     Args:
         word: that is not known
@@ -101,9 +104,12 @@ def did_you_mean(word: str, known: Iterable[str], *, also: Iterable[str] = ()) -
     Example:
         >>> did_you_mean("memmory", ["memory", "name"]), did_you_mean("colour", ["memory", "name"])
         ('; did you mean "memory"?', '; known: memory, name')
+        >>> did_you_mean("vit", ["vgg16", "vit-b-16", "vit-l-16"])
+        '; did you mean "vit-b-16" or "vit-l-16"?'
     """
     words = list(known)
     near = difflib.get_close_matches(word, [*words, *also], n=1)
+    near = near or [one for one in (*words, *also) if word and one.startswith(word)][:3]
     if near:
-        return f'; did you mean "{near[0]}"?'
+        return f'; did you mean "{_OR.join(near)}"?'
     return f"; known: {', '.join(words)}" if 0 < len(words) <= _FEW else ""

@@ -8,12 +8,11 @@ Errors in a file of the user's are reported as theirs, with the line and without
 """
 
 import dataclasses
-import difflib
 import functools
 import sys
 from collections.abc import Callable, Mapping
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.job import Job
 from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
@@ -147,8 +146,7 @@ def _unknown(reference: str) -> str:
     if without is not None:
         return f'"{reference}": {without[0]} has the sizes {", ".join(without[1])}'
     known = canonical_network(reference.partition(":")[0])
-    near = [known] if known else difflib.get_close_matches(reference.lower(), [*BUILT_IN, *NETWORKS], n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else "."
+    hint = f'; did you mean "{known}"?' if known else did_you_mean(reference.lower(), [*BUILT_IN, *NETWORKS]) or "."
     if reference.endswith(".py"):
         hint = f'; name the function that makes the job too, as in "{reference}:make_job".'
     return (
