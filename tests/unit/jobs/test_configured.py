@@ -1,6 +1,7 @@
 """A Hugging Face configuration as a job. Only the file is read."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,12 +81,20 @@ def test_a_configuration_without_room_for_its_weights_is_refused_before_it_is_ma
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = str(written(tmp_path, LLAMA))
-    needed = sum(parameter.nbytes for parameter in resolve(reference).model().parameters())
+    model = resolve(reference).model()
+    needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed)
-    check_room(resolve(reference))
+    check_room(resolve(reference), reference)
     monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed - 1)
-    with raises("job.no-room"):
+    with raises("job.no-room", match=f"trimaran plan {re.escape(reference)} --cluster"):
         check_job(JobSource(reference=reference))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the free memory is known on Linux only")
+def test_a_configuration_that_no_model_can_be_made_of_is_told_as_such(tmp_path: Path) -> None:
+    reference = str(written(tmp_path, LLAMA | {"hidden_act": "none"}))
+    with raises("user.raised", match=r"Job\.model"):
+        check_room(resolve(reference), reference)
 
 
 @pytest.mark.parametrize("name", CASES)
