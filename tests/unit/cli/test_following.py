@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.planning.target.curves import digits_curve
+from tests.unit.report.test_converging import found
 from typer.testing import CliRunner
 
 from trimaran.cli import app
@@ -140,3 +141,13 @@ def test_the_memory_of_a_card_is_no_money_in_the_plan_that_follows() -> None:
     following = " ".join(found.stdout.replace("\\\n", "").split())
     said = "Next, on 8 of them: trimaran plan lenet --memory 8GiB --cluster 8xtitan-x --batch 512"
     assert following.endswith(said)
+
+
+def test_after_convergence_was_measured_the_plan_is_for_the_same_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the options of both commands with one name, some mean two things."""
+    monkeypatch.setattr("trimaran.features.convergence.measure.converge_job", lambda *_, **__: found())
+    asked = ("--devices", "1", "--batches", "64", "--schedule", "job", "--time-limit", "1h", "--output", "c.json")
+    assert next_of("converge", "mine.py:make", *asked) == [
+        *("trimaran", "plan", "mine.py:make", "--devices", "1", "--objective", "time"),
+        *("--curve", "runs/converge-mine-0123abcd/curve.json"),
+    ]
