@@ -23,6 +23,7 @@ from trimaran.base.remedies import Method, Remedy
 from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
@@ -385,9 +386,10 @@ def predict_scaling(
     notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
     if servers and price is None and prices is None and machine.node.price is not None:
         notes.append(f"cost is left out: {cluster} has a price, its server machines have none (--server-price)")
+    notes += () if options else traced_notes(job)
     if is_planned_by_shape(job, cluster, options or {}):
         described = decoder_of_job(job, PlanRequest(cluster=cluster, options=options or {}))
-        notes += () if described is None else described.assumed
+        notes += () if described is None else (one for one in described.assumed if one not in notes)
         if software is None:
             notes.append(f"each step is that of {framework.framework}; {BY_SHAPE}")
     premises = len(notes)

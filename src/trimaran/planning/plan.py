@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.choice import Option
 from trimaran.planner.pins import program_pins
@@ -139,6 +140,7 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
         )
     _check_order(source, request)
     notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
+    notes += traced_notes(source.reference)
     return Estimated(source, _for_programs(source, request), progress, notes=notes)
 
 

@@ -11,9 +11,14 @@ import torch
 from tests.raising import raises
 from torch.utils.data import default_collate
 
+import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.features.check import check_job
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource, check_room, resolve
+from trimaran.planning.estimated import Estimated
+from trimaran.planning.plan import find_backend
+from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.user_code.batches import call_model, compute_loss
 
@@ -103,6 +108,23 @@ def test_a_configuration_makes_no_weights_on_the_meta_device(name: str, tmp_path
     with torch.device("meta"):
         model = job.model()
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_what_a_trace_assumes_and_an_activation_of_many_kernels_are_told(tmp_path: Path) -> None:
+    """GELU by tanh is one kernel under one name and eight under another."""
+    reference = str(written(tmp_path, GPT2))
+    assumed, separate = traced_notes(reference)
+    assert "16 tokens" in assumed
+    assert '"activation_function": "gelu_pytorch_tanh"' in separate
+    assert traced_notes(f"{reference}:sequence=16") == (separate,)
+    plan = find_backend(
+        JobSource(reference=reference), PlanRequest(cluster="h100", software=parse_software("pytorch:2024"))
+    )
+    assert isinstance(plan, Estimated)
+    assert {assumed, separate} <= set(plan._notes)
+    assert {assumed, separate} <= set(trimaran.predict_scaling(reference, cluster="h100", devices=1).notes)
+    written(tmp_path, GPT2 | {"activation_function": "gelu_pytorch_tanh"})
+    assert traced_notes(f"{reference}:sequence=16") == traced_notes("gpt2") == ()
 
 
 def test_a_folder_and_a_file_with_the_prefix_are_references_too(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_jo
 from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
-from trimaran.jobs.huggingface import assumed_sequence
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device, plain_node, usual_node
 from trimaran.machine.types import OFFLOAD_SHARE, Device
@@ -678,7 +678,7 @@ def estimate_memory(
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
-        notes=tuple(filter(None, [assumed_sequence(source.reference), _other_model(source.reference, device)])),
+        notes=tuple(filter(None, [*traced_notes(source.reference), _other_model(source.reference, device)])),
     )
     return MemoryStudy(estimate=estimate, step=found.shown_step(f"{made.name}, batch {samples}"))
 
