@@ -159,3 +159,8 @@ def test_the_plan_after_a_price_is_for_the_batch_that_was_priced(tmp_path: Path)
     table = tmp_path / "rows.csv"
     table.write_text("strategy,batch\ntp8,32\ntp4 dp2,32\n")
     assert ("--batch", "32") in itertools.pairwise(next_of(*asked, "--strategies", str(table), "--batch", "64"))
+
+
+def test_a_plan_that_takes_data_as_ready_is_not_asked_how_they_are_loaded() -> None:
+    words = next_of("scale", "llama3:8b", "--cluster", "dgx-h100", "--devices", "2", "--loader", "dali")
+    assert not {"--loader", "--software"} & {*words}

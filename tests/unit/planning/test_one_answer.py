@@ -12,7 +12,7 @@ from trimaran.base.units import format_bytes
 from trimaran.features.price import Pricing, Setting
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins, pins_of_strategy
-from trimaran.planning.analytical import Analytical, is_planned_by_shape, reason_to_trace, shape_of
+from trimaran.planning.analytical import Analytical, planned_by_shape, reason_to_trace, shape_of
 from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend, make_plan
@@ -160,7 +160,9 @@ def test_a_job_that_is_not_there_is_told_as_what_it_would_be(reference: str, tol
 
 
 def test_scale_knows_which_jobs_plan_prices_by_their_shape() -> None:
-    """There the two have other software, which it then says."""
-    assert is_planned_by_shape("gpt2", "dgx1-v100:4", {})
-    assert not is_planned_by_shape("resnet50", "dgx1-v100:4", {})
-    assert not is_planned_by_shape("bert:large", "dgx1-v100:4", {})
+    """There the two have other software, which it then says, with what gives the same where there is that."""
+    assert planned_by_shape("gpt2", asked(cluster="dgx1-v100:4")).endswith("--software pytorch")
+    assert "pytorch" not in planned_by_shape("gpt2", asked(cluster="dgx1-v100:16", devices=65))
+    assert "pytorch" not in planned_by_shape("llama3:8b", asked(cluster="dgx1-v100:4"))
+    assert not planned_by_shape("resnet50", asked(cluster="dgx1-v100:4"))
+    assert not planned_by_shape("bert:large", asked(cluster="dgx1-v100:4"))

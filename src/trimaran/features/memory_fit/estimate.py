@@ -42,8 +42,9 @@ from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.splitting import Split
-from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
+from trimaran.planning.analytical import planned_by_shape
 from trimaran.planning.precision import ChosenPrecision, choose_precision
+from trimaran.planning.requests import PlanRequest
 from trimaran.planning.tracing.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.pricing.machine_transfers import sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
@@ -685,7 +686,8 @@ def estimate_memory(
 
 def _other_model(reference: str, device: str) -> str:
     """What is said where a plan on the device has another model; empty: it has the same."""
-    return f"the step is that of PyTorch; {BY_SHAPE}" if is_planned_by_shape(reference, device, {}) else ""
+    by_shape = planned_by_shape(reference, PlanRequest(cluster=device))
+    return by_shape and f"the step is that of PyTorch; {by_shape}"
 
 
 def _plan(
