@@ -637,7 +637,9 @@ def estimate_memory(
     catalog_device = sharing_device(alone, sharing)
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
-    chosen = choose_precision(source.reference, precision or source.precision, catalog_device, job=made)
+    chosen = choose_precision(
+        source.reference, source.precision if precision is None else precision, catalog_device, job=made
+    )
     samples = made.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
