@@ -275,10 +275,15 @@ class Analytical(CatalogBackend):
         """
         check_pins(request.pins)
         if request.loading.is_given:
+            given = (
+                f"--{name.replace('_', '-')}"
+                for name, value in dataclasses.asdict(request.loading).items()
+                if value is not None
+            )
+            smaller = f", or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion parameters"
             raise InputError(
-                f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader "
-                f"and its like out, or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion "
-                "parameters",
+                f"the analytical model plans {source.reference} there, which takes its data as ready: leave "
+                f"{' and '.join(given)} out{smaller if shape.experts is None else ''}",
                 code="loading.analytical",
             )
         _refuse(_of_program(request))

@@ -16,7 +16,7 @@ from trimaran.planning.analytical import Analytical, planned_by_shape, reason_to
 from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend, make_plan
-from trimaran.planning.requests import PlanRequest, parse_request
+from trimaran.planning.requests import Loading, PlanRequest, parse_request
 
 SMALL, LARGE = "gpt2:1.5b", "llama2:70b"
 
@@ -166,3 +166,12 @@ def test_scale_knows_which_jobs_plan_prices_by_their_shape() -> None:
     assert "pytorch" not in planned_by_shape("llama3:8b", asked(cluster="dgx1-v100:4"))
     assert not planned_by_shape("resnet50", asked(cluster="dgx1-v100:4"))
     assert not planned_by_shape("bert:large", asked(cluster="dgx1-v100:4"))
+
+
+def test_how_data_are_loaded_is_told_by_the_option_that_said_it() -> None:
+    """Experts are never traced, on however few devices."""
+    for reference, smaller in ((LARGE, True), ("mixtral:8x7b", False)):
+        request = asked(devices=2, loading=Loading(copies_ahead=0))
+        with raises("loading.analytical", match="leave --copies-ahead out") as refused:
+            make_plan(reference, request)
+        assert ("64 devices" in str(refused.value)) is smaller
