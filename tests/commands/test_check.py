@@ -10,6 +10,7 @@ from tests.commands import planted_jobs
 from tests.commands.running import trimaran
 
 from trimaran.features.check import check_job
+from trimaran.graph.behaviour import TOO_LARGE
 from trimaran.graph.capture.capture import capture_and_look
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.refusals import KINDS
@@ -158,3 +159,10 @@ def test_programs_read_the_same(tmp_path: Path) -> None:
     assert verdicts["data parallel"]["known"]
     assert "a spread needs 2 samples" in verdicts["data parallel"]["reason"]
     assert "a spread needs 2 samples" in found["evidence"]["part_failed"]
+
+
+def test_a_model_too_large_to_run_is_told_how_long_its_graph_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimaran.graph.capture.capture.LARGEST_FLOPS", 1.0)
+    checked = check_job(JobSource(reference="lenet"))
+    assert checked.behaviour.not_looked == TOO_LARGE
+    assert checked.behaviour.seconds > 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import trimaran
-from trimaran import Loading, Pins, TargetRequest
+from trimaran import InputError, Loading, Pins, TargetRequest
 from trimaran.jobs.resolve import resolve
 
 JOB = resolve("digits")
@@ -167,3 +167,10 @@ def test_a_batch_that_fits_in_no_parts_is_refused_at_once() -> None:
     """No more microbatches are looked for than a plan may have, however many samples there are."""
     with pytest.raises(trimaran.InfeasibleError, match="no strategy fits"):
         plan(batch=99_999_999_999)
+
+
+def test_empty_names_are_refused_and_not_taken_as_none() -> None:
+    with pytest.raises(InputError, match="unknown machine"):
+        trimaran.plan("lenet", cluster="", batch=8)
+    with pytest.raises(InputError, match="precision"):
+        memory(precision="")

@@ -13,7 +13,7 @@ def check(
     show_all: Annotated[bool, option("List what is usual, too.", "--all")] = False,
     as_json: Json = False,
 ) -> None:
-    """Say in seconds which kinds of plans train a job exactly as one process does, and why others would not."""
+    """Say before it trains which kinds of plans train a job exactly as one process does, and why others would not."""
     with errors_reported(as_json=as_json):
         from trimaran.cli.following import following
         from trimaran.features.check import check_job, print_checked

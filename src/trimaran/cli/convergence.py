@@ -161,7 +161,14 @@ def converge(
         if as_json:
             print_json(convergence_document(converged))
         else:
-            console().print(convergence_view(converged))
+            from trimaran.cli.following import following
+            from trimaran.report.tables import print_next
+
+            out = console()
+            out.print(convergence_view(converged))
+            # Options of plan that are called so mean something else.
+            other = ("--batches", "--schedule", "--time-limit", "--output")
+            print_next(out, following("plan", without=other, objective="time", curve=converged.curve_file))
 
 
 def crossover(

@@ -35,7 +35,7 @@ _TERM = 20
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Plan": {
         "plan": "find the fastest way to train a job that fits",
-        "check": "which kinds of plans train a job exactly, in seconds",
+        "check": "which kinds of plans train a job exactly",
         "memory": "whether a step fits a device, and what needs the memory",
         "scale": "throughput on 1, 8, 64, … devices, and what limits it",
         "price": "step time and memory of a strategy of yours (transformers)",

@@ -1,6 +1,6 @@
 """`trimaran price`: the step and the memory of given strategies of a transformer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -196,16 +196,19 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
         out.print(line, markup=False)
     for note in (*pricing.notes, *one.notes):
         out.print(f"[yellow]note:[/] {escape(note)}")
-    _print_next(one.candidate.devices)
+    _print_next([one])
 
 
-def _print_next(devices: int) -> None:
-    """The best strategy on these devices is what one compares a strategy with."""
+def _print_next(priced: "Sequence[PricedStrategy]") -> None:
+    """The best strategy on the same devices with the same batch is what one compares strategies with."""
     from trimaran.cli.following import following
     from trimaran.report.tables import print_next
 
-    words = following("plan", devices=devices, without=("--strategy", "--strategies"))
-    print_next(console(), words, "for the best strategy")
+    asked = {(one.candidate.devices, one.problem.batch) for one in priced}
+    if len(asked) == 1:
+        devices, batch = asked.pop()
+        words = following("plan", devices=devices, batch=batch, without=("--strategy", "--strategies"))
+        print_next(console(), words, "for the best strategy")
 
 
 def _memory_table(one: "PricedStrategy") -> "Table":
@@ -300,9 +303,7 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
         out.print(f"[yellow]refused:[/] {escape(refused.error.message)}")
     for note in pricing.notes:
         out.print(f"[yellow]note:[/] {escape(note)}")
-    counts = {one.candidate.devices for one in priced}
-    if len(counts) == 1:
-        _print_next(counts.pop())
+    _print_next(priced)
 
 
 def _step(step_s: float) -> str:

@@ -1,6 +1,6 @@
 """`trimaran scale`: throughput of a job on many devices of a target cluster, and what limits it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,10 +132,8 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
         loads: data are not always ready, which no plan of a decoder by its shape knows
     """
     from trimaran.cli.following import following
-    from trimaran.planning.analytical import is_planned_by_shape
-
-    if loads and is_planned_by_shape(found.job, found.cluster, {}):
-        software = found.software
+    from trimaran.planning.analytical import planned_by_shape
+    from trimaran.planning.requests import PlanRequest
 
     fitting = [row.step for row in found.rows if row.fits]
     most = max(fitting, key=lambda step: step.devices, default=None)
@@ -143,4 +141,10 @@ def _next(found: "ScalingStudy", software: str | None, *, loads: bool) -> list[s
     largest = found.rows[-1].step if most is None and found.mode == "strong" else most
     batch = None if largest is None else largest.local_batch * largest.devices
     # How long the devices are needed, a step does not say.
-    return following("plan", devices=devices, batch=batch, software=software, without=("--price",))
+    without = ["--price"]
+    by_shape = planned_by_shape(found.job, PlanRequest(cluster=found.cluster, devices=devices)) if loads else ""
+    if by_shape.endswith("pytorch"):
+        software = found.software
+    elif by_shape:
+        without += ("--workers", *(f"--{one.name.replace('_', '-')}" for one in fields(LoadingOptions)))
+    return following("plan", devices=devices, batch=batch, software=software, without=without)

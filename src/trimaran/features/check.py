@@ -3,6 +3,7 @@
 The same evidence and the same verdicts as those by which a plan is made.
 """
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -133,10 +134,12 @@ def check_job(source: JobSource) -> Checked:
     """
     from trimaran.graph.capture.capture import capture_and_look
 
+    started_s = time.perf_counter()
     job = source.make()
-    check_room(job)
+    check_room(job, source.reference)
     graph = gathering_confirmed(source, capture_and_look(job).graph, ranks=2)
-    behaviour = graph.behaviour or Behaviour()
+    # Most of it is the graph, and all of it for a model that is too large to run.
+    behaviour = replace(graph.behaviour or Behaviour(), seconds=time.perf_counter() - started_s)
     kinds = tuple(_verdict(kind, graph, behaviour) for kind in KINDS)
     told = "\n".join(one.reason for one in kinds)
     return Checked(

@@ -23,12 +23,13 @@ from trimaran.base.remedies import Method, Remedy
 from trimaran.base.units import format_count, format_seconds, format_some
 from trimaran.graph.kernels.workload import WeightGradient, WorkKind, Workload
 from trimaran.graph.types import Phase
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import Device
 from trimaran.planner.input_pipeline import loading_changes
-from trimaran.planning.analytical import BY_SHAPE, decoder_of_job, is_planned_by_shape
+from trimaran.planning.analytical import decoder_of_job, planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, pipeline_words, sample_bytes
 from trimaran.planning.precision import choose_precision
@@ -385,11 +386,13 @@ def predict_scaling(
     notes: list[str] = [] if pipeline is None else [pipeline_words(pipeline)]
     if servers and price is None and prices is None and machine.node.price is not None:
         notes.append(f"cost is left out: {cluster} has a price, its server machines have none (--server-price)")
-    if is_planned_by_shape(job, cluster, options or {}):
-        described = decoder_of_job(job, PlanRequest(cluster=cluster, options=options or {}))
-        notes += () if described is None else described.assumed
+    notes += () if options else traced_notes(job)
+    planned = PlanRequest(cluster=cluster, devices=max(devices), options=options or {})
+    if by_shape := planned_by_shape(job, planned):
+        described = decoder_of_job(job, planned)
+        notes += () if described is None else (one for one in described.assumed if one not in notes)
         if software is None:
-            notes.append(f"each step is that of {framework.framework}; {BY_SHAPE}")
+            notes.append(f"each step is that of {framework.framework}; {by_shape}")
     premises = len(notes)
     rows: list[ScalingRow] = []
     limits: list[FeedingLimit] = []

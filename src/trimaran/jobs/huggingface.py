@@ -357,20 +357,41 @@ def _asked_sequence(options: str, reference: str) -> int | None:
     return window
 
 
-def assumed_sequence(reference: str) -> str:
-    """A note on the tokens of a training sequence, where neither a configuration nor who asks says how many.
+def traced_notes(reference: str) -> tuple[str, ...]:
+    """Notes on the step of a configuration as it is traced.
 
     Args:
         reference: of any job
 
     Returns:
-        A sentence; "" where it is said, or the job is no configuration.
+        On the tokens of a sequence, where neither the configuration nor who asks says how many; and on an activation
+        that takes more kernels than it needs. None where the job is no configuration.
     """
-    if not is_configuration(reference) or (read := read_configuration(reference)).sequence is not None:
-        return ""
+    if not is_configuration(reference):
+        return ()
+    read = read_configuration(reference)
     values = {name: value for name, value in read.values.items() if name not in _DTYPES}
     config = _config(values, Path(read.source), _transformers())
-    return assumed_sequence_words(_sequence(config, None, reference), _positions(config)[1])
+    notes = [_separate_activation(config)]
+    if read.sequence is None:
+        notes.insert(0, assumed_sequence_words(_sequence(config, None, reference), _positions(config)[1]))
+    return tuple(filter(None, notes))
+
+
+_SEPARATE = ("gelu_new", "gelu_fast", "gelu_accurate")
+"""GELU by tanh, which transformers computes by several operations (`activations.py`); gelu_pytorch_tanh by one."""
+
+
+def _separate_activation(config: Any) -> str:
+    text = config.get_text_config()
+    for key in ("hidden_act", "activation_function", "hidden_activation"):
+        if (name := getattr(text, key, None)) in _SEPARATE:
+            key = text.attribute_map.get(key, key)
+            return (
+                f"transformers computes {name} by separate operations, which take time and keep activations: "
+                f'"{key}": "gelu_pytorch_tanh" in a config.json is the same function in one kernel'
+            )
+    return ""
 
 
 def _positions(config: Any) -> tuple[str, int]:

@@ -9,6 +9,7 @@ Errors in a file of the user's are reported as theirs, with the line and without
 
 import dataclasses
 import functools
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 
@@ -173,14 +174,19 @@ def is_published(job: Job) -> bool:
     return module.startswith("trimaran.networks.") or module == configured_job.__module__
 
 
-def check_room(job: Job) -> None:
+def check_room(job: Job, reference: str) -> None:
     """Refuse to make a published network, or one of a configuration, whose weights have no room in the free memory.
 
     Its size is that of the network without content. A user's own model is made without this look: that may take long,
-    or write something. What is free is known on Linux only, which all that trains needs.
+    or write something. What is free is known on Linux only, which all that trains needs. Gradients and the optimizer's
+    state are not counted: a network too large to run is looked at without them, and others may be trained in parts.
+
+    Args:
+        job: the job
+        reference: its reference, for the message
 
     Raises:
-        InputError: with what it takes, what there is, and what answers without the weights
+        InputError: with what it takes, what there is, and what answers without the weights; or it cannot be made
     """
     if not is_published(job) or not sys.platform.startswith("linux"):
         return
@@ -188,17 +194,19 @@ def check_room(job: Job) -> None:
 
     from trimaran.machine.detect import free_memory_bytes
 
-    try:
-        with torch.device("meta"):
-            needed = sum(parameter.nbytes for parameter in job.model().parameters())
-    except Exception:  # noqa: BLE001 a model of transformers may need content; making it says what else is wrong
-        return
+    with users("Job.model"):
+        try:
+            with torch.device("meta"):
+                model = job.model()
+        except RuntimeError:  # what reads a value while it is made, as some models of transformers 4 do
+            return
+    needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     free = free_memory_bytes()
     if needed > free:
         raise InputError(
             f"{job.name} does not fit this machine: its weights take {format_bytes(needed)}, {format_bytes(free)} of "
-            "memory are free. `trimaran plan JOB --cluster NAME` plans it for other machines without them; a smaller "
-            "size of it (`trimaran jobs` lists those that are published) can be looked at here",
+            f"memory are free. `{shlex.join(['trimaran', 'plan', reference, '--cluster', 'dgx-h100'])}` plans it "
+            "without them, for those or other machines (see `trimaran clusters`)",
             code="job.no-room",
             needed_bytes=needed,
             free_bytes=free,

@@ -124,7 +124,7 @@ def _parallel_to(flat: Flat) -> list[int]:
 def stages(flat: Flat) -> list[Stage]:
     """The network split at its waists."""
     narrow = waists(flat)
-    if not narrow:
+    if not narrow or flat.n == 1:
         return [Stage(first=0, last=flat.n - 1, entry=False, exit=False)]
     parts = []
     if narrow[0] > 0:

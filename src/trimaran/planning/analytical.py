@@ -7,7 +7,7 @@ is traced and simulated, and the plan says why. Which of the two answers follows
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 from trimaran.base.errors import InfeasibleError, InputError
@@ -82,24 +82,21 @@ def shape_of(reference: str, request: PlanRequest) -> TransformerShape | None:
     return shape
 
 
-def is_planned_by_shape(reference: str, cluster: str, options: Mapping[str, str]) -> bool:
-    """Whether `plan` takes a job's step from the analytical model where nothing else is asked for.
+def planned_by_shape(reference: str, request: PlanRequest) -> str:
+    """What is said of figures by other software where `plan` takes a step from the analytical model; "": it does not.
 
     Args:
         reference: of a job
-        cluster: of the catalog
-        options: of the job
+        request: of a plan, where nothing else is asked for
     """
     try:
-        return shape_of(reference, PlanRequest(cluster=cluster, options=options)) is not None
+        shape = shape_of(reference, request)
     except InputError:
-        return False
-
-
-BY_SHAPE = (
-    "plan takes this decoder's from its shape, with Megatron's fused kernels, unless it is given --software pytorch"
-)
-"""What is said of figures by other software where `is_planned_by_shape`."""
+        return ""
+    if shape is None:
+        return ""
+    words = "plan takes this decoder's from its shape, with Megatron's fused kernels"
+    return f"{words}, unless it is given --software pytorch" if is_traceable(shape, request) else words
 
 
 def is_traceable(shape: TransformerShape, request: PlanRequest) -> bool:
@@ -278,10 +275,15 @@ class Analytical(CatalogBackend):
         """
         check_pins(request.pins)
         if request.loading.is_given:
+            given = (
+                f"--{name.replace('_', '-')}"
+                for name, value in dataclasses.asdict(request.loading).items()
+                if value is not None
+            )
+            smaller = f", or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion parameters"
             raise InputError(
-                f"the analytical model plans {source.reference} there, which takes its data as ready: leave --loader "
-                f"and its like out, or ask for at most {MOST_RANKS} devices and {MOST_PARAMETERS / 1e9:g} billion "
-                "parameters",
+                f"the analytical model plans {source.reference} there, which takes its data as ready: leave "
+                f"{' and '.join(given)} out{smaller if shape.experts is None else ''}",
                 code="loading.analytical",
             )
         _refuse(_of_program(request))

@@ -233,8 +233,8 @@ def software_notes(problem: Problem, strategy: Strategy) -> tuple[str, ...]:
         return (holds_words(software),)
     return (
         holds_words(software),
-        f"gradients go in DDP's buckets, a call of which costs what one of {recipe.name} does; scale has the exchange "
-        f"of {software.text} itself",
+        f"gradients are exchanged in the buckets of PyTorch's DDP, with the cost of a call of {recipe.name}: "
+        f"`trimaran scale` prices the exchange of {software.text} itself, and its figure differs from this one",
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.choice import Option
 from trimaran.planner.pins import program_pins
@@ -66,15 +67,15 @@ def obtain_plan(
         return make_plan(source, request, progress=progress)
     if request.target.is_asked:
         raise InputError(
-            f"--curve and its options choose the batch of a new plan, and {path} is one already: leave --plan out, or "
-            "make the plan with the curve (`trimaran plan --curve … -o`)",
+            f"--curve and its options choose the batch of a new plan, and {path} is one already: leave them out, or "
+            "make a plan with the curve (`trimaran plan … --output FILE`)",
             path=str(path),
         )
     decided = _for_new_plans(request)
     if decided:
         raise InputError(
-            f"{', '.join(decided)}: for a new plan, and {path} is made already: leave --plan or that out, or make the "
-            "plan with it (`trimaran plan … -o`)",
+            f"{path} is a plan that is made already: leave {', '.join(decided)} out, or make a plan with "
+            f"{'it' if len(decided) == 1 else 'them'} (`trimaran plan … --output FILE`)",
             code="plan.option-needs-new-plan",
             path=str(path),
         )
@@ -138,7 +139,9 @@ def find_backend(source: JobSource, request: PlanRequest, progress: Progress = i
             reference=source.reference,
         )
     _check_order(source, request)
-    notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}",) if why else ()
+    notes = traced_notes(source.reference)
+    if why:
+        notes = (f"simulated operation by operation, not by the analytical model of decoders, for {why}", *notes)
     return Estimated(source, _for_programs(source, request), progress, notes=notes)
 
 

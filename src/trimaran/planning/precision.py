@@ -109,10 +109,9 @@ def settle_precision(request: PlanRequest, chosen: ChosenPrecision) -> PlanReque
 
 def _of_job(reference: str, device: Device, job: Job | None) -> ChosenPrecision:
     network = parse_network(reference)
-    if network is None and is_configuration(reference):
-        values = read_configuration(reference).values
-        if not dtype_of(values) and is_known(values.get("model_type")):
-            return _usual(device, _called(values))  # nobody says one: as the analytical model takes it
+    configured = network is None and is_configuration(reference)
+    if configured and is_known(read_configuration(reference).values.get("model_type")):
+        return _of_shape(reference, device)  # as the analytical model takes it
     if network is None:
         name = (job or resolve(reference)).precision
         return ChosenPrecision(name=_as_set(name, device), source=f"as the job says; {_CHANGE}")

@@ -84,7 +84,7 @@ def prepare(source: JobSource, request: PlanRequest, progress: Progress) -> Prep
     calibrated = find_calibrated(request)
     progress("reading the job", 0, 0)
     job = source.make()
-    check_room(job)
+    check_room(job, source.reference)
     cluster = local_cluster(request)
     check_codec_runs(request.pins.codec_choice, on_gpu=cluster.machine.node.device.kind == "cuda")
     progress("capturing the graph", 0, 0)

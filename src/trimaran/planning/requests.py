@@ -717,6 +717,7 @@ def parse_request(
     said |= {name.replace("_", "-"): value for name, value in asdict(others.loading).items()}
     _check_place(said, objective=objective, is_here=cluster is None)
     if cluster is not None:
+        find_machine(cluster)  # no name means this machine only where none is said
         check_loading(others.loading, workers=others.pins.workers)
         if packing is not None and lengths is None:
             raise InputError(

@@ -11,7 +11,7 @@ from rich.text import Text
 from trimaran.base.units import format_count, format_seconds, format_span
 from trimaran.convergence.curve import Curve
 from trimaran.program.json_files import finite, to_plain
-from trimaran.report.tables import add_figures, frame_table, next_text
+from trimaran.report.tables import add_figures, frame_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,11 +256,6 @@ def convergence_view(found: Convergence) -> RenderableType:
     files = [
         Text(f"curve  {found.curve_file}", overflow="fold"),
         Text(f"runs   {found.run_dir}", overflow="fold"),
-        Text(
-            next_text(["trimaran", "plan", found.job, "--objective", "time", "--curve", str(found.curve_file)]),
-            no_wrap=True,
-            overflow="ignore",
-        ),
     ]
     return Group(*map(Text, lines), shown, *map(Text, after), *notes, *files)
 

@@ -383,7 +383,7 @@ def test_a_plan_says_where_its_exchange_is_not_that_of_the_software(software: st
     notes = document(
         "plan", "lenet", "--cluster", "dgx1-v100", "--batch", "64", "--strategy", "dp8", "--software", software
     )["notes"]
-    assert any("scale has the exchange" in note for note in notes) is told
+    assert any("trimaran scale" in note for note in notes) is told
 
 
 def test_a_change_and_a_pin_are_weighed_with_the_memory_plans_of_a_new_plan() -> None:

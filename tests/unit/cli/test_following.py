@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.planning.target.curves import digits_curve
+from tests.unit.report.test_converging import found
 from typer.testing import CliRunner
 
 from trimaran.cli import app
@@ -140,3 +141,26 @@ def test_the_memory_of_a_card_is_no_money_in_the_plan_that_follows() -> None:
     following = " ".join(found.stdout.replace("\\\n", "").split())
     said = "Next, on 8 of them: trimaran plan lenet --memory 8GiB --cluster 8xtitan-x --batch 512"
     assert following.endswith(said)
+
+
+def test_after_convergence_was_measured_the_plan_is_for_the_same_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the options of both commands with one name, some mean two things."""
+    monkeypatch.setattr("trimaran.features.convergence.measure.converge_job", lambda *_, **__: found())
+    asked = ("--devices", "1", "--batches", "64", "--schedule", "job", "--time-limit", "1h", "--output", "c.json")
+    assert next_of("converge", "mine.py:make", *asked) == [
+        *("trimaran", "plan", "mine.py:make", "--devices", "1", "--objective", "time"),
+        *("--curve", "runs/converge-mine-0123abcd/curve.json"),
+    ]
+
+
+def test_the_plan_after_a_price_is_for_the_batch_that_was_priced(tmp_path: Path) -> None:
+    asked = ("price", "llama3:8b", "--cluster", "dgx-h100")
+    assert ("--batch", "64") in itertools.pairwise(next_of(*asked, "--strategy", "dp8 mb2 m4"))
+    table = tmp_path / "rows.csv"
+    table.write_text("strategy,batch\ntp8,32\ntp4 dp2,32\n")
+    assert ("--batch", "32") in itertools.pairwise(next_of(*asked, "--strategies", str(table), "--batch", "64"))
+
+
+def test_a_plan_that_takes_data_as_ready_is_not_asked_how_they_are_loaded() -> None:
+    words = next_of("scale", "llama3:8b", "--cluster", "dgx-h100", "--devices", "2", "--loader", "dali")
+    assert not {"--loader", "--software"} & {*words}

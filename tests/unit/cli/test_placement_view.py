@@ -1,6 +1,8 @@
 """A placement in words."""
 
-from trimaran.cli.views.placement import placement_lines
+import pytest
+
+from trimaran.cli.views.placement import placement_document, placement_lines
 from trimaran.features.placement import Placed, profiled_problem
 from trimaran.graph.profiled import ProfiledGraph, ProfiledNode
 from trimaran.placement.solve import place
@@ -21,3 +23,9 @@ def test_the_links_between_devices_are_named() -> None:
 
 def test_one_device_has_no_link() -> None:
     assert str(placement_lines(placed(1))[0]).startswith("chain on 1 device: 18.0 ms a step")
+
+
+def test_the_document_has_the_stretches_of_the_page() -> None:
+    (stretch,) = placement_document(placed(1))["stretches"]
+    assert (stretch["first"], stretch["last"], stretch["kinds"]) == ("a", "a", ["Linear"])
+    assert (sum(stretch["seconds"]), stretch["crossing_bytes"]) == (pytest.approx(0.018), 0.0)

@@ -1,6 +1,7 @@
 """A Hugging Face configuration as a job. Only the file is read."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,14 @@ import torch
 from tests.raising import raises
 from torch.utils.data import default_collate
 
+import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.features.check import check_job
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource, check_room, resolve
+from trimaran.planning.estimated import Estimated
+from trimaran.planning.plan import find_backend
+from trimaran.planning.requests import PlanRequest, parse_software
 from trimaran.pricing.analytical.huggingface_config import shape_of_configuration
 from trimaran.user_code.batches import call_model, compute_loss
 
@@ -80,12 +86,20 @@ def test_a_configuration_without_room_for_its_weights_is_refused_before_it_is_ma
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reference = str(written(tmp_path, LLAMA))
-    needed = sum(parameter.nbytes for parameter in resolve(reference).model().parameters())
+    model = resolve(reference).model()
+    needed = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed)
-    check_room(resolve(reference))
+    check_room(resolve(reference), reference)
     monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed - 1)
-    with raises("job.no-room"):
+    with raises("job.no-room", match=f"trimaran plan {re.escape(reference)} --cluster"):
         check_job(JobSource(reference=reference))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the free memory is known on Linux only")
+def test_a_configuration_that_no_model_can_be_made_of_is_told_as_such(tmp_path: Path) -> None:
+    reference = str(written(tmp_path, LLAMA | {"hidden_act": "none"}))
+    with raises("user.raised", match=r"Job\.model"):
+        check_room(resolve(reference), reference)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -94,6 +108,23 @@ def test_a_configuration_makes_no_weights_on_the_meta_device(name: str, tmp_path
     with torch.device("meta"):
         model = job.model()
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_what_a_trace_assumes_and_an_activation_of_many_kernels_are_told(tmp_path: Path) -> None:
+    """GELU by tanh is one kernel under one name and eight under another."""
+    reference = str(written(tmp_path, GPT2))
+    assumed, separate = traced_notes(reference)
+    assert "16 tokens" in assumed
+    assert '"activation_function": "gelu_pytorch_tanh"' in separate
+    assert traced_notes(f"{reference}:sequence=16") == (separate,)
+    plan = find_backend(
+        JobSource(reference=reference), PlanRequest(cluster="h100", software=parse_software("pytorch:2024"))
+    )
+    assert isinstance(plan, Estimated)
+    assert {assumed, separate} <= set(plan._notes)
+    assert {assumed, separate} <= set(trimaran.predict_scaling(reference, cluster="h100", devices=1).notes)
+    written(tmp_path, GPT2 | {"activation_function": "gelu_pytorch_tanh"})
+    assert traced_notes(f"{reference}:sequence=16") == traced_notes("gpt2") == ()
 
 
 def test_a_folder_and_a_file_with_the_prefix_are_references_too(tmp_path: Path) -> None:

@@ -120,11 +120,11 @@ def test_a_network_without_room_for_its_weights_is_refused_before_it_is_made(
     """A user's own model is made without that look."""
     needed = sum(parameter.nbytes for parameter in make_model(resolve("lenet")).parameters())
     monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed)
-    check_room(resolve("lenet"))
+    check_room(resolve("lenet"), "lenet")
     monkeypatch.setattr("trimaran.machine.detect.free_memory_bytes", lambda: needed - 1)
     with raises("job.no-room", match="weights take 470.2 KiB"):
-        check_room(resolve("lenet"))
+        check_room(resolve("lenet"), "lenet")
     for look in (lambda: check_job(JobSource(reference="lenet")), lambda: make_plan("lenet", PlanRequest(devices=1))):
         with raises("job.no-room"):
             look()
-    check_room(resolve(f"{job_file}:make"))
+    check_room(resolve(f"{job_file}:make"), f"{job_file}:make")

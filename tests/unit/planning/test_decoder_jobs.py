@@ -201,14 +201,16 @@ def test_a_name_is_planned_by_the_shape_of_its_configuration() -> None:
     assert parameter_count(backend.shape) == 671_026_404_352
 
 
-def test_a_configuration_without_a_dtype_has_one_precision_in_every_command(tmp_path: Path) -> None:
-    """What the analytical model assumes, as nobody says one; fp32 that a configuration says stays the job's."""
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("name", ["h100", "v100"])
+def test_a_configuration_has_one_precision_in_every_command(dtype: str | None, name: str, tmp_path: Path) -> None:
+    """That of the analytical model: the type of 16 bits that it names and the device has, else the usual one."""
     values = {"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2}
-    values |= {"intermediate_size": 32, "num_attention_heads": 2}
-    device, reference = find_device("h100"), written(tmp_path, values)
+    values |= {"intermediate_size": 32, "num_attention_heads": 2, "torch_dtype": dtype}
+    device, reference = find_device(name), written(tmp_path, values)
     modelled = choose_precision(reference, None, device, ANALYTICAL_PRECISIONS, by_shape=True)
     assert choose_precision(reference, None, device) == modelled
-    assert "decoders are usually" in modelled.source
-    encoder = choose_precision(written(tmp_path, values | {"model_type": "bert"}), None, device)
+    said = modelled.name == {"bfloat16": "bf16", "float16": "fp16"}.get(dtype or "")
+    assert ("decoders are usually" in modelled.source) is not said
+    encoder = choose_precision(written(tmp_path, values | {"model_type": "bert", "torch_dtype": None}), None, device)
     assert "encoders are usually" in encoder.source
-    assert choose_precision(written(tmp_path, values | {"dtype": "float32"}), None, device).name == "fp32"

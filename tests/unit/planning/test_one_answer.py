@@ -12,11 +12,11 @@ from trimaran.base.units import format_bytes
 from trimaran.features.price import Pricing, Setting
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.pins import Pins, pins_of_strategy
-from trimaran.planning.analytical import Analytical, is_planned_by_shape, reason_to_trace, shape_of
+from trimaran.planning.analytical import Analytical, planned_by_shape, reason_to_trace, shape_of
 from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.estimated import Estimated
 from trimaran.planning.plan import find_backend, make_plan
-from trimaran.planning.requests import PlanRequest, parse_request
+from trimaran.planning.requests import Loading, PlanRequest, parse_request
 
 SMALL, LARGE = "gpt2:1.5b", "llama2:70b"
 
@@ -160,7 +160,18 @@ def test_a_job_that_is_not_there_is_told_as_what_it_would_be(reference: str, tol
 
 
 def test_scale_knows_which_jobs_plan_prices_by_their_shape() -> None:
-    """There the two have other software, which it then says."""
-    assert is_planned_by_shape("gpt2", "dgx1-v100:4", {})
-    assert not is_planned_by_shape("resnet50", "dgx1-v100:4", {})
-    assert not is_planned_by_shape("bert:large", "dgx1-v100:4", {})
+    """There the two have other software, which it then says, with what gives the same where there is that."""
+    assert planned_by_shape("gpt2", asked(cluster="dgx1-v100:4")).endswith("--software pytorch")
+    assert "pytorch" not in planned_by_shape("gpt2", asked(cluster="dgx1-v100:16", devices=65))
+    assert "pytorch" not in planned_by_shape("llama3:8b", asked(cluster="dgx1-v100:4"))
+    assert not planned_by_shape("resnet50", asked(cluster="dgx1-v100:4"))
+    assert not planned_by_shape("bert:large", asked(cluster="dgx1-v100:4"))
+
+
+def test_how_data_are_loaded_is_told_by_the_option_that_said_it() -> None:
+    """Experts are never traced, on however few devices."""
+    for reference, smaller in ((LARGE, True), ("mixtral:8x7b", False)):
+        request = asked(devices=2, loading=Loading(copies_ahead=0))
+        with raises("loading.analytical", match="leave --copies-ahead out") as refused:
+            make_plan(reference, request)
+        assert ("64 devices" in str(refused.value)) is smaller

@@ -37,6 +37,7 @@ def placement_document(placed: Placed) -> dict[str, Any]:
         "sent_bytes": _sent_bytes(placed),
         "peak_bytes": list(answer.peak_bytes),
         "notes": list(answer.notes),
+        "stretches": [to_plain(stretch) for stretch in _fewer(stretches(placed))],
         "schedule": to_plain(answer.schedule),
         "transfers": [
             {

@@ -50,7 +50,7 @@ _LIKELY_CRITICAL = 8.0
 
 def finish_runs(
     task: Task, wanted: Sequence[tuple[int, int]], limits: Limits, *, progress: Progress
-) -> tuple[dict[tuple[int, int], Run], int]:
+) -> dict[tuple[int, int], Run]:
     """Do what is left of some runs.
 
     Args:
@@ -60,7 +60,7 @@ def finish_runs(
         progress: told of every evaluation
 
     Returns:
-        Finished runs by batch and seed, and how many were there before.
+        Finished runs by batch and seed.
 
     Raises:
         TrimaranError: what a process raised; finished runs stay
@@ -77,7 +77,7 @@ def finish_runs(
     left = order_runs([key for key in wanted if key not in before], known, task)
     if left and not (limits.deadline is not None and time.time() >= limits.deadline):
         _launch(task, [task.work(*key) for key in left], limits, known, progress, len(before))
-    return finished(), len(before)
+    return finished()
 
 
 def order_runs(keys: Iterable[tuple[int, int]], known: Sequence[Run], task: Task) -> list[tuple[int, int]]:
@@ -371,10 +371,11 @@ def _measure(
     deadline: float | None,
     progress: Progress,
 ) -> Convergence:
+    before = read_runs(task.folder)
     target = _target(task, request, deadline, progress)
     limits = Limits(target=target.value, epochs=task.max_epochs, deadline=deadline, per_epoch=request.evaluations)
     wanted = [(batch, task.seed(batch, number)) for batch in task.batches for number in range(request.repeats)]
-    runs, kept = finish_runs(task, wanted, limits, progress=progress)
+    runs = finish_runs(task, wanted, limits, progress=progress)
     measured = gather(task, target, runs, repeats=request.repeats)
     table = table_of(task, target, measured)
     curve = fit_curve(table)
@@ -391,7 +392,7 @@ def _measure(
         batches=measured,
         curve=curve,
         noise=compare_noise(measured, curve),
-        kept=kept,
+        kept=sum(run in before for run in runs.values()),
         seconds=time.time() - started,
         run_dir=str(task.folder),
         curve_file=str(path),
@@ -411,7 +412,7 @@ def _target(task: Task, request: ConvergeRequest, deadline: float | None, progre
     limits = Limits(target=None, epochs=max(1, task.job.epochs), deadline=deadline, per_epoch=request.evaluations)
     base = task.recipe.base_batch
     seeds = [task.seed(base, number) for number in range(min(task.devices, request.repeats))]
-    runs, _ = finish_runs(task, [(base, seed) for seed in seeds], limits, progress=progress)
+    runs = finish_runs(task, [(base, seed) for seed in seeds], limits, progress=progress)
     if not runs:
         raise InfeasibleError(
             f"the job's own {task.job.epochs} epochs, by which the target is found, did not end within the time limit: "

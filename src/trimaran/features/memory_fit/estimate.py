@@ -33,7 +33,7 @@ from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_jo
 from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.graph.types import Phase
-from trimaran.jobs.huggingface import assumed_sequence
+from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import find_device, plain_node, usual_node
 from trimaran.machine.types import OFFLOAD_SHARE, Device
@@ -42,8 +42,9 @@ from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
 from trimaran.memory_budget.options import Budget, parse_budget, parse_size
 from trimaran.memory_hooks.splitting import Split
-from trimaran.planning.analytical import BY_SHAPE, is_planned_by_shape
+from trimaran.planning.analytical import planned_by_shape
 from trimaran.planning.precision import ChosenPrecision, choose_precision
+from trimaran.planning.requests import PlanRequest
 from trimaran.planning.tracing.meta_trace import JobTracer, PricedStep, PricedSteps, written
 from trimaran.pricing.machine_transfers import sharing_device
 from trimaran.pricing.offload_costs import MemoryCosts
@@ -636,7 +637,9 @@ def estimate_memory(
     catalog_device = sharing_device(alone, sharing)
     source = job if isinstance(job, JobSource) else JobSource(reference=job, global_batch_size=batch)
     made = source.make()
-    chosen = choose_precision(source.reference, precision or source.precision, catalog_device, job=made)
+    chosen = choose_precision(
+        source.reference, source.precision if precision is None else precision, catalog_device, job=made
+    )
     samples = made.global_batch_size
     progress("tracing the step", 0, 0)
     began_s = perf_counter()
@@ -678,14 +681,15 @@ def estimate_memory(
         largest_batch=batches,
         trace_s=traced_s - began_s,
         planning_s=planned_s - traced_s,
-        notes=tuple(filter(None, [assumed_sequence(source.reference), _other_model(source.reference, device)])),
+        notes=tuple(filter(None, [*traced_notes(source.reference), _other_model(source.reference, device)])),
     )
     return MemoryStudy(estimate=estimate, step=found.shown_step(f"{made.name}, batch {samples}"))
 
 
 def _other_model(reference: str, device: str) -> str:
     """What is said where a plan on the device has another model; empty: it has the same."""
-    return f"the step is that of PyTorch; {BY_SHAPE}" if is_planned_by_shape(reference, device, {}) else ""
+    by_shape = planned_by_shape(reference, PlanRequest(cluster=device))
+    return by_shape and f"the step is that of PyTorch; {by_shape}"
 
 
 def _plan(
