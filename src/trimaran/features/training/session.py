@@ -615,8 +615,8 @@ class Session:
         if found:
             raise InputError(
                 f"{format_some(found)} changed, and under {self.strategy.name} ranks run the graph of "
-                "the model, which has the value of its capture: make it a buffer (register_buffer) and change it in "
-                "place, put it into the batch, or train by replicas: --allow dp",
+                "the model, which has it as it was at its capture: set it in Job.model, make it a buffer "
+                "(register_buffer) and change that in place, put it into the batch, or train by replicas: --allow dp",
                 code="session.attribute-changed",
                 attributes=tuple(found),
             )
