@@ -161,7 +161,7 @@ class Callbacks:
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
         # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
-        self._modes_after: list[bool] = []
+        self._modes_after = self._modes()
         self._held_before = self._values()
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
@@ -235,6 +235,7 @@ class Callbacks:
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
+        self._modes_after = self._modes()
         places = {one.path: one for one in (*self._settings, *self._own())}
         for path, value in kept.items():
             if path in places:
@@ -288,17 +289,26 @@ class Callbacks:
         added = {what: count - self._hooked_before.get(what, 0) for what, count in self._hooked().items()}
         return {what: count for what, count in added.items() if count > 0}
 
+    @contextmanager
+    def first_step(self) -> Iterator[None]:
+        """Around the first step: what forwards hook or replace when they are first called is none of the loop's."""
+        before = self._hooked()
+        yield
+        for what, count in self._hooked().items():
+            self._hooked_before[what] = self._hooked_before.get(what, 0) + count - before.get(what, 0)
+
     def see_registered(self, saved: Mapping[str, int]) -> tuple[str, ...]:
         """Before the first step after a checkpoint was loaded: a note of hooks that are missing since; none are: none.
 
         Args:
-            saved: from `registered`, then
+            saved: from `registered` of rank 0, then
         """
         now = self.registered()
-        if not (missing := [what for what, count in saved.items() if now.get(what, 0) < count]):
+        missing = [what for what, count in saved.items() if now.get(what, 0) < count]
+        if self._rank or not missing:
             return ()
         return (
-            f"when the checkpoint was saved there were {format_some(missing)}, which callbacks of the job, or its "
+            f"the checkpoint was saved with {format_some(missing)}, which callbacks of the job, or its "
             "loop, had registered or replaced, and which no checkpoint has: the training goes on without. Register "
             "them in Job.model, or in the loop before the first session.step, also where it goes on from a checkpoint",
         )
@@ -318,12 +328,14 @@ class Callbacks:
 
     def _replaceable(self) -> dict[str, Any]:
         """Functions that are attributes of modules of the model, as a forward that somebody sets, and its modules."""
-        return {
+        named = dict(self._executor.model.named_modules())
+        functions = {
             f"another {name} of {path or 'the model'}": one
-            for path, module in self._executor.model.named_modules()
-            for name, one in (*vars(module).items(), *module._modules.items())
+            for path, module in named.items()
+            for name, one in vars(module).items()
             if callable(one)
         }
+        return functions | {f"another module {path}": module for path, module in named.items() if path}
 
     @property
     def running(self) -> bool:
