@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import prune
+from torch.nn.utils import clip_grad, prune
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -160,6 +160,7 @@ class Callbacks:
         self._named_callbacks = named
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
+        self._refuse_clipping()
         # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
         self._modes_after = self._modes()
         self._held_before = self._values()
@@ -350,11 +351,11 @@ class Callbacks:
     def watch(self) -> None:
         """A step has ended, and code of the user's runs until the next one."""
         self._modes_after = self._modes()
+        self._running, self._thread = "the loop", threading.get_ident()
         if self._alone:
             return
         if self._samples is None and not self._executor.steps:
             self._settable = (*self._settable, *read_by_job(self._job, self._executor.model))
-        self._running, self._thread = "the loop", threading.get_ident()
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
         if _is_power(self._executor.steps):
@@ -565,6 +566,31 @@ class Callbacks:
             self._ever_stepped |= self._stepped
 
         self._refusing.callback(register_optimizer_step_pre_hook(look).remove)
+
+    def _refuse_clipping(self) -> None:
+        """Have torch refuse to clip gradients that a step has left none of, outside of steps."""
+        before = getattr(clip_grad, "_clip_grads_with_norm_", None)
+
+        def clip(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
+            held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            own = self._running is not None and any(id(one) in self._identities for one in held)
+            if own and all(one.grad is None for one in held):
+                raise InputError(
+                    f"{self._who} clips gradients of session.model, and session.step(batch), which does forward, "
+                    "backward and update, has left none: nothing would be clipped. Set Job.clip_norm, the largest "
+                    "global norm; or, on one device or under replicas, clip by a hook of the optimizer that "
+                    "Job.optimizer makes (register_step_pre_hook)",
+                    code="session.clips-after-step",
+                )
+            return before(held, *arguments, **keywords)  # type: ignore[misc]
+
+        def forget() -> None:
+            if vars(clip_grad).get("_clip_grads_with_norm_") is clip:
+                vars(clip_grad)["_clip_grads_with_norm_"] = before
+
+        if before is not None:
+            vars(clip_grad)["_clip_grads_with_norm_"] = clip
+            self._refusing.callback(forget)
 
     def see_taken(self) -> None:
         """Another batch is taken, and the loop has given no step the last one: see that it has not trained on it.
