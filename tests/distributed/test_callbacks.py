@@ -572,6 +572,26 @@ def test_ranks_of_a_pipeline_that_are_given_other_samples_are_refused(tmp_path: 
     assert launch(shuffle_apart, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
+def give_all_the_same(world: World) -> list[str]:
+    """A loop of its own batches: replicas have the same samples, their shares, or samples that are all alike."""
+    told, job, half = [], make_job(), make_job().global_batch_size // 2
+    rows = [job.dataset()[number] for number in range(job.global_batch_size)]
+    for share in (rows[:half], rows[half * world.rank :][:half], rows[:1] * half):
+        session = open_session(world, job, REPLICAS)
+        session._begin_loop()
+        batch = torch.utils.data.default_collate(share)
+        told.append(refusal_of(lambda session=session, batch=batch: [session.step(batch) for _ in range(6)]))
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_replicas_that_are_given_the_same_samples_are_refused(tmp_path: Path) -> None:
+    """A loop over its own loader, without a sampler for its rank, trained on half of the data."""
+    refused = ["session.alike-in-replicas", "", ""]
+    assert launch(give_all_the_same, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
 def draw_noise(world: World) -> list[str]:
     """A callback sets a number, or a tensor, that the loss reads: drawn, or by the step."""
     told = []

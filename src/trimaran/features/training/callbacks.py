@@ -86,6 +86,9 @@ _OPERATIONS = (
 _SAID = 10
 """Integers that ranks tell each other beyond what they do and what the loop has changed."""
 
+_TELLING = 4
+"""Steps after which it is no chance that replicas were given the same samples in each: fewer may be of few samples."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
@@ -175,8 +178,9 @@ class Callbacks:
         self._modes_before = self._modes()
         # Of the global batches that were trained on.
         self._taken = 0
-        # Of the batches that the loop has made itself, where several ranks have the same.
+        # Of the batches that the loop has made itself, and the last of them while a step begins.
         self._given = 0
+        self._own_batch: Mapping[str, torch.Tensor] = {}
         self._thread = threading.get_ident()
         # Of the generator, when the last step began; and the same where that step drew from it, else 0.
         self._generator = self._drawn = 0
@@ -380,8 +384,10 @@ class Callbacks:
         if self._samples is not None:
             self._note_modes()
             self._taken = self._taken if place is None else _digest([self._taken, place])
-            if own is not None and not is_nothing(own) and self._strategy.dp < self._strategy.devices:
-                self._given = _digest([self._given, _hash(_samples(name_tensors(own).values()))])
+            if own is not None and not is_nothing(own):
+                with suppress(InputError):
+                    self._own_batch = name_tensors(own)
+                self._given = _digest([self._given, _hash(_samples(self._own_batch.values()))])
             self._generator = _generator_state()
         samples, self._samples = self._samples, None
         if samples is not None and not self._is_whole and not all(map(torch.equal, samples, self._noted[0])):
@@ -390,6 +396,7 @@ class Callbacks:
         if self._before is not None:
             self._agree("step")
         self._running = self._before = None
+        self._own_batch = {}
 
     def settle(self, operation: str) -> None:
         """An epoch begins or ends: see that a loop of the user's has left ranks alike so far.
@@ -770,6 +777,15 @@ class Callbacks:
                 "by a generator with a seed, or take those of session.batches()",
                 code="session.unlike-in-replica",
             )
+        told = [one for _, one in of_replicas]
+        if len(set(told)) < len(told) and self._executor.steps >= _TELLING and self._varies():
+            raise InputError(
+                f"the loop gave several replicas the same samples in each of {self._executor.steps} steps, and under "
+                f"{self._strategy.name} each trains on its share of a global batch: give each its own, as by "
+                "torch.utils.data.DistributedSampler over session.strategy.dp replicas, or take the batches of "
+                "session.batches(), which are shares",
+                code="session.alike-in-replicas",
+            )
         if _first_unlike([one for one in taken if one]):
             raise InputError(
                 "the loop took a step with other global batches on some ranks than on others, whose shares make no "
@@ -797,6 +813,10 @@ class Callbacks:
         )
         self._refuse_unlike(name, {"the modes of modules (train, eval)": switched})
         return said
+
+    def _varies(self) -> bool:
+        """Whether samples of the last batch of the loop's own differ: others may be alike on all ranks by intent."""
+        return any(one.dim() > 0 and not torch.equal(one, one[:1].expand_as(one)) for one in self._own_batch.values())
 
     def _refuse_unlike(self, name: str, changed: Mapping[str, Sequence[int]]) -> None:
         """Refuse that a rank has changed something that another one has not, or in another way."""
