@@ -20,6 +20,7 @@ forward reads, and that is another one on each rank, is seen where it is set bef
 
 import enum
 import hashlib
+import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -164,6 +165,7 @@ class Callbacks:
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
         self._refuse_clipping()
+        self._refuse_states()
         # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
         self._modes_after = self._modes()
         self._held_before = self._values()
@@ -598,6 +600,29 @@ class Callbacks:
         if before is not None:
             vars(clip_grad)["_clip_grads_with_norm_"] = clip
             self._refusing.callback(forget)
+
+    def _refuse_states(self) -> None:
+        """Have the optimizer refuse to give the user its state, or to take one, where a rank's is not that of all."""
+        optimizer: Any = self._executor.updater.optimizer
+        if self._alike or not isinstance(optimizer, torch.optim.Optimizer):
+            return
+
+        def refuse(*_: Any) -> None:
+            frame, who = inspect.currentframe(), __name__
+            while frame is not None and (who == __name__ or who.startswith("torch.")):
+                frame = frame.f_back
+                who = "" if frame is None else str(frame.f_globals.get("__name__"))
+            if self._running is not None and not who.startswith("trimaran."):
+                raise InputError(
+                    f"{self._who} asked for the state of session.optimizer, or loads one, and under "
+                    f"{self._strategy.name} that of a rank is of the parameters, or of the parts, that it updates: "
+                    "session.save_checkpoint(folder) and session.load_checkpoint(folder) keep all of a training, under "
+                    "any plan; or train by replicas that update everything (dp, zero=0)",
+                    code="optimizer.state-in-parts",
+                )
+
+        self._refusing.callback(optimizer.register_state_dict_pre_hook(refuse).remove)
+        self._refusing.callback(optimizer.register_load_state_dict_pre_hook(refuse).remove)
 
     def see_taken(self) -> None:
         """Another batch is taken, and the loop has given no step the last one: see that it has not trained on it.
