@@ -572,6 +572,57 @@ def test_ranks_of_a_pipeline_that_are_given_other_samples_are_refused(tmp_path: 
     assert launch(shuffle_apart, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
+def keep_state_itself(world: World, folder: Path) -> list[str]:
+    """A loop that keeps the state of its optimizer itself, of replicas that update everything and of others."""
+    told = []
+    for strategy in (REPLICAS, HOMES, ZERO1, ZERO3, PIPELINE, TENSORS):
+        session = open_session(world, make_job(), strategy)
+        session._begin_loop()
+        session.step(next(session.batches()))
+        session.save_checkpoint(folder / strategy.name)
+        session.load_checkpoint(folder / strategy.name)
+        optimizer = session.optimizer
+        if optimizer is None:
+            # This rank updates nothing.
+            session.close()
+            continue
+        groups = [{**one, "params": [*range(len(one["params"]))]} for one in optimizer.param_groups]
+        state = {"state": {}, "param_groups": groups}
+        told.append(refusal_of(optimizer.state_dict))
+        told.append(refusal_of(lambda one=optimizer, state=state: one.load_state_dict(state)))
+        session.close()
+        optimizer.state_dict()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_state_of_a_part_is_not_kept_for_that_of_all(tmp_path: Path) -> None:
+    """A file of rank 0's was loaded by every rank: other parameters, of the same shapes, got its moments."""
+    told, other = launch(keep_state_itself, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu")
+    assert told == ["", "", *["optimizer.state-in-parts"] * 10]
+    assert set(other[2:]) == {"optimizer.state-in-parts"}
+
+
+def give_all_the_same(world: World) -> list[str]:
+    """A loop of its own batches: replicas have the same samples, their shares, or samples that are all alike."""
+    told, job, half = [], make_job(), make_job().global_batch_size // 2
+    rows = [job.dataset()[number] for number in range(job.global_batch_size)]
+    for share in (rows[:half], rows[half * world.rank :][:half], rows[:1] * half):
+        session = open_session(world, job, REPLICAS)
+        session._begin_loop()
+        batch = torch.utils.data.default_collate(share)
+        told.append(refusal_of(lambda session=session, batch=batch: [session.step(batch) for _ in range(6)]))
+        session.close()
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_replicas_that_are_given_the_same_samples_are_refused(tmp_path: Path) -> None:
+    """A loop over its own loader, without a sampler for its rank, trained on half of the data."""
+    refused = ["session.alike-in-replicas", "", ""]
+    assert launch(give_all_the_same, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
+
+
 def draw_noise(world: World) -> list[str]:
     """A callback sets a number, or a tensor, that the loss reads: drawn, or by the step."""
     told = []

@@ -80,8 +80,8 @@ class Job:
         collate: list of samples to batch; None: torch's default. It makes each part of a batch, and what it draws is
             drawn for each part
         lr_schedule: makes the schedule from the optimizer; stepped once an update. One whose step needs a metric
-            (`ReduceLROnPlateau`) is stepped once an epoch, with the metric of the evaluation, or the mean loss of the
-            epoch where there is none
+            (`ReduceLROnPlateau`) is stepped once an epoch, with the metric of the evaluation (`mode="max"`), or the
+            mean loss of the epoch where there is none
         epochs: passes over the training data
         target: stop when the metric reaches this
         precision: "fp32"; "bf16", which is autocast over fp32 weights; "fp16", autocast with a gradient scaler, for

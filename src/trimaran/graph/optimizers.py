@@ -265,7 +265,16 @@ def make_schedule(job: Job, optimizer: Any) -> Any:
     except Exception as error:  # it is the user's function
         raise InputError(f"Job.lr_schedule of {job.name!r} failed: {told(error)}") from error
     is_scored = job.metric is not None and job.evaluation_dataset is not None
-    if takes_metric(schedule) and not is_scored and getattr(schedule, "mode", "") == "max":
+    mode = getattr(schedule, "mode", "") if takes_metric(schedule) else ""
+    if is_scored and mode == "min":
+        raise InputError(
+            f'the schedule {type(schedule).__name__} of Job.lr_schedule has mode="min" (torch\'s default), and follows '
+            "Job.metric, where higher is better, so that it would lower the rate as long as the metric rises: take "
+            'mode="max"; to follow a loss of the evaluation, let Job.metric return minus that loss, and take '
+            'mode="max", threshold_mode="abs"; to follow the mean loss of each epoch, leave out Job.evaluation_dataset',
+            code="schedule.min-of-metric",
+        )
+    if not is_scored and mode == "max":
         raise InputError(
             f'the schedule {type(schedule).__name__} of Job.lr_schedule has mode="max", and without Job.metric and '
             "Job.evaluation_dataset it follows the mean loss of each epoch, which it would take to get worse as it "

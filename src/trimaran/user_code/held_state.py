@@ -69,6 +69,9 @@ CONTAINERS = (list, dict, set, deque)
 
 HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+_NO_VALUES = (nn.Module, nn.Parameter, HostGenerator, *_FUNCTIONS)
+
 Values = dict[str, Any]
 """Of each value its path, and the value, or a copy."""
 
@@ -134,9 +137,13 @@ class HeldState:
         """The values now; tensors and arrays are copies."""
         return {path: _copied(value) for path, value, _ in self._walk(None)}
 
-    def versions(self) -> Values:
-        """The values now; in the place of a tensor, or a large array, what tells whether it was written or replaced."""
-        return {path: _version(value) for path, value, _ in self._walk(None)}
+    def versions(self, *, functions: bool = False) -> Values:
+        """The values now; in the place of a tensor, or a large array, what tells whether it was written or replaced.
+
+        Args:
+            functions: those that are held, too
+        """
+        return {path: _version(value) for path, value, _ in self._walk(None, functions=functions)}
 
     def results(self) -> tuple[str, ...]:
         """The paths of the tensors that were computed from parameters."""
@@ -183,15 +190,18 @@ class HeldState:
             for one in self._undo:
                 one()
 
-    def _walk(self, undo: Undo | None, *, parts: bool = False, met: set[int] | None = None) -> Iterator[_Entry]:
+    def _walk(
+        self, undo: Undo | None, *, parts: bool = False, functions: bool = False, met: set[int] | None = None
+    ) -> Iterator[_Entry]:
         met = set() if met is None else met
+        left = (nn.Module, nn.Parameter, HostGenerator) if functions else _NO_VALUES
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value, place in _values_of(root, "", 0, met, undo):
                 if isinstance(value, CONTAINERS):
                     if parts and path:
                         yield f"{path} of {name}", value, place
-                elif parts or not isinstance(value, nn.Module | nn.Parameter | HostGenerator | types.FunctionType):
+                elif parts or not isinstance(value, left):
                     called = f"{path} of {name}" if path else name
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
@@ -659,7 +669,7 @@ def _values_of(
     if isinstance(value, _PLAIN):
         yield path, value, place
         return
-    if isinstance(value, types.FunctionType):
+    if isinstance(value, _FUNCTIONS):
         # It may lie in several places.
         yield path, value, place
     if depth > _DEEPEST or id(value) in met or len(met) > _MOST_HOLDERS:
@@ -959,7 +969,7 @@ def _version(value: Any) -> Any:
         return id(value), value._version
     if isinstance(value, numpy.ndarray):
         return (id(value), value.tobytes()) if value.nbytes <= _MOST_ENTRIES else id(value)
-    return value
+    return id(value) if isinstance(value, _FUNCTIONS) else value
 
 
 def _keep_array(value: Tensor | numpy.ndarray, undo: Undo) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints of one process: what is in them, what is refused, and what is said where something is wrong."""
 
 import enum
+import functools
 import json
 import math
 import os
@@ -755,7 +756,7 @@ def test_numbers_that_a_loop_sets_in_modules_are_put_back(tmp_path: Path) -> Non
         (lambda session: session.optimizer.register_step_pre_hook(lambda *_: None), "hooks on the step"),
         (lambda session: session.model[0].weight.register_hook(lambda one: 2 * one), "gradient of 0.weight"),
         (lambda session: session.model[0].register_forward_hook(lambda *_: None), "hooks of 0"),
-        (lambda session: session.model.__setitem__(1, torch.nn.Dropout(0.3)), "another 1 of the model"),
+        (lambda session: session.model.__setitem__(1, torch.nn.Dropout(0.3)), "another module 1"),
         (lambda session: setattr(session.model[1], "forward", lambda one: one), "forward of 1"),
     ],
 )
@@ -800,6 +801,27 @@ def test_what_a_loop_registers_at_the_first_step_only_is_said(
     assert ("hooks of 2" in capfd.readouterr().err) is not again
 
 
+class Lazy(torch.nn.Module):
+    """Takes an activation, and hooks itself, when it is first called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "activation"):
+            self.register_forward_hook(lambda *_: None)
+        self.activation = functools.partial(torch.nn.functional.elu, alpha=0.5)
+        return self.activation(x)
+
+
+def test_what_forwards_hook_and_replace_themselves_is_not_missing(tmp_path: Path) -> None:
+    """They do so again, and a note said that the training goes on without."""
+    lazy = make_job(model=lambda: torch.nn.Sequential(torch.nn.Linear(3, 1), Lazy()))
+    for number in range(2):
+        with session_of(lazy) as session:
+            assert session.load_checkpoint(tmp_path, missing_ok=True) is bool(number)
+            take_steps(session, 1)
+            session.save_checkpoint(tmp_path)
+            assert not session.notes
+
+
 def test_modes_that_a_loop_sets_are_put_back(tmp_path: Path) -> None:
     """A layer that a loop holds in evaluation drew again after a break; that the loop evaluates as it saves is none."""
     with session_of(make_job()) as session:
@@ -807,10 +829,14 @@ def test_modes_that_a_loop_sets_are_put_back(tmp_path: Path) -> None:
         take_steps(session, 1)
         session.model.eval()
         session.save_checkpoint(tmp_path)
-    with session_of(make_job()) as session:
-        session.load_checkpoint(tmp_path)
-        assert [one.training for one in session.model] == [True, False, True]
-        assert session.model.training
+    for _ in range(2):
+        with session_of(make_job()) as session:
+            session.load_checkpoint(tmp_path)
+            assert [one.training for one in session.model] == [True, False, True]
+            assert session.model.training
+            # It evaluates what it has loaded, and saves that without a step.
+            session.model.eval()
+            session.save_checkpoint(tmp_path)
 
 
 def damage(path: Path) -> None:

@@ -1,5 +1,6 @@
 """A graph whose backward is not that of the model is not used: torch.export keeps what a forward computes alone."""
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -205,6 +206,24 @@ def test_modules_and_hooks_that_a_graph_does_not_have() -> None:
     assert constants.take_over() == ["the hooks of session.model"]
     model.second = nn.Linear(8, 4)
     assert "session.model.second" in constants.take_over()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda model: setattr(model, "forward", lambda x: x), "forward of session.model"),
+        (lambda model: setattr(model, "forward", functools.partial(model.forward)), "forward of session.model"),
+        (lambda model: setattr(model, "between", torch.tanh), "between of session.model"),
+        (lambda model: setattr(model.first, "forward", lambda x: x), "the forward of session.model.first"),
+    ],
+)
+def test_another_function_is_not_in_a_graph(change: Any, said: str) -> None:
+    """Pipelines, placements and shared tensors went on without a forward that a loop put on its model."""
+    model = Network(torch.relu)
+    constants = Constants(model, {"first", "second"}, rewritten={"first"})
+    assert constants.take_over() == []
+    change(model)
+    assert said in constants.take_over()
 
 
 class Settings:

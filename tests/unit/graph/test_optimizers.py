@@ -256,7 +256,7 @@ def test_what_a_job_makes_instead_of_an_optimizer_or_a_schedule_is_named() -> No
 
 
 def test_a_schedule_that_follows_a_metric_is_told_from_one_that_follows_updates() -> None:
-    schedules = (ReduceLROnPlateau, lambda optimizer: LambdaLR(optimizer, lambda update: 1.0))
+    schedules = (lambda one: ReduceLROnPlateau(one, mode="max"), lambda one: LambdaLR(one, lambda update: 1.0))
     found = [optimizer_traits(gpt(torch.optim.SGD, lr_schedule=one), MODEL).needs_metric for one in schedules]
     assert found == [True, False]
 
@@ -268,6 +268,15 @@ def test_a_schedule_by_the_largest_loss_is_refused_where_nothing_is_scored() -> 
     assert make_schedule(dataclasses.replace(job, evaluation_dataset=job.dataset, metric=accuracy), optimizer)
     with raises("schedule.max-of-loss", match="mean loss"):
         make_schedule(dataclasses.replace(job, metric=None), optimizer)
+
+
+def test_a_schedule_by_the_least_metric_is_refused() -> None:
+    """The default of torch: it lowered the rate as long as the accuracy rose, without a word."""
+    optimizer = torch.optim.SGD(Trained(MODEL.named_parameters()), lr=0.1)
+    job = gpt(torch.optim.SGD, lr_schedule=ReduceLROnPlateau)
+    assert make_schedule(dataclasses.replace(job, metric=None), optimizer)
+    with raises("schedule.min-of-metric", match="higher is better"):
+        make_schedule(dataclasses.replace(job, evaluation_dataset=job.dataset, metric=accuracy), optimizer)
 
 
 def accuracy(output: torch.Tensor, target: torch.Tensor) -> float:

@@ -51,6 +51,19 @@ def test_a_sum_beside_a_weight_that_is_given_is_divided_as_gradients_are() -> No
     assert (root.item(), float(term.total), float(term.weight)) == (pytest.approx(6 / 9), 6.0, 4.0)
 
 
+def test_a_mean_over_nothing_gives_no_gradient_that_is_no_number() -> None:
+    """A learned weight of the term got 0 times a mean that is no number, and was none from then on."""
+    output, scale = torch.zeros(2, 3, requires_grad=True), torch.ones((), requires_grad=True)
+    target = torch.full((2,), -100)
+    own = job(lambda output, target: functional.cross_entropy(output, target) * scale)
+    own = dataclasses.replace(own, loss_weight=lambda batch: (batch[1] != -100).sum())
+    root, term = loss_term(own, output, (output, target), samples=2, of=4)
+    root.backward()
+    assert (root.item(), float(term.total), float(term.weight)) == (0.0, 0.0, 0.0)
+    assert scale.grad in (None, 0.0)
+    assert torch.equal(output.grad, torch.zeros(2, 3))
+
+
 def test_a_model_with_its_own_loss_is_asked_for_it() -> None:
     output = SimpleNamespace(loss=torch.tensor(2.0, requires_grad=True))
     root, term = loss_term(job(None), output, {"ids": None}, samples=2, of=4)

@@ -20,6 +20,7 @@ forward reads, and that is another one on each rank, is seen where it is set bef
 
 import enum
 import hashlib
+import inspect
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -29,7 +30,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import prune
+from torch.nn.utils import clip_grad, prune
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -85,6 +86,9 @@ _OPERATIONS = (
 
 _SAID = 10
 """Integers that ranks tell each other beyond what they do and what the loop has changed."""
+
+_TELLING = 4
+"""Steps after which it is no chance that replicas were given the same samples in each: fewer may be of few samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +164,10 @@ class Callbacks:
         self._named_callbacks = named
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
+        self._refuse_clipping()
+        self._refuse_states()
         # Those in which the last step of a loop has ended, as the loop may evaluate when it saves.
-        self._modes_after: list[bool] = []
+        self._modes_after = self._modes()
         self._held_before = self._values()
         self._loop: _State | None = None
         # Of the weights, when the last step had ended, and when they were looked at last.
@@ -174,8 +180,9 @@ class Callbacks:
         self._modes_before = self._modes()
         # Of the global batches that were trained on.
         self._taken = 0
-        # Of the batches that the loop has made itself, where several ranks have the same.
+        # Of the batches that the loop has made itself, and the last of them while a step begins.
         self._given = 0
+        self._own_batch: Mapping[str, torch.Tensor] = {}
         self._thread = threading.get_ident()
         # Of the generator, when the last step began; and the same where that step drew from it, else 0.
         self._generator = self._drawn = 0
@@ -235,6 +242,7 @@ class Callbacks:
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
+        self._modes_after = self._modes()
         places = {one.path: one for one in (*self._settings, *self._own())}
         for path, value in kept.items():
             if path in places:
@@ -288,17 +296,26 @@ class Callbacks:
         added = {what: count - self._hooked_before.get(what, 0) for what, count in self._hooked().items()}
         return {what: count for what, count in added.items() if count > 0}
 
+    @contextmanager
+    def first_step(self) -> Iterator[None]:
+        """Around the first step: what forwards hook or replace when they are first called is none of the loop's."""
+        before = self._hooked()
+        yield
+        for what, count in self._hooked().items():
+            self._hooked_before[what] = self._hooked_before.get(what, 0) + count - before.get(what, 0)
+
     def see_registered(self, saved: Mapping[str, int]) -> tuple[str, ...]:
         """Before the first step after a checkpoint was loaded: a note of hooks that are missing since; none are: none.
 
         Args:
-            saved: from `registered`, then
+            saved: from `registered` of rank 0, then
         """
         now = self.registered()
-        if not (missing := [what for what, count in saved.items() if now.get(what, 0) < count]):
+        missing = [what for what, count in saved.items() if now.get(what, 0) < count]
+        if self._rank or not missing:
             return ()
         return (
-            f"when the checkpoint was saved there were {format_some(missing)}, which callbacks of the job, or its "
+            f"the checkpoint was saved with {format_some(missing)}, which callbacks of the job, or its "
             "loop, had registered or replaced, and which no checkpoint has: the training goes on without. Register "
             "them in Job.model, or in the loop before the first session.step, also where it goes on from a checkpoint",
         )
@@ -318,12 +335,14 @@ class Callbacks:
 
     def _replaceable(self) -> dict[str, Any]:
         """Functions that are attributes of modules of the model, as a forward that somebody sets, and its modules."""
-        return {
+        named = dict(self._executor.model.named_modules())
+        functions = {
             f"another {name} of {path or 'the model'}": one
-            for path, module in self._executor.model.named_modules()
-            for name, one in (*vars(module).items(), *module._modules.items())
+            for path, module in named.items()
+            for name, one in vars(module).items()
             if callable(one)
         }
+        return functions | {f"another module {path}": module for path, module in named.items() if path}
 
     @property
     def running(self) -> bool:
@@ -338,11 +357,11 @@ class Callbacks:
     def watch(self) -> None:
         """A step has ended, and code of the user's runs until the next one."""
         self._modes_after = self._modes()
+        self._running, self._thread = "the loop", threading.get_ident()
         if self._alone:
             return
         if self._samples is None and not self._executor.steps:
             self._settable = (*self._settable, *read_by_job(self._job, self._executor.model))
-        self._running, self._thread = "the loop", threading.get_ident()
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
         if _is_power(self._executor.steps):
@@ -367,8 +386,10 @@ class Callbacks:
         if self._samples is not None:
             self._note_modes()
             self._taken = self._taken if place is None else _digest([self._taken, place])
-            if own is not None and not is_nothing(own) and self._strategy.dp < self._strategy.devices:
-                self._given = _digest([self._given, _hash(_samples(name_tensors(own).values()))])
+            if own is not None and not is_nothing(own):
+                with suppress(InputError):
+                    self._own_batch = name_tensors(own)
+                self._given = _digest([self._given, _hash(_samples(self._own_batch.values()))])
             self._generator = _generator_state()
         samples, self._samples = self._samples, None
         if samples is not None and not self._is_whole and not all(map(torch.equal, samples, self._noted[0])):
@@ -377,6 +398,7 @@ class Callbacks:
         if self._before is not None:
             self._agree("step")
         self._running = self._before = None
+        self._own_batch = {}
 
     def settle(self, operation: str) -> None:
         """An epoch begins or ends: see that a loop of the user's has left ranks alike so far.
@@ -553,6 +575,54 @@ class Callbacks:
             self._ever_stepped |= self._stepped
 
         self._refusing.callback(register_optimizer_step_pre_hook(look).remove)
+
+    def _refuse_clipping(self) -> None:
+        """Have torch refuse to clip gradients that a step has left none of, outside of steps."""
+        before = getattr(clip_grad, "_clip_grads_with_norm_", None)
+
+        def clip(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
+            held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            own = self._running is not None and any(id(one) in self._identities for one in held)
+            if own and all(one.grad is None for one in held):
+                raise InputError(
+                    f"{self._who} clips gradients of session.model, and session.step(batch), which does forward, "
+                    "backward and update, has left none: nothing would be clipped. Set Job.clip_norm, the largest "
+                    "global norm; or, on one device or under replicas, clip by a hook of the optimizer that "
+                    "Job.optimizer makes (register_step_pre_hook)",
+                    code="session.clips-after-step",
+                )
+            return before(held, *arguments, **keywords)  # type: ignore[misc]
+
+        def forget() -> None:
+            if vars(clip_grad).get("_clip_grads_with_norm_") is clip:
+                vars(clip_grad)["_clip_grads_with_norm_"] = before
+
+        if before is not None:
+            vars(clip_grad)["_clip_grads_with_norm_"] = clip
+            self._refusing.callback(forget)
+
+    def _refuse_states(self) -> None:
+        """Have the optimizer refuse to give the user its state, or to take one, where a rank's is not that of all."""
+        optimizer: Any = self._executor.updater.optimizer
+        if self._alike or not isinstance(optimizer, torch.optim.Optimizer):
+            return
+
+        def refuse(*_: Any) -> None:
+            frame, who = inspect.currentframe(), __name__
+            while frame is not None and (who == __name__ or who.startswith("torch.")):
+                frame = frame.f_back
+                who = "" if frame is None else str(frame.f_globals.get("__name__"))
+            if self._running is not None and not who.startswith("trimaran."):
+                raise InputError(
+                    f"{self._who} asked for the state of session.optimizer, or loads one, and under "
+                    f"{self._strategy.name} that of a rank is of the parameters, or of the parts, that it updates: "
+                    "session.save_checkpoint(folder) and session.load_checkpoint(folder) keep all of a training, under "
+                    "any plan; or train by replicas that update everything (dp, zero=0)",
+                    code="optimizer.state-in-parts",
+                )
+
+        self._refusing.callback(optimizer.register_state_dict_pre_hook(refuse).remove)
+        self._refusing.callback(optimizer.register_load_state_dict_pre_hook(refuse).remove)
 
     def see_taken(self) -> None:
         """Another batch is taken, and the loop has given no step the last one: see that it has not trained on it.
@@ -732,6 +802,15 @@ class Callbacks:
                 "by a generator with a seed, or take those of session.batches()",
                 code="session.unlike-in-replica",
             )
+        told = [one for _, one in of_replicas]
+        if len(set(told)) < len(told) and self._executor.steps >= _TELLING and self._varies():
+            raise InputError(
+                f"the loop gave several replicas the same samples in each of {self._executor.steps} steps, and under "
+                f"{self._strategy.name} each trains on its share of a global batch: give each its own, as by "
+                "torch.utils.data.DistributedSampler over session.strategy.dp replicas, or take the batches of "
+                "session.batches(), which are shares",
+                code="session.alike-in-replicas",
+            )
         if _first_unlike([one for one in taken if one]):
             raise InputError(
                 "the loop took a step with other global batches on some ranks than on others, whose shares make no "
@@ -759,6 +838,10 @@ class Callbacks:
         )
         self._refuse_unlike(name, {"the modes of modules (train, eval)": switched})
         return said
+
+    def _varies(self) -> bool:
+        """Whether samples of the last batch of the loop's own differ: others may be alike on all ranks by intent."""
+        return any(one.dim() > 0 and not torch.equal(one, one[:1].expand_as(one)) for one in self._own_batch.values())
 
     def _refuse_unlike(self, name: str, changed: Mapping[str, Sequence[int]]) -> None:
         """Refuse that a rank has changed something that another one has not, or in another way."""

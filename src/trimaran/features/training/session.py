@@ -21,7 +21,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -225,7 +225,7 @@ class Session:
         self._losses, self._samples = 0.0, 0
         self._index = 0
         self._scored: float | None = None
-        self._untrained = self._going_on = False
+        self._untrained = self._going_on = self._stepped = False
         # `batches` has given all epochs.
         self._is_over = False
         # Epoch of the state that the session goes on from, before the first step after it.
@@ -532,13 +532,14 @@ class Session:
             saved, self._registered = self._registered, {}
             for note in self._callbacks.see_registered(saved):
                 self._notes += (note,)
-                if self._ends_script and self.rank == 0:
+                if self._ends_script:
                     say(f"trimaran: {note}")
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
-        with self._drawing:
+        with self._drawing, nullcontext() if self._stepped else self._callbacks.first_step():
             loss = self._step(batch, samples, keep_gradients)
+        self._stepped = True
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         if self.strategy.is_stale:
             # The loss is that of an earlier global batch, or of none.
@@ -615,8 +616,8 @@ class Session:
         if found:
             raise InputError(
                 f"{format_some(found)} changed, and under {self.strategy.name} ranks run the graph of "
-                "the model, which has the value of its capture: make it a buffer (register_buffer) and change it in "
-                "place, put it into the batch, or train by replicas: --allow dp",
+                "the model, which has it as it was at its capture: set it in Job.model, make it a buffer "
+                "(register_buffer) and change that in place, put it into the batch, or train by replicas: --allow dp",
                 code="session.attribute-changed",
                 attributes=tuple(found),
             )

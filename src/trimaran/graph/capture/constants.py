@@ -22,7 +22,8 @@ class Constants:
     Args:
         model: the user's
         called: paths of the modules that the graph calls: they, and what is in them, run as they are
-        rewritten: of these, paths of modules that do something else in the graph, so that hooks on them do not fire
+        rewritten: of these, paths of modules that do something else in the graph: neither their hooks nor
+            their forwards are run
         modes: the graph follows the modes of the containers
     """
 
@@ -41,7 +42,7 @@ class Constants:
                          for name, one in module._buffers.items()]  # fmt: skip
         # A graph has the modules, and the hooks, of its capture.
         self._inside, self._modes = inside, modes
-        self._hooked = inside | dict(one for path, one in named.items() if _is_in(path, rewritten))
+        self._rewritten = dict(one for path, one in named.items() if _is_in(path, rewritten))
         self._structure_before = self._structure()
 
     def settable(self, names: Collection[str]) -> tuple[str, ...]:
@@ -72,12 +73,14 @@ class Constants:
     def _structure(self) -> Values:
         modules = {f"{place}.{name}": id(one) for place, module in self._inside.items()
                    for name, one in module._modules.items()}  # fmt: skip
-        hooks = {f"the hooks of {place}": count_hooks(module) for place, module in self._hooked.items()}
+        hooks = {f"the hooks of {place}": count_hooks(one) for place, one in (self._inside | self._rewritten).items()}
+        forwards = {f"the forward of {place}": id(getattr(one.forward, "__func__", one.forward))
+                    for place, one in self._rewritten.items()}  # fmt: skip
         own = {} if self._modes else {f"{place}.training": one.training for place, one in self._inside.items()}
-        return {**modules, **hooks, **own}
+        return {**modules, **hooks, **forwards, **own}
 
     def _values(self) -> Values:
-        values = self._held.versions()
+        values = self._held.versions(functions=True)
         return {path: one for path, one in values.items() if not (isinstance(one, tuple) and one[0] in self._own)}
 
 

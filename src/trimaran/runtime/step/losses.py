@@ -56,8 +56,7 @@ def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tu
     root, term = _loss_term(job, output, batch, samples=samples, of=of)
     if torch.is_grad_enabled() and not root.requires_grad:
         # Where nothing counts a loss may read no output: its gradients are zeros, for which other ranks wait.
-        made = (one for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor) and one.requires_grad)
-        root = sum((one.sum() * 0.0 for one in made), start=root)
+        root = _with_zeros(root, output)
     if samples:
         return root, term
     return root * 0.0, replace(term, total=torch.zeros_like(term.total), weight=torch.zeros_like(term.weight))
@@ -91,9 +90,19 @@ def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> t
         nothing = torch.zeros_like(mean)
         root = torch.where(weight > 0, mean * (weight / (of * typical_weight(job))).to(mean.dtype), nothing)
         total = torch.where(weight > 0, mean.detach().double() * weight, nothing.double())
+        if mean.requires_grad and not (weight > 0) | mean.isfinite():
+            # Nor is the gradient of what the mean is multiplied by, such as a learned weight of a term.
+            zeros = _with_zeros(nothing, output, besides=value)
+            root = zeros if zeros.requires_grad else root
         return root, LossTerm(total=total, weight=weight, weighted=True)
     weight = _on_device(samples, mean.device)
     return mean * (samples / of), LossTerm(total=mean.detach().double() * samples, weight=weight, weighted=False)
+
+
+def _with_zeros(root: torch.Tensor, output: Any, besides: Any = None) -> torch.Tensor:
+    """A root whose backward gives zeros to the outputs of a model, but for one of them."""
+    made = (one for one in pytree.tree_leaves(output) if isinstance(one, torch.Tensor) and one is not besides)
+    return sum((one.sum() * 0.0 for one in made if one.requires_grad), start=root)
 
 
 def _on_device(weight: Any, device: torch.device) -> torch.Tensor:
