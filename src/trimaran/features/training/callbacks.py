@@ -604,8 +604,8 @@ class Callbacks:
     def _refuse_states(self) -> None:
         """Have the optimizer refuse to give the user its state, or to take one, where a rank's is not that of all."""
         optimizer: Any = self._executor.updater.optimizer
-        if self._alike or not isinstance(optimizer, torch.optim.Optimizer):
-            return
+        if self._alike or not hasattr(optimizer, "_optimizer_state_dict_pre_hooks"):
+            return  # one that torch has not constructed, as wrappers of others, gives and takes what it wants
 
         def refuse(*_: Any) -> None:
             frame, who = inspect.currentframe(), __name__
