@@ -578,7 +578,9 @@ class Callbacks:
 
     def _refuse_clipping(self) -> None:
         """Have torch refuse to clip gradients that a step has left none of, outside of steps."""
-        before = getattr(clip_grad, "_clip_grads_with_norm_", None)
+        before: Any = getattr(clip_grad, "_clip_grads_with_norm_", None)
+        if before is None:
+            return
 
         def clip(parameters: Any, *arguments: Any, **keywords: Any) -> Any:
             held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
@@ -591,15 +593,14 @@ class Callbacks:
                     "Job.optimizer makes (register_step_pre_hook)",
                     code="session.clips-after-step",
                 )
-            return before(held, *arguments, **keywords)  # type: ignore[misc]
+            return before(held, *arguments, **keywords)
 
         def forget() -> None:
             if vars(clip_grad).get("_clip_grads_with_norm_") is clip:
                 vars(clip_grad)["_clip_grads_with_norm_"] = before
 
-        if before is not None:
-            vars(clip_grad)["_clip_grads_with_norm_"] = clip
-            self._refusing.callback(forget)
+        vars(clip_grad)["_clip_grads_with_norm_"] = clip
+        self._refusing.callback(forget)
 
     def _refuse_states(self) -> None:
         """Have the optimizer refuse to give the user its state, or to take one, where a rank's is not that of all."""

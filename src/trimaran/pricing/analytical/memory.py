@@ -480,6 +480,10 @@ def _largest_of(shape: TransformerShape, degrees: Degrees, stages: tuple[int, ..
         ),
         key=lambda rank: rank[0].activations + rank[0].transient + sum(rank[1]),
     )
+    workspace = keeping.workspace_bytes + overlap_bytes(shape, degrees)
+    if keeping.keeps_weight_gradients:
+        kept = weight_gradient_elements(shape, degrees.tp, degrees.expert_ranks)
+        workspace += kept * keeping.element_bytes
     return RankMemory(
         stage=held.stage,
         weights=weights,
@@ -487,9 +491,7 @@ def _largest_of(shape: TransformerShape, degrees: Degrees, stages: tuple[int, ..
         optimizer=optimizer,
         activations=held.activations,
         transient=held.transient,
-        workspace=keeping.workspace_bytes
-        + overlap_bytes(shape, degrees)
-        + (weight_gradient_bytes(shape, degrees.tp, degrees.expert_ranks) if keeping.keeps_weight_gradients else 0),
+        workspace=workspace,
     )
 
 
@@ -534,10 +536,10 @@ def overlap_bytes(shape: TransformerShape, degrees: Degrees) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def weight_gradient_bytes(shape: TransformerShape, tensor: int, expert_tensor: int) -> int:
-    """Gradients of weights that a rank keeps where products add to the buffer of gradients by themselves [bytes].
+def weight_gradient_elements(shape: TransformerShape, tensor: int, expert_tensor: int) -> int:
+    """Elements of the gradients of weights that stay where products add to the buffer of gradients by themselves.
 
-    What autograd is given in their place is a tensor of the weight's shape in 16 bits, whose content nobody reads: one
+    What autograd is given in their place is a tensor of the weight's shape and type, whose content nobody reads: one
     for each shape, which stays.
 
     Args:
@@ -554,7 +556,7 @@ def weight_gradient_bytes(shape: TransformerShape, tensor: int, expert_tensor: i
 
         >>> from trimaran.pricing.analytical.shapes import decoder_of
         >>> shape = decoder_of("llama3:405b", 8192)
-        >>> weight_gradient_bytes(shape, 1, 1) == 2 * 16384 * (18432 + 16384 + 2 * 53248 + 53248)
+        >>> weight_gradient_elements(shape, 1, 1) == 16384 * (18432 + 16384 + 2 * 53248 + 53248)
         True
     """
     hidden, queries, gates = shape.hidden, query_size(shape, tensor), 2 if shape.gated else 1
@@ -574,7 +576,7 @@ def weight_gradient_bytes(shape: TransformerShape, tensor: int, expert_tensor: i
         if shape.experts is not None and shape.has_experts(layer):
             inner = [shape.experts.ffn // expert_tensor, shape.experts.shared_ffn // tensor]
         weights |= {each for width in inner for each in ((gates * width, hidden), (hidden, width))}
-    return 2 * sum(rows * columns for rows, columns in weights)
+    return sum(rows * columns for rows, columns in weights)
 
 
 def host_bytes(shape: TransformerShape, degrees: Degrees, *, bookkeeping: Bookkeeping | None = None) -> int:
