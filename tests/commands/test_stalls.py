@@ -40,7 +40,8 @@ def test_little_of_a_short_step_belongs_to_no_class(devices: str, tmp_path: Path
 
 def test_a_plan_is_run_as_it_is_and_a_short_epoch_is_said(tmp_path: Path) -> None:
     job, plan = f"{JOBS}:good", str(tmp_path / "plan.json")
-    done = trimaran("plan", job, "--devices", "1", "--microbatches", "2", "--output", plan, cwd=tmp_path)
+    decided = ("--microbatches", "2", "--workers", "0")
+    done = trimaran("plan", job, "--devices", "1", *decided, "--output", plan, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     done = trimaran("profile", job, "--stalls", "--plan", plan, "--steps", "4", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

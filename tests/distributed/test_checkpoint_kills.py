@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -55,14 +55,16 @@ def killed(folder: Path, ranks: int, first: int, draw: random.Random, *, all_at_
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_ranks_that_are_killed_leave_a_whole_checkpoint(tmp_path: Path, ranks: int) -> None:
     folder, draw = tmp_path / "checkpoints", random.Random(ranks)
-    acknowledged = 0
+    acknowledged, blank = 0, set[str]()
     for number in range(6):
         committed = killed(folder, ranks, 1 + 1000 * number, draw, all_at_once=number % 2 == 0)
         acknowledged = committed or acknowledged
-        named: list[Fault] = []
-        found = Store(folder).open_newest(lambda name, faults, named=named: named.extend(faults))
-        # The kill may have come when there was room for the marker, and before it was written.
-        assert named in ([], [Fault(MARKER, BLANK)])
+        named: dict[str, Sequence[Fault]] = {}
+        found = Store(folder).open_newest(named.__setitem__)
+        # The kill may have come when there was room for the marker, and before it was written: one at most, which
+        # stays until two newer ones are whole.
+        assert list(named.values()) in ([], [[Fault(MARKER, BLANK)]])
+        blank |= set(named)
         # The kill may have come between the commit and the line that says so.
         assert found.step in (acknowledged, acknowledged + 1)
         assert found.document("state.json") == {"step": found.step}
@@ -71,9 +73,9 @@ def test_ranks_that_are_killed_leave_a_whole_checkpoint(tmp_path: Path, ranks: i
     store = Store(folder)
     store.begin(9999).abandon()
     store.prune()
-    left = sorted(path.name for path in folder.iterdir())
-    assert left == sorted(found.name for found in store.committed()), "what the kills left was not removed"
-    assert len(left) == 2
+    left, whole = {path.name for path in folder.iterdir()}, {found.name for found in store.committed()}
+    assert left - whole <= blank, "what the kills left was not removed"
+    assert len(whole) == 2
 
 
 @pytest.fixture
