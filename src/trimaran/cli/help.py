@@ -168,6 +168,16 @@ def with_verbosity(command: Callable[..., None]) -> Callable[..., None]:
 class HelpedCommand(TyperCommand):
     """A command whose page fits 80 columns."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line; a value that another one of the same option would silently replace is refused."""
+        given: list[Any] = self.make_parser(ctx).parse_args(list(args))[2]
+        for option in given:
+            once = option.param_type_name == "option" and not (option.multiple or option.is_flag or option.count)
+            if once and given.count(option) > 1:
+                raise typer.BadParameter(f"{option.opts[0]} is given more than once: one value of it counts", ctx=ctx)
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
+
     def invoke(self, ctx: Any) -> Any:
         """Answer; what follows may repeat what was said.
 

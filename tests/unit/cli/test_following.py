@@ -114,6 +114,7 @@ def test_a_long_command_goes_on_in_lines_that_a_shell_joins(words: list[str]) ->
         ("plan lenet --batch 0", "'--batch': expected 1 or more"),
         ("plan lenet --batch 1k", "'--batch': expected a whole number"),
         ("plan lenet --verbose --quiet", "exclude each other"),
+        ("plan lenet --dp 2 --dp 4", "--dp is given more than once"),
         ("plan lenet dp2", '--strategy "dp2"'),
         ("train lenet pp2 m4", '--strategy "pp2 m4"'),
         ("price gpt2 dp2 --cluster dgx-a100", '--strategy "dp2"'),

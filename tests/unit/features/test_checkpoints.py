@@ -822,6 +822,31 @@ def test_what_forwards_hook_and_replace_themselves_is_not_missing(tmp_path: Path
             assert not session.notes
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_schedule_that_a_loop_makes_is_said_to_begin_anew(tmp_path: Path, kept: bool) -> None:
+    """The rates of the training that went on were others, without a word."""
+    for number in range(2):
+        with session_of(make_job(lr_schedule=None)) as session:
+            assert session.optimizer is not None
+            schedule = torch.optim.lr_scheduler.CosineAnnealingLR(session.optimizer, T_max=8)
+            assert session.load_checkpoint(tmp_path, missing_ok=True) is bool(number)
+            if number and kept:
+                schedule.load_state_dict(session.carried["schedule"])
+            take_steps(session, 1)
+            schedule.step()
+            if kept:
+                session.carried["schedule"] = schedule.state_dict()
+            session.save_checkpoint(tmp_path)
+            assert any("Job.lr_schedule" in note for note in session.notes) is (number == 1 and not kept)
+    scheduled = make_job(lr_schedule=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8))
+    for _ in range(2):
+        with session_of(scheduled) as session:
+            session.load_checkpoint(tmp_path / "scheduled", missing_ok=True)
+            take_steps(session, 1)
+            session.save_checkpoint(tmp_path / "scheduled")
+            assert not session.notes
+
+
 def test_modes_that_a_loop_sets_are_put_back(tmp_path: Path) -> None:
     """A layer that a loop holds in evaluation drew again after a break; that the loop evaluates as it saves is none."""
     with session_of(make_job()) as session:

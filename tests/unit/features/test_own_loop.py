@@ -167,6 +167,25 @@ def test_gradients_that_a_step_has_left_none_of_are_not_clipped_without_a_word()
     clip(parameters, 1.0)
 
 
+def test_another_optimizer_of_the_loop_is_told_that_it_changes_nothing() -> None:
+    """A loop that kept its own optimizer trained by that of the job, at its rate, without a word."""
+    with trimaran.init(JOB) as session:
+        other = torch.optim.AdamW(session.model.parameters())
+        session.step(next(session.batches()))
+        with raises("session.steps-after-step", match=r"AdamW.*Job\.optimizer"):
+            other.step()
+        apart = torch.optim.AdamW(nn.Linear(2, 2).parameters())
+        apart.step()
+        assert session.optimizer is not None
+        session.optimizer.step()
+        # One device alone may train by gradients of the loop.
+        session.model(torch.ones(2, 4)).sum().backward()
+        before = session.model.weight.clone()
+        other.step()
+        assert not torch.equal(before, session.model.weight)
+    other.step()
+
+
 def test_a_session_is_made_before_virtual_memory_goes_around_its_loop() -> None:
     """Within it a look failed, unnoticed, so that every plan was taken for exact."""
     with trimaran.virtual_memory("1GiB"):

@@ -67,6 +67,7 @@ _MIXED = ("DTensor", "must match the size", "shape", "sharding strategy")
 """What torch says of shares that are computed with whole tensors."""
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"
+_SCHEDULE = "a schedule on the optimizer"
 _OPERATIONS = (
     _END,
     "step",
@@ -304,21 +305,30 @@ class Callbacks:
         for what, count in self._hooked().items():
             self._hooked_before[what] = self._hooked_before.get(what, 0) + count - before.get(what, 0)
 
-    def see_registered(self, saved: Mapping[str, int]) -> tuple[str, ...]:
-        """Before the first step after a checkpoint was loaded: a note of hooks that are missing since; none are: none.
+    def see_registered(self, saved: Mapping[str, int], carried: Mapping[str, Any]) -> Iterator[str]:
+        """Before the first step after a checkpoint was loaded: notes of what of the loop it has not put back.
 
         Args:
             saved: from `registered` of rank 0, then
+            carried: what the loop keeps in checkpoints
         """
         now = self.registered()
-        missing = [what for what, count in saved.items() if now.get(what, 0) < count]
-        if self._rank or not missing:
-            return ()
-        return (
-            f"the checkpoint was saved with {format_some(missing)}, which callbacks of the job, or its "
-            "loop, had registered or replaced, and which no checkpoint has: the training goes on without. Register "
-            "them in Job.model, or in the loop before the first session.step, also where it goes on from a checkpoint",
-        )
+        missing = [what for what, count in saved.items() if now.get(what, 0) < count and what != _SCHEDULE]
+        if self._rank:
+            return
+        kept = (one for value in carried.values() for one in (value if isinstance(value, list) else [value]))
+        if _SCHEDULE in saved and not any(isinstance(one, Mapping) and "last_epoch" in one for one in kept):
+            yield (
+                "the checkpoint was saved with a schedule that the loop had made on session.optimizer, and has no "
+                "state of it: one that the loop makes begins anew, from the learning rates that were saved. Give it as "
+                "Job.lr_schedule, which checkpoints keep; or keep its state_dict() in session.carried, and load that"
+            )
+        if missing:
+            yield (
+                f"the checkpoint was saved with {format_some(missing)}, which callbacks of the job, or its loop, had "
+                "registered or replaced, and which no checkpoint has: the training goes on without. Register them in "
+                "Job.model, or in the loop before the first session.step, also where it goes on from a checkpoint"
+            )
 
     def _hooked(self) -> dict[str, int]:
         """Hooks by what they are on, and functions and modules that are in the place of those of the start."""
@@ -328,6 +338,7 @@ class Callbacks:
         on_modules = {path or "the model": count_hooks(module) for path, module in model.named_modules()}
         return {
             "hooks on the step of the optimizer": self._step_hooks(),
+            _SCHEDULE: int(hasattr(getattr(self._executor.updater.optimizer, "step", None), "_wrapped_by_lr_sched")),
             **{f"hooks on the gradient of {name}": count for name, count in on_gradients},
             **{f"hooks of {where}": count for where, count in on_modules.items()},
             **{what: int(self._first.get(what) is not one) for what, one in self._replaceable().items()},
@@ -558,20 +569,32 @@ class Callbacks:
         return [] if optimizer is None else [[id(one) for one in group["params"]] for group in optimizer.param_groups]
 
     def _refuse_own_steps(self) -> None:
-        """Have the optimizer refuse a step of the loop after a backward of the loop, where several ranks train.
+        """Have optimizers refuse steps of user code that are not those of a session.
 
-        One of the loop's own may go by gradients that all ranks have alike: it is noted for `see_taken`.
+        Another optimizer finds no gradients of the model after a step of the session, and does nothing. Where several
+        ranks train, that of the session would step by gradients of one rank; one of the loop's own may go by gradients
+        that all ranks have alike: it is noted for `see_taken`.
         """
-        if self._alone:
-            return
 
         def look(optimizer: Any, *_: Any) -> None:
-            if self._running != "the loop" or not any(one.grad is not None for one in self._parameters):
+            own = optimizer is self._executor.updater.optimizer
+            if own and (self._running != "the loop" or self._alone):
                 return
-            if optimizer is self._executor.updater.optimizer:
+            held = [one for group in optimizer.param_groups for one in group["params"]]
+            of_model = any(id(one) in self._identities for one in held)
+            if self._running is not None and of_model and not own and all(one.grad is None for one in held):
+                raise InputError(
+                    f"{self._who} calls step() of an optimizer of its own ({class_name(optimizer)}) on parameters of "
+                    "session.model, and session.step(batch), which does forward, backward and update by Job.optimizer, "
+                    "has left no gradients: it would change nothing. Give that optimizer as Job.optimizer, its "
+                    "schedule as Job.lr_schedule, and leave the call out",
+                    code="session.steps-after-step",
+                )
+            if self._running != "the loop" or self._alone or all(one.grad is None for one in self._parameters):
+                return
+            if own:
                 raise self._steps_itself("ran a backward itself and called step() of session.optimizer")
-            held = (one for group in optimizer.param_groups for one in group["params"])
-            self._stepped |= any(id(one) in self._identities for one in held)
+            self._stepped |= of_model
             self._ever_stepped |= self._stepped
 
         self._refusing.callback(register_optimizer_step_pre_hook(look).remove)

@@ -530,7 +530,7 @@ class Session:
         self._check_constants()
         if self._registered:
             saved, self._registered = self._registered, {}
-            for note in self._callbacks.see_registered(saved):
+            for note in self._callbacks.see_registered(saved, self.carried):
                 self._notes += (note,)
                 if self._ends_script:
                     say(f"trimaran: {note}")
