@@ -80,6 +80,13 @@ def test_only_a_family_without_anchors(data: Path, tmp_path: Path) -> None:
     assert document["anchor"] == "none"
 
 
+@pytest.mark.parametrize("option", [("--anchor", "none"), ("--sizes",)])
+def test_an_option_that_changes_no_row_is_refused(option: tuple[str, ...], tmp_path: Path) -> None:
+    done = trimaran("validate", "--family", "peak_memory", *option, "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["code"] == "validate.unused-option"
+
+
 def test_tables_for_people(data: Path, tmp_path: Path) -> None:
     done = trimaran("validate", "--data", str(data), "--rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,11 +75,12 @@ def _answered(row: Row, anchor: Anchor, sizes: bool) -> Answer:
         return answer_times([row])[0]
     if row.family in _FAMILIES:
         return _FAMILIES[row.family](row)
-    if row.family in ("single_gpu_time", "dp_throughput", "dp_step_time"):
+    if row.family in _STEPS:
         return _step(row, anchor, sizes)
     raise InputError(f'family "{row.family}" is not one that is predicted', family=row.family)
 
 
+_STEPS = ("single_gpu_time", "dp_throughput", "dp_step_time")
 _FAMILIES: Mapping[str, Callable[[Row], Answer]] = {
     "collectives": answer_collectives,
     "peak_memory": answer_memory,
@@ -202,20 +203,34 @@ def validate(request: ValidationRequest, *, progress: Progress) -> tuple[Answer,
         progress: called after every part
 
     Raises:
-        InputError: a file cannot be read
+        InputError: a file cannot be read; or an option that changes none of the rows
         TrimaranError: a fault of the predictor
     """
+    rows = _rows(request)
+    _check_options(request, {FEEDING} if request.family == FEEDING else {row.family for row in rows})
     if request.family == FEEDING:
-        rows = _rows(request)
         answers = answer_feeding([row for row in rows if not row.fault], anchor=request.anchor)
         answers += tuple(Answer(row=row, predicted=None, skipped=row.fault) for row in rows if row.fault)
         if not request.files:
             answers = (*answers, *answer_measured_loaders())
         progress("rows", len(answers), len(answers))
         return answers
-    return answer_rows(
-        _rows(request), request.anchor, sizes=request.sizes, progress=progress, processes=request.processes
-    )
+    return answer_rows(rows, request.anchor, sizes=request.sizes, progress=progress, processes=request.processes)
+
+
+def _check_options(request: ValidationRequest, families: Collection[str]) -> None:
+    """Refuse options that no row of these families goes by."""
+    for is_given, option, going in (
+        (request.anchor == "none", "--anchor none", (*_STEPS, TIMES, FEEDING)),
+        (request.sizes, "--sizes", _STEPS),
+    ):
+        if is_given and families and not set(going) & set(families):
+            raise InputError(
+                f"{option} changes nothing of rows of {', '.join(sorted(families))}: those of {', '.join(going)} go by "
+                "it; leave it out",
+                code="validate.unused-option",
+                option=option,
+            )
 
 
 def answer_rows(
