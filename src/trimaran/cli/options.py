@@ -427,8 +427,8 @@ class RequestOptions:
     objective: Annotated[
         str | None,
         option(
-            'What to optimise: "throughput"; the time of an "epoch"; the "time" to the target, or its "cost" '
-            "(with --curve).",
+            'What to optimise: "throughput"; the time of an "epoch", on this machine; the "time" to the target, or its '
+            '"cost" (with --curve).',
             usual="throughput, with --curve time, or that of the plan",
         ),
     ] = None

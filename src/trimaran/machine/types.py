@@ -228,7 +228,7 @@ class Device:
         eight_bits = precision == "fp8" and self.architecture in _EIGHT_BITS
         if precision not in self.compute and precision != "ieee" and not eight_bits:
             raise InputError(
-                f"{self.title} does not compute in {precision}; it has {', '.join(self.compute)}",
+                f"{self.title} does not compute in {precision}: ask for one that it has, {', '.join(self.compute)}",
                 code="device.precision-unsupported",
                 device=self.name,
                 precision=precision,
