@@ -76,11 +76,11 @@ _SIMPLER = (
 """The reason why a strategy is simpler, for each entry of `simplicity`."""
 
 
-def what_is_simpler(strategy: Strategy, other: Strategy) -> str:
+def what_issimpler_option(strategy: Strategy, other: Strategy) -> str:
     """The reason why a strategy is simpler than another one, in a few words; empty where it is not.
 
     Example:
-        >>> what_is_simpler(Strategy(dp=2), Strategy(dp=4)), what_is_simpler(Strategy(dp=2), Strategy())
+        >>> what_issimpler_option(Strategy(dp=2), Strategy(dp=4)), what_issimpler_option(Strategy(dp=2), Strategy())
         ('fewer devices', '')
     """
     for mine, theirs, words in zip(simplicity(strategy), simplicity(other), _SIMPLER, strict=True):
@@ -141,7 +141,7 @@ def why_chosen(
         reason = f"but {against} is against it"
     elif may_be_as_fast(chosen.cases, faster.cases):
         reason = "which is within the uncertainty"
-        simpler = _simpler(chosen, faster)
+        simpler = simpler_option(chosen, faster)
         if simpler or goal:
             reason += f", and {than} is chosen for {simpler or goal}"
     elif not candidates:
@@ -151,16 +151,19 @@ def why_chosen(
     elif all(one.name != faster.name for one in candidates):
         reason = "but the search does not try it: ask for it by its options"
     elif may_be_as_fast(chosen.cases, best.cases):
-        reason = f"but {than} may be as fast as the fastest, {best.name}, and is chosen for {_simpler(chosen, best)}"
+        reason = (
+            f"but {than} may be as fast as the fastest, {best.name}, and is chosen for {simpler_option(chosen, best)}"
+        )
     else:
         reason = f"but over all epochs, the first of which reads the samples, {than} may be as fast"
     digits = 0 if share >= 0.0095 else 1
     return f"{name} is predicted {100 * share:.{digits}f} % faster{where} ({figures}), {reason}."
 
 
-def _simpler(chosen: Option, other: Option) -> str:
+def simpler_option(chosen: Option, other: Option) -> str:
+    """`what_is_simpler` of two options; empty where the analytical model has priced one."""
     if isinstance(chosen, Candidate) and isinstance(other, Candidate):
-        return what_is_simpler(chosen.strategy, other.strategy)
+        return what_issimpler_option(chosen.strategy, other.strategy)
     return ""
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.units import format_duration
 from trimaran.planner.candidates import Cases
-from trimaran.planner.choice import MODEL_ERROR, front_of
+from trimaran.planner.choice import MODEL_ERROR, front_of, simpler_option
 from trimaran.pricing.failures import LongRun
 
 if TYPE_CHECKING:
@@ -273,6 +273,28 @@ def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
     near = min(one.value(goal) for one in alike) * (1.0 + MODEL_ERROR)
     equal = [one for one in alike if one.value(goal) <= near]
     return min(equal, key=lambda one: (one.contender.simplicity, one.value(goal), one.global_batch))
+
+
+def why_estimate(chosen: Estimate, estimates: Sequence[Estimate], goal: Goal) -> str:
+    """Why `choose_estimate` has chosen one although another is predicted to be better; empty where none is.
+
+    Args:
+        chosen: one of them
+        estimates: all
+        goal: the objective
+    """
+    best = min(estimates, key=lambda one: one.value(goal))
+    share = 1.0 - best.value(goal) / chosen.value(goal)
+    if share <= 0.0 or not is_tied(chosen, best, goal):
+        return ""
+    words = simpler_option(chosen.contender.origin, best.contender.origin) or (
+        "fewer devices" if chosen.devices < best.devices else "the simpler strategy"
+    )
+    digits = 0 if share >= 0.0095 else 1
+    return (
+        f"{_named(best, goal)} is predicted {100.0 * share:.{digits}f} % better than {_named(chosen, goal)}, which is "
+        f"within the uncertainty: chosen for {words}"
+    )
 
 
 def choose_within(

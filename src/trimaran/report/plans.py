@@ -335,6 +335,7 @@ def _key(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _timed(document: Mapping[str, Any]) -> str:
     chosen = document["chosen"]
     goal = {"time": "least time", "cost": "least cost", "throughput": "most samples a second"}[document["objective"]]
+    goal += " but for uncertainty" if document.get("choice") else ""
     time = (
         f"{format_duration(chosen['time_to_accuracy_s'])} to the target "
         f"(90 %: {_target_interval(chosen['time_to_accuracy_interval_s'])})"
@@ -356,6 +357,8 @@ def _timed(document: Mapping[str, Any]) -> str:
 def _why_timed(document: Mapping[str, Any]) -> Iterator[str]:
     chosen, curve = document["chosen"], document["curve"]
     yield f"Curve {curve['name']}: {curve['task']}, {chosen['convergence_source']}."
+    if choice := document.get("choice"):
+        yield f"{choice}."
     yield f"Hybrid or not: {document['hybrid_comparison']['reason']}."
     if document["stop"] is not None:
         yield _stop(document["stop"])

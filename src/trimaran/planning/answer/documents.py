@@ -13,7 +13,7 @@ from trimaran.planner.problem import lack_of_memory
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
-from trimaran.planner.target_estimates import Estimate, Stop
+from trimaran.planner.target_estimates import Estimate, Stop, why_estimate
 from trimaran.planning.answer.evidence import Modelled, Outlook, Simulated
 from trimaran.planning.input_pipeline import feeding_document
 from trimaran.pricing.analytical.fit import with_buffers
@@ -201,7 +201,8 @@ def outlook_document(outlook: Outlook, costs: Callable[[Option, int], dict[str, 
 
     Returns:
         The figures of the chosen one at the top and in `chosen`; `candidates` by batch and number of devices, the best
-        data parallelism and the best hybrid of each; `pareto` of time and cost; `hybrid_comparison`; `stop`; `curve`;
+        data parallelism and the best hybrid of each; `pareto` of time and cost; `hybrid_comparison`; `choice`, the rule
+        that chose where another one is predicted to be better; `stop`; `curve`;
         of a training of tokens `run`, and `limits` where a time or an amount was given.
         Times in seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
     """
@@ -235,6 +236,7 @@ def outlook_document(outlook: Outlook, costs: Callable[[Option, int], dict[str, 
             "hybrid": None if compared.hybrid is None else row(compared.hybrid),
             "reason": compared.reason,
         },
+        "choice": why_estimate(chosen, outlook.estimates, outlook.goal) if outlook.met is None else "",
         "stop": None if outlook.stop is None else _stop(outlook.stop),
         "uncertainty": "90 %; the step's and the curve's distances from the median in quadrature, in logarithms",
         **of_tokens,
