@@ -94,7 +94,7 @@ def test_a_plan_after_a_scaling_study_keeps_the_batch_that_fits_no_row() -> None
 
 QUICK = [
     "plan digits --cluster dgx1-v100 --devices 2",
-    "plan resnet50 --cluster dgx1-v100 --devices 2 --objective time --curve resnet50 --batches 256,512",
+    "plan resnet50 --cluster dgx1-v100 --devices 2 --objective time --curve resnet50 --batches 256",
     "scale gpt2 --cluster dgx-a100 --devices 1,8 --local-batch 8",
     "scale lenet --cluster dgx1-v100 --devices 1,8 --batch 64 --precision fp16",
     "price gpt2:1.5b --cluster dgx-a100 --strategy 'dp8 zero1' --batch 64",

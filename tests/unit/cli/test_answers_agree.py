@@ -248,9 +248,9 @@ def test_every_command_says_the_tokens_that_it_assumes(tmp_path: Path) -> None:
     file.write_text(json.dumps({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 128} | small))
     note = "sequences of 128 tokens are assumed"
     asked = {
-        "plan": ("--cluster", "dgx-a100"),
+        "plan": ("--cluster", "dgx-a100", "--devices", "1"),
         "scale": ("--cluster", "dgx-a100", "--devices", "1"),
-        "memory": ("--device", "v100"),
+        "memory": ("--device", "v100", "--no-largest-batch"),
     }
     for command, options in asked.items():
         assert any(note in one for one in document(command, str(file), *options)["notes"]), command
