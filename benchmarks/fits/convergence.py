@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 
 from trimaran.convergence.curve import LeftOut, leave_one_out
-from trimaran.convergence.fit import (
+from trimaran.convergence.curve_fit import (
     ConvergenceConstants,
     convergence_constants,
     log_evidence,

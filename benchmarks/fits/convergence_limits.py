@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 from convergence import left_out
 
-from trimaran.convergence.fit import ConvergenceConstants, convergence_constants, fit_form, variances_of_means
+from trimaran.convergence.curve_fit import ConvergenceConstants, convergence_constants, fit_form, variances_of_means
 from trimaran.convergence.types import CurveTable
 
 Array = NDArray[np.float64]

@@ -27,7 +27,7 @@ from scipy.special import ndtr
 sys.path.insert(0, str(Path(__file__).parents[1] / "convergence"))
 from catalog import read_tasks
 
-from trimaran.convergence.fit import variances_of_means
+from trimaran.convergence.curve_fit import variances_of_means
 from trimaran.convergence.types import CurveTable
 
 Array = NDArray[np.float64]
@@ -47,7 +47,7 @@ TAILS = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Constants: medians and spreads over tables, as in convergence/fit.py; 0: not there."""
+    """Constants: medians and spreads over tables, as in convergence/curve_fit.py; 0: not there."""
 
     stray: str = "walk"
     roughness: float = 0.06

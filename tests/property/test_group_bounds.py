@@ -15,7 +15,7 @@ from trimaran.planner.analytical.candidates import AnalyticalModel, AnalyticalPr
 from trimaran.planner.analytical.given import obstacle
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
 from trimaran.planner.pins import Pins, parse_pins, program_pins
-from trimaran.pricing.analytical.fit import with_buffers
+from trimaran.pricing.analytical.fits_device import with_buffers
 from trimaran.pricing.analytical.memory import largest_rank
 from trimaran.pricing.analytical.shapes import gpt_shape
 from trimaran.program.strategy import Strategy, read_strategy

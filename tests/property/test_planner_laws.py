@@ -26,7 +26,7 @@ from trimaran.planner.space import enumerate_strategies
 from trimaran.pricing.program import least_peaks
 from trimaran.pricing.tables import CostTable, TensorFit
 from trimaran.pricing.types import Cost, Interference
-from trimaran.program.rules.fit import check_strategy
+from trimaran.program.rules.fits_graph import check_strategy
 from trimaran.program.strategy import Strategy
 
 # Sums of tens of floats near 1, in another order than the simulator's.

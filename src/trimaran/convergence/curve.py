@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimaran.base.errors import InputError
-from trimaran.convergence.fit import (
+from trimaran.convergence.curve_fit import (
     FEW,
     fit_form,
     noise_of_single_runs,

@@ -23,7 +23,7 @@ Source:
 import math
 from collections.abc import Iterator, Mapping
 
-from trimaran.convergence.fit import fit_form
+from trimaran.convergence.curve_fit import fit_form
 from trimaran.convergence.types import CurveTable, Point
 
 

@@ -22,7 +22,7 @@ from trimaran.planning.answer.evidence import Outlook
 from trimaran.planning.long_runs import training_of_tokens
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import Cell, check_price
-from trimaran.pricing.analytical.fit import Fit, judge_fit
+from trimaran.pricing.analytical.fits_device import Fit, judge_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

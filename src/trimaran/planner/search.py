@@ -99,7 +99,7 @@ from trimaran.planner.trials import Prospect, Trials
 from trimaran.planner.work import Work, work_within
 from trimaran.program.layout import even_nodes
 from trimaran.program.lowering.schedules import COMPLETING
-from trimaran.program.rules.fit import memory_obstacle
+from trimaran.program.rules.fits_graph import memory_obstacle
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
 

@@ -33,7 +33,7 @@ from trimaran.planner.problem import (
 )
 from trimaran.planner.space import Cause, Rejection, is_unplaced
 from trimaran.pricing.program import least_peaks
-from trimaran.program.rules.fit import check_strategy
+from trimaran.program.rules.fits_graph import check_strategy
 from trimaran.program.strategy import Strategy
 
 _Kept = tuple[tuple[str, int], ...]

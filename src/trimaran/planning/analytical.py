@@ -40,7 +40,7 @@ from trimaran.planning.answer.written_plans import plan_of_degrees
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
-from trimaran.pricing.analytical.fit import WHOLE
+from trimaran.pricing.analytical.fits_device import WHOLE
 from trimaran.pricing.analytical.huggingface_config import (
     Configured,
     is_known,

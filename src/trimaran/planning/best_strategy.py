@@ -99,7 +99,7 @@ def find_best(
             found = find(table, *executions)
         return found, table
 
-    sizes = set(microbatch_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins))
+    sizes = set(priced_sizes(graph, devices=cluster.size, batch=batch, pins=request.pins))
     if not sizes:
         _, rejected = enumerate_strategies(graph, devices=cluster.size, batch=batch)
         raise InfeasibleError(f"nothing can train {graph.name}: {rejected[0].reason}")
@@ -168,7 +168,7 @@ def search_within_memory(
     except InfeasibleError as error:
         if error.code == NO_STRATEGY:
             raise
-        sizes = set(microbatch_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins))
+        sizes = set(priced_sizes(problem.graph, devices=problem.devices, batch=problem.batch, pins=problem.pins))
         traces = trace(sizes) if sizes else {}
         if not traces:
             raise
@@ -219,7 +219,7 @@ def budgeted_sizes(problem: Problem) -> set[int]:
     return set() if problem.batch % named else {problem.batch // named}
 
 
-def microbatch_sizes(graph: Graph, *, devices: int, batch: int, pins: Pins = NO_PINS) -> tuple[int, ...]:
+def priced_sizes(graph: Graph, *, devices: int, batch: int, pins: Pins = NO_PINS) -> tuple[int, ...]:
     """Sizes of the microbatches of all strategies [samples].
 
     Args:

@@ -12,7 +12,7 @@ from trimaran.machine.detect import detect_machine
 from trimaran.machine.types import Allocation, Link, Machine
 from trimaran.planner.problem import Problem
 from trimaran.planner.search import search
-from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.best_strategy import priced_sizes
 from trimaran.pricing.program import price
 from trimaran.pricing.tables import CostTable, Fingerprint
 from trimaran.pricing.types import ProgramCosts
@@ -78,7 +78,7 @@ def prepare_emulation(
     progress("capturing the graph", 0, 0)
     job = source.make()
     graph = capture(job).graph
-    sizes = microbatch_sizes(graph, devices=devices, batch=job.global_batch_size)
+    sizes = priced_sizes(graph, devices=devices, batch=job.global_batch_size)
     ranks = min(devices, os.cpu_count() or 1)
     compute = measure_costs(source.make, graph, ranks=ranks, batches=sizes, progress=progress)
     links = measure_links(link, ranks=devices, gathers=True, progress=progress)

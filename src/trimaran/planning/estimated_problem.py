@@ -16,7 +16,7 @@ from trimaran.planner.pins import Pins
 from trimaran.planner.problem import Problem
 from trimaran.planner.space import accumulations
 from trimaran.planner.target_search import device_counts
-from trimaran.planning.best_strategy import microbatch_sizes
+from trimaran.planning.best_strategy import priced_sizes
 from trimaran.planning.input_pipeline import SAMPLED_BATCH, pipeline_of, sample_bytes
 from trimaran.planning.precision import choose_precision
 from trimaran.planning.requests import PlanRequest, check_traced
@@ -114,7 +114,7 @@ def _graph_there(asked: Request, kept: tuple[KeptBytes, ...]) -> Graph:
 def _all_sizes(graph: Graph, devices: int, batches: Collection[int], pins: Pins) -> set[int]:
     """Sizes of the microbatches of all strategies [samples]."""
     sizes = {
-        size for batch in batches for size in (*microbatch_sizes(graph, devices=devices, batch=batch, pins=pins), batch)
+        size for batch in batches for size in (*priced_sizes(graph, devices=devices, batch=batch, pins=pins), batch)
     }
     # Gradients of many microbatches are added up where a batch is larger than its devices hold.
     shares = {batch // count for batch in batches for count in device_counts(devices) if batch % count == 0}

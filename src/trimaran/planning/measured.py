@@ -20,7 +20,7 @@ from trimaran.planner.trials import Trials
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.answer.written_plans import plan_of, predict
-from trimaran.planning.best_strategy import chooser, find_best, microbatch_sizes
+from trimaran.planning.best_strategy import chooser, find_best, priced_sizes
 from trimaran.planning.input_pipeline import feeding_notes
 from trimaran.planning.measurement import measure_job, trace_job, try_strategy, with_failing
 from trimaran.planning.preparation import Prepared, inexactness, prepare, problem_here
@@ -200,7 +200,7 @@ def _measure_all(
     sizes = {
         size
         for batch in batches
-        for size in microbatch_sizes(prepared.graph, devices=prepared.cluster.size, batch=batch, pins=request.pins)
+        for size in priced_sizes(prepared.graph, devices=prepared.cluster.size, batch=batch, pins=request.pins)
     }
     executions: tuple[Execution, ...] = ("eager", "compiled") if request.execution == "compiled" else ("eager",)
     measure_job(

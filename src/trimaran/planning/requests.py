@@ -21,7 +21,7 @@ from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import Link
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.target_estimates import LEAST_SAVED
-from trimaran.pricing.analytical.fit import Reserve
+from trimaran.pricing.analytical.fits_device import Reserve
 from trimaran.pricing.analytical.lengths import Documents, parse_documents
 from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES
 from trimaran.pricing.exchange.step import Sync

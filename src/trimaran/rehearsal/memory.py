@@ -24,7 +24,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.remedies import MemoryHelp
 from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
-from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
+from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
 from trimaran.rehearsal.record import Empty, Enter, Frame, Give, Name, Part, Purpose, Record, Run, Step, Sync, Take, Use
 from trimaran.simulator.allocator import Allocator, Settings
@@ -201,7 +201,7 @@ def outside_of(record: Record) -> Outside:
     two ranks outside of a batch, which counts only for the most.
 
     Source:
-        NVIDIA, NCCL documentation: NCCL_BUFFSIZE; src/include/device.h; as in `pricing.analytical.fit` and
+        NVIDIA, NCCL documentation: NCCL_BUFFSIZE; src/include/device.h; as in `pricing.analytical.fits_device` and
         `pricing.exchange.replica_memory`; pytorch/pytorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
     """
     groups: set[str] = set()

@@ -13,8 +13,8 @@ from rich.text import Text
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_span
 from trimaran.convergence.curve import Curve, LeftOut, Quality
+from trimaran.convergence.curve_fit import noise_of_single_runs
 from trimaran.convergence.files import DoublingRatio, catalog_names
-from trimaran.convergence.fit import noise_of_single_runs
 from trimaran.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.networks.names import parse_network
 from trimaran.program.json_files import finite, to_plain

@@ -32,7 +32,7 @@ from typing import Any
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.machine.catalog import match_device
-from trimaran.pricing.analytical.fit import bookkeeping_of, with_buffers, workspace_bytes
+from trimaran.pricing.analytical.fits_device import bookkeeping_of, with_buffers, workspace_bytes
 from trimaran.pricing.analytical.memory import (
     Bookkeeping,
     Eager,

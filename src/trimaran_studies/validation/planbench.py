@@ -22,7 +22,7 @@ from trimaran.base.progress import Progress
 from trimaran.base.units import format_span
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
-from trimaran.pricing.analytical.fit import judge_fit
+from trimaran.pricing.analytical.fits_device import judge_fit
 from trimaran.program.strategy import Degrees, Strategy
 from trimaran.report.tables import add_figures, frame_table
 from trimaran_studies.validation.field import FAMILY as FIELD

@@ -11,7 +11,7 @@ from trimaran.graph.types import Affine, Graph, Op, Parameter, TensorSpec
 from trimaran.placement.problem import PlacementProblem, Wire
 from trimaran.placement.solve import place
 from trimaran.planner.placed_network import parts_of, placement_problem
-from trimaran.program.rules.fit import check_parts
+from trimaran.program.rules.fits_graph import check_parts
 
 READS = {
     "a": ["input"],

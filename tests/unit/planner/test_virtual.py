@@ -21,7 +21,7 @@ from trimaran.planner.result import Search, said_of_codec
 from trimaran.planner.search import search, untried_memory_plans
 from trimaran.pricing.offload_costs import HookCosts, TracedStep, measured_costs
 from trimaran.program.memory import KEEP_ALL, parse_codec
-from trimaran.program.rules.fit import check_strategy
+from trimaran.program.rules.fits_graph import check_strategy
 from trimaran.program.types import Kind
 from trimaran.simulator.memory import live_bytes
 

@@ -13,7 +13,7 @@ from trimaran.planner.candidates import Candidate
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.result import Search
 from trimaran.planner.space import enumerate_strategies
-from trimaran.planning.best_strategy import WORTH_COMPILING_S, Trace, find_best, microbatch_sizes
+from trimaran.planning.best_strategy import WORTH_COMPILING_S, Trace, find_best, priced_sizes
 from trimaran.planning.measurement import Calibrated
 from trimaran.planning.preparation import Prepared
 from trimaran.pricing.offload_costs import TracedStep
@@ -162,7 +162,7 @@ def test_the_objective_of_the_request_is_honoured() -> None:
 
 def test_sizes_that_are_measured_are_those_of_all_strategies() -> None:
     """16 samples: whole, halves, quarters, eighths; a pipeline of 2 stages has up to 8 microbatches."""
-    assert microbatch_sizes(GRAPH, devices=2, batch=16) == (2, 4, 8, 16)
+    assert priced_sizes(GRAPH, devices=2, batch=16) == (2, 4, 8, 16)
 
 
 def test_where_steps_cannot_be_traced_what_fits_without_is_planned() -> None:

@@ -12,7 +12,7 @@ from tests.raising import raises
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.rules.check import check_program
-from trimaran.program.rules.fit import check_strategy, stretches
+from trimaran.program.rules.fits_graph import check_strategy, stretches
 from trimaran.program.strategy import Part, Strategy
 from trimaran.program.types import Instruction, Kind, Program
 

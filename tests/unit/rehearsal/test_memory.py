@@ -6,7 +6,7 @@ import pytest
 
 from trimaran.base.remedies import CATALOGUE, MemoryHelp
 from trimaran.machine.catalog import find_device
-from trimaran.pricing.analytical.fit import COMMUNICATOR_BYTES
+from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
 from trimaran.rehearsal.memory import (
     first_short,
     memory_remedies,

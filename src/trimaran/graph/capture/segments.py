@@ -231,7 +231,7 @@ def build_part(capture: Capture, parts: Sequence[Sequence[Op]], index: int) -> S
 
     A parameter or module that several segments use is one object in all of them. What others read is returned when the
     segment has ended, so the operations between two neighbouring split points of the graph, which may write into each
-    other's results, must be in one part; whoever makes the parts sees to that (`program.rules.fit.check_strategy`).
+    other's results, must be in one part; `check_strategy` of `program.rules.fits_graph` sees to that.
 
     Args:
         capture: of the job

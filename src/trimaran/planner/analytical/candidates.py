@@ -47,7 +47,7 @@ from trimaran.planner.analytical.given import (
 )
 from trimaran.planner.explanation.critical_path import limiter_of
 from trimaran.planner.pins import NO_PINS, Pins
-from trimaran.pricing.analytical.fit import Need, Reserve, admitted, need_of, with_buffers
+from trimaran.pricing.analytical.fits_device import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
 from trimaran.pricing.analytical.shapes import (

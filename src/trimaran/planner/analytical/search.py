@@ -58,7 +58,7 @@ from trimaran.planner.choice import front_of
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
-from trimaran.pricing.analytical.fit import WHOLE, Reserve, bookkeeping_of, check_reserve
+from trimaran.pricing.analytical.fits_device import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_priced, training_program, usual_year
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count

@@ -16,7 +16,7 @@ from trimaran.planner.space import Rejection
 from trimaran.planner.target_estimates import Estimate, Stop, why_estimate
 from trimaran.planning.answer.evidence import Modelled, Outlook, Simulated
 from trimaran.planning.input_pipeline import feeding_document
-from trimaran.pricing.analytical.fit import with_buffers
+from trimaran.pricing.analytical.fits_device import with_buffers
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import stage_chunks
 from trimaran.pricing.failures import DAY_S, LongRun, assumed, daly_period, longest_period, young_period

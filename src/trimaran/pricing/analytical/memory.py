@@ -11,8 +11,8 @@
 
 The peak of a rank is the larger of two moments: the loss of the last stage, with logits and all activations; the
 backward of a layer, with the activations of the others. PyTorch's FSDP2 gathers and frees more on the way, so its peak
-is the largest of four moments of a step (`_fsdp_memory`). What is not of the network is in `fit.py`: fragments of an
-allocator, buffers of a collective library; memory of a framework before training starts is the device's context.
+is the largest of four moments of a step (`_fsdp_memory`). What is not of the network is in `fits_device.py`: fragments
+of an allocator, buffers of a collective library; memory of a framework before training starts is the device's context.
 
 Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020, section 3.1,
@@ -412,7 +412,7 @@ class RankMemory:
         activations: of all passes in flight, at the peak [bytes]
         transient: logits at the loss, or memory that a backward allocates and frees, at the peak [bytes]
         workspace: memory of libraries [bytes]
-        buffers: of collectives, where they are counted (`fit.py`) [bytes]
+        buffers: of collectives, where they are counted (`fits_device.py`) [bytes]
         fragments: of the allocator, likewise [bytes]
     """
 

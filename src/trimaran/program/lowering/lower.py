@@ -44,7 +44,7 @@ from trimaran.program.lowering.schedules import (
     step_lengths,
 )
 from trimaran.program.lowering.tensor_parallel import sharded_bytes
-from trimaran.program.rules.fit import check_batch, check_strategy
+from trimaran.program.rules.fits_graph import check_batch, check_strategy
 from trimaran.program.strategy import Strategy, Sync
 from trimaran.program.types import (
     RECEIVES,

@@ -13,7 +13,7 @@ from trimaran.graph.types import Graph
 from trimaran.program.lowering.lower import lower_as
 from trimaran.program.lowering.partition import routes_of, segment_ops, tied_segments
 from trimaran.program.lowering.schedules import COMPUTES, Compute, Order, check_order, compute_order
-from trimaran.program.rules.fit import check_strategy
+from trimaran.program.rules.fits_graph import check_strategy
 from trimaran.program.rules.positions import Index, Spot, awaited_on, fault, index_program
 from trimaran.program.strategy import PROGRAM_SCHEDULES, Schedule, Strategy
 from trimaran.program.types import RECEIVES, SENDS, Instruction, Kind, Program

@@ -16,7 +16,7 @@ from trimaran.base.html import DataTable
 from trimaran.base.remedies import MemoryHelp, Remedy
 from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
 from trimaran.machine.catalog import catalog
-from trimaran.pricing.analytical.fit import Need
+from trimaran.pricing.analytical.fits_device import Need
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Plan, against_baseline
 from trimaran.report.observation import Observation

@@ -17,7 +17,7 @@ from trimaran.graph.types import Graph
 from trimaran.program.layout import strategy_layout
 from trimaran.program.lowering.partition import segment_ops, tied_segments
 from trimaran.program.lowering.rows import buckets_of_rank
-from trimaran.program.rules.fit import check_parts
+from trimaran.program.rules.fits_graph import check_parts
 from trimaran.program.strategy import Execution
 from trimaran.runtime.parts.part import Making, Part, ReduceBucket
 from trimaran.runtime.parts.replica import BucketReducer

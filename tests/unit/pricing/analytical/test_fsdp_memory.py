@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimaran.machine.catalog import find_device
-from trimaran.pricing.analytical.fit import bookkeeping_of
+from trimaran.pricing.analytical.fits_device import bookkeeping_of
 from trimaran.pricing.analytical.memory import Eager, RankMemory, layer_activations, rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 from trimaran.program.strategy import Degrees

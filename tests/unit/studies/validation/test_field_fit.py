@@ -2,7 +2,7 @@
 
 import pytest
 
-from trimaran.pricing.analytical.fit import bookkeeping_of, judge_fit
+from trimaran.pricing.analytical.fits_device import bookkeeping_of, judge_fit
 from trimaran_studies.validation.field import field_rows, field_run
 from trimaran_studies.validation.measurement import Row
 

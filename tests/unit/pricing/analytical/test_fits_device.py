@@ -8,7 +8,7 @@ from tests.raising import raises
 
 from trimaran.base.precision import Precision
 from trimaran.machine.catalog import find_device
-from trimaran.pricing.analytical.fit import (
+from trimaran.pricing.analytical.fits_device import (
     Reserve,
     admitted,
     bookkeeping_of,
