@@ -288,7 +288,7 @@ def why_estimate(chosen: Estimate, estimates: Sequence[Estimate], goal: Goal) ->
     if share <= 0.0 or not is_tied(chosen, best, goal):
         return ""
     words = simpler_option(chosen.contender.origin, best.contender.origin) or (
-        "fewer devices" if chosen.devices < best.devices else "the simpler strategy"
+        "simpler kinds of parallelism" if _kind(chosen) < _kind(best) else "fewer devices"
     )
     digits = 0 if share >= 0.0095 else 1
     return (

@@ -262,11 +262,11 @@ class AnalyticalCandidate:
 
     @property
     def simplicity(self) -> tuple[int, ...]:
-        """Sort key by which the simpler of two equally good strategies comes first: kinds, devices, what is split."""
-        strategy = self.strategy
-        spread = strategy.tp * strategy.pp * strategy.cp
-        shape = 4 * (strategy.tp * strategy.cp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
-        return (shape, self.devices, spread, strategy.chunks, strategy.microbatches)
+        """Sort key by which the simpler of two equally good strategies comes first: one kind for all, then devices.
+
+        On as many devices the fastest is chosen, as by a search at one batch.
+        """
+        return (0, self.devices)
 
     @property
     def rank(self) -> tuple[float, int, str]:
