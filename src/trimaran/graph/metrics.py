@@ -3,8 +3,7 @@
 F1, an area under a curve, the exponent of a mean, a count or a maximum of a batch is not the mean of those of its
 parts. A metric is tried on outputs of the model, on some that are moved and exchanged at random, and on some that are
 mostly right: at random weights a network may guess one class for all, and of that F1 is 0, as a mean would be. The
-same holds where a class is so rare that no sample that is read has it: where outputs can be kept, it is tried with other
-labels, too.
+same holds where no sample that is read has a rare class: where outputs can be kept, it is tried with other labels, too.
 
 One that is no mean is computed once, over the outputs and targets of all evaluation data, which `Outputs` keeps. For
 that the first dims of all tensors must count the samples.
