@@ -576,6 +576,26 @@ def try_steps(
     return Trial(values=tuple(values), options=options, drew=drew, kept=kept)
 
 
+def try_longer(
+    job: Job, parameters: Trained, names: Iterable[str]
+) -> tuple[Named, list[list[torch.Tensor]], Trial | None]:
+    """Let the job's optimizer take more steps over smaller tensors: those, their gradients, and what came of it.
+
+    Args:
+        job: makes the optimizer
+        parameters: which tensors stand for
+        names: of those that are wanted
+    """
+    for elements in (_ELEMENTS_OF_SMALL, _ELEMENTS):
+        small, later = stand_ins(
+            parameters, names, elements=elements, steps=_STEPS_OF_SMALL, steady=_STEPS_OF_SMALL // 2
+        )
+        # It is the user's, and may need larger tensors.
+        with suppress(Exception):
+            return small, later, try_steps(job, small, later)
+    return [], [], None
+
+
 def unchanged(starts: Named, trial: Trial) -> bool:
     """Whether a trial has changed nothing, as where hooks on the user's own parameters update them.
 
@@ -639,13 +659,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
-    longer = None
-    for elements in () if reason else (_ELEMENTS_OF_SMALL, _ELEMENTS):
-        small, later = stand_ins(trained, tried, elements=elements, steps=_STEPS_OF_SMALL, steady=_STEPS_OF_SMALL // 2)
-        # It is the user's, and may need larger tensors.
-        with suppress(Exception):
-            longer = try_steps(job, small, later)
-            break
+    small, later, longer = ([], [], None) if reason else try_longer(job, trained, tried)
     if longer is not None:
         reason = _difference(job, small, later, longer, [[number] for number in sorted({0, len(small) - 1})])
     if reason:

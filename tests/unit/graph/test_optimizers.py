@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests import builders, zoo
+from tests.field.seldom import FindsRate
 from tests.raising import raises
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
@@ -157,26 +158,6 @@ class Late(torch.optim.SGD):
 def test_what_looks_at_norms_after_a_warm_up_is_found(of_all: bool, needs: int) -> None:
     traits = optimizer_traits(gpt(lambda parameters: Late(parameters, of_all=of_all, needs=needs)), MODEL)
     assert (traits.separable, traits.elementwise) == (not of_all, False)
-
-
-class FindsRate(torch.optim.Optimizer):
-    """Raises one rate for all parameters as far as gradients go on as they began, as D-Adaptation does."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"rate": 1e-6, "way": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        (group,), size = self.param_groups, 0.0
-        for one in group["params"]:
-            state = self.state[one]
-            first, total = state.setdefault("first", one.clone()), state.setdefault("sum", torch.zeros_like(one))
-            group["way"] += group["rate"] * float((one.grad * (first - one)).sum())
-            total += group["rate"] * one.grad
-            size += float(total.abs().sum())
-        group["rate"] = max(group["rate"], group["way"] / size)
-        for one in group["params"]:
-            one -= group["rate"] * one.grad.sign()
 
 
 def test_a_rate_that_is_found_for_all_parameters_is_seen_to_look_across_them() -> None:
