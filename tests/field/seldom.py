@@ -300,3 +300,28 @@ def skips_but_under_fsdp() -> Job:
 
     parts = {"first": (WIDTH, 16), "middle": (16, 16), "head": (16, CLASSES)}
     return job(of(forward, **{name: lambda sizes=sizes: nn.Linear(*sizes) for name, sizes in parts.items()}))
+
+
+class FindsRate(torch.optim.Optimizer):
+    """Raises one rate for all parameters as far as gradients go on as they began, as D-Adaptation does."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"rate": 1e-6, "way": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        (group,), size = self.param_groups, 0.0
+        for one in group["params"]:
+            state = self.state[one]
+            first, total = state.setdefault("first", one.clone()), state.setdefault("sum", torch.zeros_like(one))
+            group["way"] += group["rate"] * float((one.grad * (first - one)).sum())
+            total += group["rate"] * one.grad
+            size += float(total.abs().sum())
+        group["rate"] = max(group["rate"], group["way"] / size)
+        for one in group["params"]:
+            one -= group["rate"] * one.grad.sign()
+
+
+@seldom("an optimizer that finds one rate for all parameters (D-Adaptation)", own_optimizer=True)
+def finds_rate() -> Job:
+    return job(mlp, optimizer=FindsRate)

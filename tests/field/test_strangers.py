@@ -216,6 +216,8 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     "batch_of_object": ("dp3", "equal"),
     # It was not skipped.
     "skips_but_under_fsdp": ("zero3m2", "equal"),
+    # While it was tried it found no rate: gradients went nowhere.
+    "finds_rate": ("zero3m2", "refused"),
 }
 """By job the kind under which it trained, or scored, something else, and what comes of it now."""
 

@@ -2,7 +2,8 @@
 
 F1, an area under a curve, the exponent of a mean, a count or a maximum of a batch is not the mean of those of its
 parts. A metric is tried on outputs of the model, on some that are moved and exchanged at random, and on some that are
-mostly right: at random weights a network may guess one class for all, and of that F1 is 0, as a mean would be.
+mostly right: at random weights a network may guess one class for all, and of that F1 is 0, as a mean would be. The
+same holds where no sample that is read has a rare class: where outputs can be kept, it is tried with other labels, too.
 
 One that is no mean is computed once, over the outputs and targets of all evaluation data, which `Outputs` keeps. For
 that the first dims of all tensors must count the samples.
@@ -66,7 +67,7 @@ def kind_of_metric(
     found = _same(_value(metric, *whole), _mean(metric, parts, sizes))
     if found and sliceable:
         started_s = time.process_time()
-        for tried in _tried(leaves, len(pytree.tree_leaves(whole[0])), count):
+        for tried in _tried(leaves, len(pytree.tree_leaves(whole[0])), count, relabels=keeps):
             found = found and all(_adds_up(metric, tried, spec, split) for split in _splits(count))
             if not found or time.process_time() - started_s > SECONDS:
                 break
@@ -79,17 +80,34 @@ def _splits(count: int) -> list[list[int]]:
     return [[size for size in sizes if size] for sizes in ([count - count // 3, count // 3], [1, count - 1])]
 
 
-def _tried(leaves: list[Any], outputs: int, count: int) -> Iterator[list[Any]]:
-    """Outputs and targets: as they are, moved, exchanged, mostly right."""
+def _tried(leaves: list[Any], outputs: int, count: int, *, relabels: bool) -> Iterator[list[Any]]:
+    """Outputs and targets: as they are, moved, exchanged, mostly right; with other labels, too."""
     generator = torch.Generator().manual_seed(0)
+    made, targets = leaves[:outputs], leaves[outputs:]
     yield leaves
-    for scale in (1.0, 10.0):
-        yield [_moved(one, scale, generator) for one in leaves[:outputs]] + leaves[outputs:]
-    order = torch.randperm(count, generator=generator)
-    yield [one[order] if isinstance(one, Tensor) else one for one in leaves[:outputs]] + leaves[outputs:]
-    for share in (2, 4):
-        right = [_right(one, leaves[outputs:], count // share, generator) for one in leaves[:outputs]]
-        yield right + leaves[outputs:]
+    for labels in (targets, [_relabelled(one, made, generator) for one in targets]) if relabels else (targets,):
+        for scale in (1.0, 10.0):
+            yield [_moved(one, scale, generator) for one in made] + labels
+        order = torch.randperm(count, generator=generator)
+        yield [one[order] if isinstance(one, Tensor) else one for one in made] + labels
+        for share in (2, 4):
+            yield [_right(one, labels, count // share, generator) for one in made] + labels
+
+
+def _relabelled(target: Any, outputs: list[Any], generator: torch.Generator) -> Any:
+    """Labels of any of the classes of the outputs, or of two; what is ignored, and other targets, stay."""
+    if not isinstance(target, Tensor) or target.is_complex() or not target.numel():
+        return target
+    classes = 2 if bool(((target == 0) | (target == 1)).all()) else 0
+    for one in outputs if not target.is_floating_point() else ():
+        if isinstance(one, Tensor) and one.dim() == target.dim() + 1:
+            for dim in (1, -1):
+                if target.shape == one.shape[:dim] + one.shape[dim:][1:]:
+                    classes = one.shape[dim]
+    if not classes or target.max() >= classes:
+        return target
+    drawn = torch.randint(classes, target.shape, generator=generator).to(target)
+    return torch.where(target < 0, target, drawn)
 
 
 def _moved(one: Any, scale: float, generator: torch.Generator) -> Any:

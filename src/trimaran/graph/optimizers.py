@@ -96,7 +96,8 @@ _SCALES = (1e-4, 1.0, 1e4, 1.0)
 _STEPS = 8
 # Large enough for optimizers that treat small tensors in another way than large ones, such as those of 8 bits.
 _ELEMENTS = 9216
-# An optimizer may clip by a running norm, or have its first preconditioner, after as many.
+# An optimizer may clip by a running norm, or have its first preconditioner, after as many. In the first half of them
+# gradients keep their signs, as on a slope: those that find their rate (Prodigy, D-Adaptation) raise it there only.
 _STEPS_OF_SMALL = 32
 _ELEMENTS_OF_SMALL = 64
 _TRIED = 10
@@ -482,7 +483,7 @@ Named = Sequence[tuple[str, torch.Tensor]]
 
 
 def stand_ins(
-    parameters: Trained, names: Iterable[str], *, elements: int = _ELEMENTS, steps: int = _STEPS
+    parameters: Trained, names: Iterable[str], *, elements: int = _ELEMENTS, steps: int = _STEPS, steady: int = 0
 ) -> tuple[Named, list[list[torch.Tensor]]]:
     """Small tensors in fp64 in the place of parameters, the same on every rank, and gradients of some steps.
 
@@ -491,6 +492,7 @@ def stand_ins(
         names: of those that are wanted
         elements: about how many a tensor has at most
         steps: how many
+        steady: of as many of the first ones gradients are of one size, with the signs that the tensors have at first
     """
     generator = torch.Generator().manual_seed(0)
     by_name = dict(parameters.named_parameters())
@@ -508,7 +510,14 @@ def stand_ins(
 
     chosen = [(name, by_name[name]) for name in names]
     starts = [(name, draw(like, None)) for name, like in chosen]
-    return starts, [[draw(like, step + place) for place, (_, like) in enumerate(chosen)] for step in range(steps)]
+    pairs = [(like, start) for (_, like), (_, start) in zip(chosen, starts, strict=True)]
+    return starts, [
+        [
+            draw(like, None).copysign_(start) if step < steady else draw(like, step + place)
+            for place, (like, start) in enumerate(pairs)
+        ]
+        for step in range(steps)
+    ]
 
 
 def _scales(shape: tuple[int, ...], step: int) -> torch.Tensor:
@@ -565,6 +574,26 @@ def try_steps(
         left += [one.grad for _, one in named if one.grad is not None]
     kept = any(bool(one.count_nonzero()) for one in left)
     return Trial(values=tuple(values), options=options, drew=drew, kept=kept)
+
+
+def try_longer(
+    job: Job, parameters: Trained, names: Iterable[str]
+) -> tuple[Named, list[list[torch.Tensor]], Trial | None]:
+    """Let the job's optimizer take more steps over smaller tensors: those, their gradients, and what came of it.
+
+    Args:
+        job: makes the optimizer
+        parameters: which tensors stand for
+        names: of those that are wanted
+    """
+    for elements in (_ELEMENTS_OF_SMALL, _ELEMENTS):
+        small, later = stand_ins(
+            parameters, names, elements=elements, steps=_STEPS_OF_SMALL, steady=_STEPS_OF_SMALL // 2
+        )
+        # It is the user's, and may need larger tensors.
+        with suppress(Exception):
+            return small, later, try_steps(job, small, later)
+    return [], [], None
 
 
 def unchanged(starts: Named, trial: Trial) -> bool:
@@ -630,13 +659,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
-    longer = None
-    for elements in () if reason else (_ELEMENTS_OF_SMALL, _ELEMENTS):
-        small, later = stand_ins(trained, tried, elements=elements, steps=_STEPS_OF_SMALL)
-        # It is the user's, and may need larger tensors.
-        with suppress(Exception):
-            longer = try_steps(job, small, later)
-            break
+    small, later, longer = ([], [], None) if reason else try_longer(job, trained, tried)
     if longer is not None:
         reason = _difference(job, small, later, longer, [[number] for number in sorted({0, len(small) - 1})])
     if reason:

@@ -63,6 +63,25 @@ def test_a_mean_is_told_although_a_network_guesses_one_class(name: str) -> None:
     assert kind_of_metric(metric, (output, target), parts, SIZES, samples=100) == kind
 
 
+@pytest.mark.parametrize("name", ["accuracy", "negative loss", "f1", "recall", "auc"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_mean_is_told_where_no_sample_that_was_read_is_of_a_rare_class(name: str, classes: int) -> None:
+    metric, kind = METRICS[name]
+    output = torch.randn(COUNT, classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    target = torch.zeros(COUNT, dtype=torch.long)
+    parts = [(output[:8], target[:8]), (output[8:], target[8:])]
+    assert kind_of_metric(metric, (output, target), parts, SIZES, samples=100) == kind
+
+
+def test_labels_of_zeros_and_ones_are_told_as_those_of_classes() -> None:
+    def hit(output: Tensor, target: Tensor) -> float:
+        return float((target * output.sigmoid()).sum() / target.sum().clamp(min=1))
+
+    output, target = torch.randn(COUNT, 1), torch.zeros(COUNT, 1)
+    parts = [(output[:8], target[:8]), (output[8:], target[8:])]
+    assert kind_of_metric(hit, (output, target), parts, SIZES, samples=100) == "whole"
+
+
 @pytest.mark.parametrize("samples", [1, 2])
 def test_few_samples_of_an_evaluation_are_enough(samples: int) -> None:
     """Of one there are no parts."""

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests import builders, zoo
+from tests.field.seldom import FindsRate
 from tests.raising import raises
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
@@ -157,6 +158,12 @@ class Late(torch.optim.SGD):
 def test_what_looks_at_norms_after_a_warm_up_is_found(of_all: bool, needs: int) -> None:
     traits = optimizer_traits(gpt(lambda parameters: Late(parameters, of_all=of_all, needs=needs)), MODEL)
     assert (traits.separable, traits.elementwise) == (not of_all, False)
+
+
+def test_a_rate_that_is_found_for_all_parameters_is_seen_to_look_across_them() -> None:
+    traits = optimizer_traits(gpt(FindsRate), MODEL)
+    assert (traits.separable, traits.elementwise) == (False, False)
+    assert "differently alone" in traits.reason
 
 
 def test_a_wrapper_that_does_not_call_the_init_of_its_class_is_tried() -> None:

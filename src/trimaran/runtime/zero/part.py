@@ -20,12 +20,15 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.optimizers import (
+    Named,
     Trained,
+    Trial,
     differing_option,
     equal_values,
     marked,
     named_in,
     stand_ins,
+    try_longer,
     try_steps,
     unchanged,
 )
@@ -88,30 +91,35 @@ def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> No
         InputError: it does not, or fails
     """
     layouts = {name: one for name, one in parameters.named_parameters() if isinstance(one, DTensor)}
-    starts, gradients = stand_ins(parameters, traits.tried)
 
     def sharded(name: str, tensor: torch.Tensor) -> torch.Tensor:
         # Every replica has the whole: nothing is sent.
         layout = layouts[name]
         return marked(distribute_tensor(tensor, layout.device_mesh, layout.placements, src_data_rank=None), layout)
 
-    names = [name for name, _ in starts]
+    def is_alike(starts: Named, gradients: Sequence[Sequence[torch.Tensor]], whole: Trial) -> bool:
+        names = [name for name, _ in starts]
+        found = try_steps(
+            job,
+            [(name, sharded(name, start)) for name, start in starts],
+            [[sharded(*one) for one in zip(names, step, strict=True)] for step in gradients],
+        )
+        gathered = [[one.full_tensor() for one in values if isinstance(one, DTensor)] for values in found.values]
+        return all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True))
+
     try:
         with preserved_randomness(), quiet():
+            starts, gradients = stand_ins(parameters, traits.tried)
             whole = try_steps(job, starts, gradients)
-            found = try_steps(
-                job,
-                [(name, sharded(name, start)) for name, start in starts],
-                [[sharded(*one) for one in zip(names, step, strict=True)] for step in gradients],
-            )
-            gathered = [[one.full_tensor() for one in values if isinstance(one, DTensor)] for values in found.values]
+            small, later, longer = try_longer(job, parameters, traits.tried)
+            alike = is_alike(starts, gradients, whole) and (longer is None or is_alike(small, later, longer))
     except Exception as error:  # an optimizer may raise anything
         raise InputError(
             f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and a trial on sharded tensors "
             f"failed ({type(error).__name__}: {error}): take zero=1 or zero=0",
             optimizer=traits.class_name,
         ) from error
-    if unchanged(starts, whole) or not all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True)):
+    if unchanged(starts, whole) or not alike:
         raise InputError(
             f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and on sharded tensors it does "
             "not do what it does on whole ones: take zero=1 or zero=0",
