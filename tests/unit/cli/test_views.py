@@ -15,9 +15,10 @@ from tests.unit.report.test_files import REPORT
 from trimaran.base.job import Job
 from trimaran.cli.output import console, set_verbosity
 from trimaran.cli.views.plans import print_trained
-from trimaran.features.training.rank import Epoch, RankResult, TrainOptions
+from trimaran.features.training.rank import Epoch, RankResult, TrainOptions, _name_of
 from trimaran.features.training.run_record import RunDirectory
 from trimaran.features.training.train import Trained
+from trimaran.graph.behaviour import WholeMetric
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.epoch import EpochData
 from trimaran.planner.explanation.explain import SimulatedCase, explain, read_family
@@ -142,6 +143,24 @@ def test_a_training_that_was_over_says_so_and_how_to_train_more(capsys: pytest.C
         printed = capsys.readouterr().out
         assert said in printed
         assert ("--resume runs/old --epochs 4" in printed) == (before == 2)
+
+
+def test_a_metric_has_the_name_of_its_function(capsys: pytest.CaptureFixture[str]) -> None:
+    """An F1 was called accuracy."""
+
+    def f1_score(*_: object) -> float:
+        return 0.5
+
+    assert _name_of(WholeMetric(f1_score)) == "f1 score"
+    assert _name_of(lambda *_: 0.5) == _name_of(None) == "metric"
+    epoch = Epoch(epoch=1, loss=1.0, accuracy=0.5, seconds=1.0, samples=64)
+    planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))
+    report: Any = SimpleNamespace(comparison=None, samples_per_s=None, final={"accuracy": 0.5})
+    run, result = RunDirectory(path=Path("runs/new")), RankResult(epochs=(epoch,), metric=_name_of(f1_score))
+    print_trained(console(), Trained(run=run, planned=planned, result=result, report=report))
+    said = capsys.readouterr().out
+    assert said.count("f1 score 0.5000") == 2
+    assert "accuracy" not in said
 
 
 def test_quietly_a_training_says_what_it_has_reached_too(capsys: pytest.CaptureFixture[str]) -> None:

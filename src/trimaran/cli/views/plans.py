@@ -42,7 +42,7 @@ def _trained_sentence(trained: "Trained") -> str:
     if report.samples_per_s is not None:
         parts.append(f"{report.samples_per_s:.0f} samples/s")
     if report.final.get("accuracy") is not None:
-        parts.append(f"accuracy {report.final['accuracy']:.4f}")
+        parts.append(f"{trained.result.metric} {report.final['accuracy']:.4f}")
     end = ""
     if comparison is not None and comparison.step.measured_s:
         measured, predicted = map(format_seconds, (comparison.step.measured_s, report.prediction.step_time_s))
@@ -61,9 +61,9 @@ def print_trained(out: Console, trained: "Trained") -> None:
         print_notes(out, result.verified.notes)
     out.print()
     for epoch in result.epochs:
-        accuracy = "" if epoch.accuracy is None else f"   accuracy {epoch.accuracy:.4f}"
+        metric = "" if epoch.accuracy is None else f"   {result.metric} {epoch.accuracy:.4f}"
         loss = "all steps skipped" if epoch.loss is None else f"loss {epoch.loss:.4f}"
-        out.print(f"epoch {epoch.epoch:3d}   {loss}{accuracy}   {format_seconds(epoch.seconds)}")
+        out.print(f"epoch {epoch.epoch:3d}   {loss}{metric}   {format_seconds(epoch.seconds)}")
     if comparison is not None:
         out.print()
         out.print(rank_table(comparison))

@@ -20,7 +20,7 @@ Files are written whole or not at all: next to their place first, then renamed. 
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from trimaran.base.job import Job
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_count, format_some, parse_seconds, whole_number
 from trimaran.features.training.run_record import Reserve, RunDirectory, Stopped, save_weights
-from trimaran.graph.behaviour import Behaviour, weighed
+from trimaran.graph.behaviour import Behaviour, WholeMetric, weighed
 from trimaran.graph.types import ParameterUse
 from trimaran.jobs.resolve import JobSource
 from trimaran.program.json_files import finite
@@ -78,6 +78,7 @@ class RankResult:
 
     Attributes:
         epochs: figures of each
+        metric: what the job's metric is called
         epochs_before: how many of them the checkpoint had from which it went on
         timeline: what happened when, on all ranks
         memory: what the memory plan did; None where there is none
@@ -95,6 +96,7 @@ class RankResult:
     """
 
     epochs: tuple[Epoch, ...] = ()
+    metric: str = "metric"
     epochs_before: int = 0
     timeline: Timeline = field(default_factory=lambda: Timeline([]))
     memory: "MemoryReport | None" = None
@@ -420,6 +422,7 @@ def train_rank(
         steps=steps,
         checkpoint=checkpoint,
         epochs=epochs,
+        metric=_name_of(session.job.metric),
         epochs_before=epochs_before,
         timeline=timeline,
         memory=memory,
@@ -560,6 +563,13 @@ class _Steps:
         if last is not None and self._world.rank == 0:
             self._world.report(last)
             self._told_s = time.perf_counter()
+
+
+def _name_of(metric: Callable[..., Any] | None) -> str:
+    """What a metric is called where it is a function, or an object of a class, with a name."""
+    metric = metric.metric if isinstance(metric, WholeMetric) else metric
+    name = getattr(metric, "__name__", type(metric).__name__)
+    return name.replace("_", " ") if name.isidentifier() and metric is not None else "metric"
 
 
 def _epoch(row: Mapping[str, Any]) -> Epoch:
