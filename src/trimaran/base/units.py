@@ -331,6 +331,20 @@ def format_bit_rate(bytes_per_s: float) -> str:
     return f"{bytes_per_s * 8:g} b/s"
 
 
+def format_figure(value: float, digits: int = 3) -> str:
+    """A figure for people, with three significant digits or all before the point; large ones have no exponent.
+
+    Args:
+        value: what is counted or paid
+        digits: significant ones
+
+    Example:
+        >>> format_figure(0.1234), format_figure(999.7), format_figure(20018.0, digits=4)
+        ('0.123', '1,000', '20,018')
+    """
+    return f"{value:,.0f}" if round(abs(value)) >= 10**digits else f"{value:.{digits}g}"
+
+
 def format_count(count: int, noun: str) -> str:
     """A number of things for people.
 
