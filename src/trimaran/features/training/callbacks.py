@@ -584,7 +584,7 @@ class Callbacks:
             of_model = any(id(one) in self._identities for one in held)
             if self._running is not None and of_model and not own and all(one.grad is None for one in held):
                 raise InputError(
-                    f"{self._who} calls step() of an optimizer of its own ({class_name(optimizer)}) on parameters of "
+                    f"{self._who} calls step() of another optimizer ({class_name(optimizer)}) on parameters of "
                     "session.model, and session.step(batch), which does forward, backward and update by Job.optimizer, "
                     "has left no gradients: it would change nothing. Give that optimizer as Job.optimizer, its "
                     "schedule as Job.lr_schedule, and leave the call out",
