@@ -80,6 +80,23 @@ def parse_bytes(text: str) -> int:
     return round(_quantity(text, _SIZES, what="size", example='a size such as "16 GiB"', least=_LEAST_BYTES))
 
 
+def parse_memory(given: str | int) -> int:
+    """Memory of a device, as people write it or in bytes, of which there is some.
+
+    Args:
+        given: such as "12GiB", or bytes
+
+    Raises:
+        InputError: no size, or none at all
+
+    Example:
+        >>> parse_memory("2 KiB"), parse_memory(2048)
+        (2048, 2048)
+    """
+    text = f"{given}B" if type(given) is int else str(given)
+    return round(_positive(parse_bytes(text), text, 'memory such as "16 GiB"'))
+
+
 def parse_rate(text: str) -> float:
     """A transfer rate as people write it.
 
