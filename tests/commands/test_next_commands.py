@@ -87,6 +87,15 @@ def test_a_plan_after_a_curve_takes_the_file_of_it(tmp_path: Path, monkeypatch: 
     assert advised(run("curve curve.toml")) == written
 
 
+@pytest.mark.parametrize("budget", ["700MiB", "30%"])
+def test_a_plan_after_memory_has_the_room_that_a_budget_left(budget: str) -> None:
+    """A budget is a card's, of which the context takes a part, or a share of the step."""
+    page = run(f"memory lenet --device k80 --batch 4096 --budget {budget} --no-largest-batch")
+    left = re.findall(r"^budget ([\d.]+) MiB", page, re.MULTILINE)
+    (room,) = re.findall(r" --memory (\d+)MiB ", advised(page))
+    assert 0 <= float(left[0]) - int(room) < 1
+
+
 def test_an_explanation_of_a_plan_for_a_target_knows_its_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By device-hours one device costs least, by node-hours all devices of the node."""
     monkeypatch.chdir(tmp_path)
