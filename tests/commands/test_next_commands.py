@@ -87,6 +87,29 @@ def test_a_plan_after_a_curve_takes_the_file_of_it(tmp_path: Path, monkeypatch: 
     assert advised(run("curve curve.toml")) == written
 
 
+@pytest.mark.parametrize("budget", ["700MiB", "30%"])
+def test_a_plan_after_memory_has_the_room_that_a_budget_left(budget: str) -> None:
+    """A budget is a card's, of which the context takes a part, or a share of the step."""
+    page = run(f"memory lenet --device k80 --batch 4096 --budget {budget} --no-largest-batch")
+    left = re.findall(r"^budget ([\d.]+) MiB", page, re.MULTILINE)
+    (room,) = re.findall(r" --memory (\d+)MiB ", advised(page))
+    assert 0 <= float(left[0]) - int(room) < 1
+
+
+def test_an_explanation_of_a_plan_for_a_target_knows_its_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By device-hours one device costs least, by node-hours all devices of the node."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs.csv").write_text("global_batch,steps\n2048,1000\n4096,600\n8192,400\n16384,300\n")
+    asked = "lenet --cluster dgx1-v100 --devices 2 --batch 4096 --objective cost --curve runs.csv"
+    bare, priced = (run(f"plan {asked}{more}") for more in ("", " --price '24 USD/node-hour'"))
+    assert "lenet on 1 of 2 devices: one device, " in bare
+    assert advised(bare).startswith("trimaran explain ")
+    assert "lenet on 2 devices: dp2" in priced
+    follows = advised(priced)
+    assert follows.endswith("--output plan.json")
+    assert "lenet on 2 devices: dp2" in run(advised(run(follows)))
+
+
 def test_a_plan_after_a_scaling_study_keeps_the_batch_that_fits_no_row() -> None:
     found = advised(run("scale llama3:8b --cluster dgx-h100 --devices 8 --batch 64 --sequence 4096"))
     assert found == "trimaran plan llama3:8b --cluster dgx-h100 --sequence 4096 --batch 64"

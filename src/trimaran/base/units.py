@@ -80,6 +80,23 @@ def parse_bytes(text: str) -> int:
     return round(_quantity(text, _SIZES, what="size", example='a size such as "16 GiB"', least=_LEAST_BYTES))
 
 
+def parse_memory(given: str | int) -> int:
+    """Memory of a device, as people write it or in bytes, of which there is some.
+
+    Args:
+        given: such as "12GiB", or bytes
+
+    Raises:
+        InputError: no size, or none at all
+
+    Example:
+        >>> parse_memory("2 KiB"), parse_memory(2048)
+        (2048, 2048)
+    """
+    text = f"{given}B" if type(given) is int else str(given)
+    return round(_positive(parse_bytes(text), text, 'memory such as "16 GiB"'))
+
+
 def parse_rate(text: str) -> float:
     """A transfer rate as people write it.
 
@@ -329,6 +346,20 @@ def format_bit_rate(bytes_per_s: float) -> str:
         if bytes_per_s * 8 >= size:
             return f"{bytes_per_s * 8 / size:g} {unit}"
     return f"{bytes_per_s * 8:g} b/s"
+
+
+def format_figure(value: float, digits: int = 3) -> str:
+    """A figure for people, with three significant digits or all before the point; large ones have no exponent.
+
+    Args:
+        value: what is counted or paid
+        digits: significant ones
+
+    Example:
+        >>> format_figure(0.1234), format_figure(999.7), format_figure(20018.0, digits=4)
+        ('0.123', '1,000', '20,018')
+    """
+    return f"{value:,.0f}" if round(abs(value)) >= 10**digits else f"{value:.{digits}g}"
 
 
 def format_count(count: int, noun: str) -> str:

@@ -106,8 +106,8 @@ def memory(
 
             out = console()
             print_estimate(out, found, chart=chart, storages=storages)
-            # The --budget of a plan is money.
-            room = None if budget is None or "%" in budget else budget
+            # The --budget of a plan is money; its --memory is what the job may use, without the driver's context.
+            room = None if budget is None else f"{found.budget_bytes // 2**20}MiB"
             together = None if batch is None else 8 * batch
             words = following("plan", without=("--budget",), cluster=f"8x{device.strip()}", memory=room, batch=together)
             print_next(out, words, "on 8 of them")

@@ -291,7 +291,7 @@ def note_cluster(cluster: str | None, asked: str | None) -> None:
     if cluster is None:
         return
     if asked is not None and cluster != asked:
-        sys.stderr.write(f"Note: {asked} is one node; the devices asked for take {cluster}.\n")
+        sys.stderr.write(f"Note: {asked} is one node; the devices of this answer take {cluster}.\n")
     if ".toml" in cluster:
         from trimaran.machine.find import find_machine
 

@@ -89,6 +89,10 @@ def _next(job: str, request: "PlanRequest", planned: "Planned", output: Path | N
     if not request.is_here:
         if output is not None:
             return next_text(["trimaran", "explain", str(output)])
+        target = request.target
+        if target.tokens is None and (target.price or target.most_local_batch or target.samples_per_epoch):
+            # What an explanation has no option for is in the plan file.
+            return next_text(following("plan", output="plan.json"), "to have a plan that can be explained")
         words = following("explain", devices=planned.devices)
         if planned.outlook is not None and "--batch" not in words:
             words += ["--batch", str(planned.global_batch_size)]

@@ -324,5 +324,7 @@ def _interval(step_s: float, low_s: float, high_s: float) -> str:
 
 def _days(one: "PricedStrategy") -> str:
     """Days of the training of the tokens that were asked for, with its failures."""
+    from trimaran.base.units import format_figure
+
     run = None if one.training is None else one.training.chosen.run
-    return "" if run is None else f"{run.wall_s / 86_400.0:.3g}"
+    return "" if run is None else format_figure(run.wall_s / 86_400.0)

@@ -213,6 +213,12 @@ def _node(name: str, text: str) -> Node:
 
 def _several(count: int, name: str) -> Node:
     device = find_device(name)
+    if count < 1:
+        raise InputError(
+            f'a machine has one device or more: ask for "{device.name}", or for several, as in "8x{device.name}"',
+            code="machine.no-device",
+            device=device.name,
+        )
     node = plain_node(device, count)
     if node.devices < count:
         raise InputError(

@@ -636,7 +636,10 @@ def parse_pins(**given: Any) -> Pins:
             raise InputError("--strategy is empty: give it a value, or leave it out", code="pin.empty-strategy")
         if said:
             raise _says_all(strategy)
-        return _with_types(_checked_samples(replace(pins_of_strategy(strategy), **figures)), *types)
+        pins = pins_of_strategy(strategy)
+        if workers is not None and pins.workers not in (None, workers):
+            raise _contradicts("workers", workers, pins, f"w{pins.workers}")
+        return _with_types(_checked_samples(replace(pins, **figures)), *types)
     schedule, zero = said.get("schedule"), said.get("zero")
     if schedule is not None and schedule not in get_args(Schedule):
         raise InputError(
@@ -808,14 +811,18 @@ def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) 
             )
         said = pins.types.get(option)
         if value is not None and said not in (None, value):
-            raise InputError(
-                f"--{option} {value} contradicts --strategy {pins.strategy}, which says {said}: leave one of them out",
-                code="pin.type-and-strategy",
-                value=value,
-            )
+            raise _contradicts(option, value, pins, said)
         if value is not None:
             pins = replace(pins, **{option.replace("-", "_"): value})  # type: ignore[arg-type]  # one of two fields
     return pins
+
+
+def _contradicts(option: str, value: object, pins: Pins, said: str | None) -> InputError:
+    return InputError(
+        f"--{option} {value} contradicts --strategy {pins.strategy}, which says {said}: leave one of them out",
+        code="pin.figure-and-strategy" if option == "workers" else "pin.type-and-strategy",
+        value=value,
+    )
 
 
 _OF_DEGREES: tuple[tuple[str, tuple[object, ...]], ...] = (

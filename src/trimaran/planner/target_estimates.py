@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from trimaran.base.units import format_duration
+from trimaran.base.units import format_duration, format_figure
 from trimaran.planner.candidates import Cases
 from trimaran.planner.choice import MODEL_ERROR, front_of, simpler_option
 from trimaran.pricing.failures import LongRun
@@ -418,7 +418,7 @@ def _named(one: Estimate, goal: Goal) -> str:
     """A strategy with its batch, and with what it is judged by."""
     took = "" if one.time_s is None else f" ({format_duration(one.time_s)})"
     if goal == "cost" and one.cost is not None:
-        took = f" ({one.cost:.3g} {one.cost_unit})"
+        took = f" ({format_figure(one.cost)} {one.cost_unit})"
     return f"{one.contender.name} at batch {one.global_batch}{took}"
 
 

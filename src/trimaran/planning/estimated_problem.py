@@ -12,7 +12,7 @@ from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.input_pipeline import with_pipeline
-from trimaran.planner.pins import Pins
+from trimaran.planner.pins import Pins, pins_of_strategy
 from trimaran.planner.problem import Problem
 from trimaran.planner.space import accumulations
 from trimaran.planner.target_search import device_counts
@@ -75,7 +75,7 @@ def machine_problems(
         machine,
         workers=request.pins.workers,
         sample_bytes=lambda: sample_bytes(works(SAMPLED_BATCH)),
-        of_strategy=bool(request.pins.strategy),
+        of_strategy=pins_of_strategy(request.pins.strategy or "").workers is not None,
     )
     table = estimated_table(
         graph,

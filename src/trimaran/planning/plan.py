@@ -21,7 +21,6 @@ from trimaran.planner.pins import program_pins
 from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.analytical import (
-    MOST_RANKS,
     Analytical,
     decoder_shape,
     is_traceable,
@@ -160,8 +159,7 @@ def _check_order(source: JobSource, request: PlanRequest) -> None:
     if request.pins.rank_order is not None:
         raise InputError(
             f"--rank-order: {source.reference} is planned there as a program, whose ranks are placed by what they "
-            "exchange: leave it out; a published decoder on more than "
-            f"{MOST_RANKS} devices is planned by the analytical model, which takes it",
+            "exchange: leave it out; decoders such as llama3:8b are planned by the analytical model, which takes it",
             code="rank-order.not-of-programs",
             job=source.reference,
         )

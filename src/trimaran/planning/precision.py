@@ -173,5 +173,6 @@ def _unpriced(reference: str, chosen: ChosenPrecision, known: Sequence[Precision
     told = "as asked for" if chosen.source == AS_ASKED else "as the job computes"
     return (
         f"{chosen.name}, {told}, is not known of {reference}, whose operations are priced one by one in "
-        f"{', '.join(known)}: ask for one of these (--precision); fp8 is known of decoders on more than 64 devices"
+        f"{', '.join(known)}: ask for one of these (--precision); fp8 is known of decoders "
+        "that `trimaran plan` and `trimaran price` take by their shape"
     )

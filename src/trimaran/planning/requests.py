@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import AS_ASKED, Precision, parse_precision
-from trimaran.base.units import parse_bytes, parse_large, parse_rate, whole_number
+from trimaran.base.units import parse_bytes, parse_large, parse_memory, parse_rate, whole_number
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import Link
@@ -734,7 +734,7 @@ def parse_request(
     return replace(
         others,
         cluster=cluster or "",
-        memory_bytes=None if memory is None else parse_bytes(f"{memory}B" if type(memory) is int else str(memory)),
+        memory_bytes=None if memory is None else parse_memory(memory),
         reserve=None if reserve is None else parse_reserve(reserve),
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),

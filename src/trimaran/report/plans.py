@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
+from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
 from trimaran.report.tables import add_figures, add_words, frame_table, join_figures, parted
 
 TARGET_ROWS = 16
@@ -149,14 +149,14 @@ def _large(amount: float) -> str:
     """A large number for people.
 
     Example:
-        >>> _large(15e12), _large(1_234_567), _large(950)
-        ('15T', '1.23M', '950')
+        >>> _large(15e12), _large(1_234_567), _large(3024.7), _large(9.52)
+        ('15T', '1.23M', '3,025', '9.52')
     """
     for letter, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e4)):
         if amount >= size:
             size = 1e3 if letter == "k" else size
             return f"{amount / size:.3g}{letter}" if amount / size < 100 else f"{amount / size:.0f}{letter}"
-    return f"{amount:.3g}"
+    return format_figure(amount)
 
 
 def _counts_table(document: Mapping[str, Any]) -> Table:
@@ -177,14 +177,15 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
     for count in sorted(fastest):
         row = fastest[count]
         days = row["time_to_accuracy_s"] / 86_400.0
-        low, high = ("?" if end is None else f"{end / 86_400.0:.3g}" for end in row["time_to_accuracy_interval_s"])
+        ends = row["time_to_accuracy_interval_s"]
+        low, high = ("?" if end is None else format_figure(end / 86_400.0) for end in ends)
         cells = (
             "*" if row is chosen else "",
             str(count),
             str(row["spare_nodes"]),
             row["strategy"],
             format_seconds(row["step_time_s"]),
-            f"{days:.3g}",
+            format_figure(days),
             format_span(low, high, to="–"),
             f"{row['goodput']:.1%}",
             _large(row["cost"]),
@@ -259,7 +260,8 @@ def training_line(training: Mapping[str, Any]) -> str:
         ...     "curve": "d.toml", "task": "digits", "rates": None}))
         5.2 epochs, 1.50 s (1.00 s to 2.00 s) to the target by the curve d.toml (digits); learning rate: the job's own
     """
-    much = f"{training['updates']:.4g} updates" if training["epochs"] is None else f"{training['epochs']:.3g} epochs"
+    epochs, updates = training["epochs"], format_figure(training["updates"], digits=4)
+    much = f"{updates} updates" if epochs is None else f"{format_figure(epochs)} epochs"
     rates = training["rates"]
     rule = "the job's own" if rates is None else f"{rates['rule']} from batch {rates['base_batch']}"
     interval = _target_interval(training["time_interval_s"] or (None, None))
@@ -299,7 +301,8 @@ def _to_target(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     time = format_duration(time_s)
     unit = time.partition(" ")[2]
     ends = (_end(end, unit_of=time_s).removesuffix(f" {unit}") for end in row["time_to_accuracy_interval_s"])
-    return "" if epochs is None else f"{epochs:.3g}", time, format_span(*ends, to="–"), f"{row['cost']:.3g}"
+    spent = "" if epochs is None else format_figure(epochs)
+    return spent, time, format_span(*ends, to="–"), format_figure(row["cost"])
 
 
 def _legend(document: Mapping[str, Any], most: int | None) -> Iterator[str]:
@@ -343,9 +346,9 @@ def _timed(document: Mapping[str, Any]) -> str:
     first, last = (_cost(document), time) if document["objective"] == "cost" else (time, _cost(document))
     epochs = chosen["epochs_to_converge"]
     much = (
-        f"{chosen['updates_to_converge']:.4g} updates"
+        f"{format_figure(chosen['updates_to_converge'], digits=4)} updates"
         if epochs is None
-        else f"{epochs:.3g} epochs of {chosen['steps_per_epoch']:.4g} steps"
+        else f"{format_figure(epochs)} epochs of {format_figure(chosen['steps_per_epoch'], digits=4)} steps"
     )
     return (
         f"{first}, the {goal}: batch {chosen['global_batch_size']} by {chosen['strategy']} on "
@@ -392,8 +395,8 @@ def _stop(stop: Mapping[str, Any]) -> str:
 
 
 def _cost(document: Mapping[str, Any]) -> str:
-    ends = format_span(*("?" if end is None else format(end, ".3g") for end in document["cost_interval"]))
-    return f"{document['cost']:.3g} {document['cost_unit']} ({ends})"
+    ends = format_span(*("?" if end is None else format_figure(end) for end in document["cost_interval"]))
+    return f"{format_figure(document['cost'])} {document['cost_unit']} ({ends})"
 
 
 def _target_interval(ends: Sequence[float | None]) -> str:

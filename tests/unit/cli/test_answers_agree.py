@@ -448,6 +448,17 @@ def test_options_of_a_search_are_refused_where_a_plan_is_made_already(option: tu
     assert option[0] in refused.stderr
 
 
+def test_a_refused_precision_names_the_commands_that_take_it() -> None:
+    """A decoder is planned by its shape on any number of devices; the refusal said "on more than 64"."""
+    asked = ("gpt2", "--cluster", "dgx-h100", "--devices", "2", "--precision", "fp8")
+    refused = CliRunner().invoke(app, ["scale", *asked])
+    assert refused.exit_code == InputError.exit_code
+    assert re.findall(r"`trimaran (\w+)`", " ".join(refused.stderr.split())) == ["plan", "price"]
+    chosen = document("plan", *asked, "--batch", "16")["chosen"]
+    priced = document("price", *asked, "--batch", "16", "--strategy", chosen["strategy"])
+    assert priced["step_time_s"] == chosen["step_time_s"]
+
+
 def test_places_of_a_placement_compute_where_a_pipeline_would_wait() -> None:
     """Most of both devices' step is busy, as `simulate` says; what is on the critical path is compute, on whichever."""
     asked = ("digits-branches", "--cluster", "dgx1-v100", "--devices", "2", "--strategy", "placed on 2")

@@ -41,6 +41,7 @@ def test_forms_of_names(text: str, node: str, devices: int, nodes: int, fabric: 
         ("dgx1-v100:0", "machine.bad-node-count", {"match": '"dgx1-v100:4".*"0"'}),
         ("dgx1-v100:2@ib-edrr", "link.unknown", {"match": '"ib-edr"', "link": "ib-edrr"}),
         ("12x v100", "machine.too-many-devices-on-node", {"match": r"\b8\b NVIDIA.*V100 SXM2 \b16\b", "devices": 12}),
+        ("0xv100", "machine.no-device", {"match": '"8xv100-16gb"'}),
         ("3x voodoo", "device.unknown", {"device": "voodoo"}),
         ("missing.toml", "file.unreadable", {"match": r"missing\.toml"}),
     ],

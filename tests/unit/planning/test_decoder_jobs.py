@@ -148,7 +148,7 @@ def test_experts_are_not_traced_for_memory() -> None:
     pytest.importorskip("transformers")
     from trimaran.planning.tracing.meta_trace import check_traceable
 
-    with raises("decoder.not-traced", parameters=46_702_792_704):
+    with raises("decoder.not-traced", match="`trimaran plan`", parameters=46_702_792_704):
         check_traceable(resolve("mixtral:8x7b"))
     check_traceable(resolve("qwen2.5:0.5b"))
 

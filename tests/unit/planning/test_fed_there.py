@@ -12,6 +12,7 @@ from tests.raising import raises
 import trimaran
 from trimaran import InputError, Loading, Pins
 from trimaran.planner.explanation.critical_path import Part
+from trimaran.planner.pins import parse_pins
 from trimaran.planning.answer.explained import print_explanation
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.explanation import explain_plan
@@ -66,6 +67,16 @@ def test_a_name_that_a_plan_prints_is_read_with_the_same_options(loading: Loadin
         assert again.strategy.feeding == row.strategy.feeding
     with raises("loading.rate-of-node"):
         _planned(RATE, 2)
+    with raises("loading.rate-of-node"):
+        trimaran.plan(
+            JOB, cluster=CLUSTER, devices=2, batch=2 * BATCH, loading=RATE, pins=parse_pins(strategy="dp2", workers=2)
+        )
+
+
+def test_workers_against_a_strategy_of_others_are_refused() -> None:
+    with raises("pin.figure-and-strategy"):
+        parse_pins(strategy="dp2 w2", workers=4)
+    assert parse_pins(strategy="dp2 w2", workers=2).workers == parse_pins(strategy="dp2", workers=2).workers == 2
 
 
 def test_in_line_loading_adds_as_much_to_both() -> None:

@@ -51,6 +51,13 @@ def test_a_reserve_is_kept_free_and_said() -> None:
     assert "20.0 GiB stay free" in memory_words(evidence.problem, evidence.chosen)
 
 
+@pytest.mark.parametrize("memory", ["0GiB", 0])
+def test_no_memory_is_refused_before_anything_is_planned(memory: str | int) -> None:
+    for cluster in (CLUSTER, None):
+        with raises("quantity.not-positive", match='"16 GiB"'):
+            parse_request(cluster=cluster, memory=memory)
+
+
 def test_memory_that_no_card_has_is_refused() -> None:
     with raises("device.budget-exceeds-memory", match="80.0 GiB"):
         planned(memory="400GiB")

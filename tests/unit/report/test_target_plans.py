@@ -81,7 +81,7 @@ def test_the_figures_of_a_batch_stand_on_one_line_at_80_columns() -> None:
     assert first[:4] == ["*^", "2048", "1024", "32"]
     assert first[-7:] == ["138", "ms", "36", "51.4", "min", "38.5–70.0", "877"]
     assert second[:3] == ["65536", "1024", "1024"]
-    assert second[-7:] == ["138", "ms", "83.6", "83.7", "min", "62.8–150", "1.43e+03"]
+    assert second[-7:] == ["138", "ms", "83.6", "83.7", "min", "62.8–150", "1,428"]
     assert any(line.endswith("cost: device-hours") for line in lines)
 
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_bit_rate, format_bytes, parse_bytes, parse_rate, whole_number
+from trimaran.base.units import format_bit_rate, format_bytes, parse_memory, parse_rate, whole_number
 from trimaran.machine.catalog import find_link, link_types
 from trimaran.machine.find import default_fabric
 from trimaran.machine.types import Device, Link, Machine
@@ -239,7 +239,7 @@ def _parse_value(what: str, value: str, text: str) -> float:
     if what in ("link", "network"):
         return parse_rate(value)
     if what == "memory":
-        return parse_bytes(value)
+        return parse_memory(value)
     return _device_count(value, text, most=_MOST_OF_A_CLUSTER)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
 from trimaran.base.remedies import MemoryHelp, Remedy
-from trimaran.base.units import format_bytes, format_count, format_duration, format_seconds, format_span
+from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
 from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import Need
 from trimaran.pricing.analytical.step_time import RankTraffic
@@ -187,8 +187,8 @@ def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
     else:
         verdict = (
             f"{found.job} reaches {rate(best.samples_per_s)} samples/s on {format_count(best.devices, 'device')} of "
-            f"{found.cluster}, {best.speedup:.3g} times one ({percent(best.efficiency, signed=False)} of ideal); "
-            f"limited by {best.limiter}."
+            f"{found.cluster}, {format_figure(best.speedup)} times one "
+            f"({percent(best.efficiency, signed=False)} of ideal); limited by {best.limiter}."
         )
     return StudyPage(
         kind="Scaling study",
@@ -268,7 +268,7 @@ def _scaling_curve(
                 f"{row.devices:,}",
                 rate(row.samples_per_s) if row.fits else "does not fit",
                 format_span(*map(rate, row.interval)) if row.fits else "–",
-                f"{row.speedup:.3g}" if row.fits else "–",
+                format_figure(row.speedup) if row.fits else "–",
                 f"{row.efficiency:.0%}" if row.fits else "–",
                 row.limiter,
             )
@@ -819,7 +819,7 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                 f"{run.global_batch_size:,}",
                 str(run.seed),
                 run.end,
-                "–" if run.epochs is None else f"{run.epochs:.3g}",
+                "–" if run.epochs is None else format_figure(run.epochs),
                 format_seconds(run.seconds),
                 "–" if run.best_metric is None else f"{run.best_metric:.4g}",
             )
@@ -1705,7 +1705,7 @@ def _planned_training(found: _PlanDocument) -> Section | None:
             "–"
             if one.time_to_accuracy_interval_s is None
             else " to ".join("∞" if end is None else format_duration(end) for end in one.time_to_accuracy_interval_s),
-            "–" if one.cost is None else f"{one.cost:,.4g} {one.cost_unit}",
+            "–" if one.cost is None else f"{format_figure(one.cost, digits=4)} {one.cost_unit}",
         )
         for n, one in enumerate(shown)
         if one.time_to_accuracy_s is not None
