@@ -28,6 +28,7 @@ def assert_told(done: "subprocess.CompletedProcess[str]", code: int, *parts: str
         (["train", f"{JOBS}:tiny_dataset"], 2, "4"),
         (["train", f"{JOBS}:vector_loss"], 2, "loss"),
         (["simulate", "absent.json"], 2, "absent.json"),
+        (["simulate", "lenet", "--cluster", "dgx1-v100", "--objective", "cost"], 2, "--curve"),
         (["train", "digits", "--devices", "0"], 2, "--devices"),
     ],
 )

@@ -17,6 +17,7 @@ def simulate(
 ) -> None:
     """Simulate one step: its time, its memory, and how each device spends it; of a plan for a target cluster, there."""
     with errors_reported(as_json=as_json):
+        from trimaran.base.errors import InputError
         from trimaran.jobs.resolve import JobSource
         from trimaran.planning.answer.pages import print_simulation, simulation_document
         from trimaran.planning.estimated import asked_of_file
@@ -25,6 +26,13 @@ def simulate(
         from trimaran.report.trace import write_trace
 
         path = plan_path(subject)
+        if asked.objective in ("time", "cost"):
+            raise InputError(
+                f"--objective {asked.objective} goes by a convergence curve, for which simulate has no option: let "
+                "`trimaran plan` choose, with --curve and --output plan.json, and simulate that file",
+                code="simulate.no-curve",
+                objective=asked.objective,
+            )
         plan = None if path is None else read_plan(path)
         request = asked.read(pins, **asked_of_file(plan, cluster=asked.cluster, loading=loading.read()))
         source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=asked.batch)
