@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.caches import make_cache
@@ -28,6 +28,12 @@ def new_trimaran(*arguments: str, cwd: Path, timeout_s: float = 280) -> "subproc
         timeout=timeout_s,
         check=False,
     )
+
+
+def instead(words: Sequence[str], *given: str) -> list[str]:
+    """Words of a command with other values of some options: one that is given twice is refused."""
+    places = {place for place, word in enumerate(words) if word.startswith("--") and word in given}
+    return [*(word for place, word in enumerate(words) if not {place, place - 1} & places), *given]
 
 
 def _variables(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.commands.running import trimaran
+from tests.commands.running import instead, trimaran
 
 CURVE = "global_batch,epochs\n64,4\n256,4.2\n1024,6\n4096,14\n"
 ASKED = ("crossover", "lenet", "--cluster", "dgx1-v100", "--devices", "8,16", "--widths", "2")
@@ -61,7 +61,7 @@ def test_without_a_curve_it_says_what_would_be_needed(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_refused(folder: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = trimaran(*ASKED, *arguments, cwd=folder)
+    done = trimaran(*instead(ASKED, *arguments), cwd=folder)
     assert done.returncode == 2
     assert message in done.stderr
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.commands.running import trimaran
+from tests.commands.running import instead, trimaran
 
 EXACTLY = [
     "devices",
@@ -166,7 +166,7 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
     ],
 )
 def test_bad_input_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    done = trimaran("scale", "lenet", "--cluster", "dgx1-v100", *arguments, cwd=tmp_path)
+    done = trimaran(*instead(("scale", "lenet", "--cluster", "dgx1-v100"), *arguments), cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -76,11 +76,11 @@ _SIMPLER = (
 """The reason why a strategy is simpler, for each entry of `simplicity`."""
 
 
-def what_issimpler_option(strategy: Strategy, other: Strategy) -> str:
+def what_is_simpler(strategy: Strategy, other: Strategy) -> str:
     """The reason why a strategy is simpler than another one, in a few words; empty where it is not.
 
     Example:
-        >>> what_issimpler_option(Strategy(dp=2), Strategy(dp=4)), what_issimpler_option(Strategy(dp=2), Strategy())
+        >>> what_is_simpler(Strategy(dp=2), Strategy(dp=4)), what_is_simpler(Strategy(dp=2), Strategy())
         ('fewer devices', '')
     """
     for mine, theirs, words in zip(simplicity(strategy), simplicity(other), _SIMPLER, strict=True):
@@ -163,7 +163,7 @@ def why_chosen(
 def simpler_option(chosen: Option, other: Option) -> str:
     """`what_is_simpler` of two options; empty where the analytical model has priced one."""
     if isinstance(chosen, Candidate) and isinstance(other, Candidate):
-        return what_issimpler_option(chosen.strategy, other.strategy)
+        return what_is_simpler(chosen.strategy, other.strategy)
     return ""
 
 

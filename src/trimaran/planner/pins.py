@@ -818,9 +818,10 @@ def _with_types(pins: Pins, gradients: str | None, optimizer_state: str | None) 
 
 
 def _contradicts(option: str, value: object, pins: Pins, said: str | None) -> InputError:
+    is_figure = option == "workers"
     return InputError(
         f"--{option} {value} contradicts --strategy {pins.strategy}, which says {said}: leave one of them out",
-        code="pin.figure-and-strategy" if option == "workers" else "pin.type-and-strategy",
+        code="pin.figure-and-strategy" if is_figure else "pin.type-and-strategy",
         value=value,
     )
 
