@@ -1,6 +1,7 @@
 """What commands say in JSON and in words, of plans by the costs of `tests/builders.py`."""
 
 import dataclasses
+import functools
 import io
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,7 +152,7 @@ def test_a_metric_has_the_name_of_its_function(capsys: pytest.CaptureFixture[str
     def f1_score(*_: object) -> float:
         return 0.5
 
-    assert _name_of(WholeMetric(f1_score)) == "f1 score"
+    assert _name_of(WholeMetric(f1_score)) == _name_of(functools.partial(f1_score, 1)) == "f1 score"
     assert _name_of(lambda *_: 0.5) == _name_of(None) == "metric"
     epoch = Epoch(epoch=1, loss=1.0, accuracy=0.5, seconds=1.0, samples=64)
     planned: Any = SimpleNamespace(source=JobSource(reference="digits", epochs=1))

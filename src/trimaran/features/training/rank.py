@@ -22,6 +22,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -568,6 +569,7 @@ class _Steps:
 def _name_of(metric: Callable[..., Any] | None) -> str:
     """What a metric is called where it is a function, or an object of a class, with a name."""
     metric = metric.metric if isinstance(metric, WholeMetric) else metric
+    metric = metric.func if isinstance(metric, partial) else metric
     name = getattr(metric, "__name__", type(metric).__name__)
     return name.replace("_", " ") if name.isidentifier() and metric is not None else "metric"
 
