@@ -50,6 +50,9 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
     )
 
 
+COARSE = 5
+"""Entries of `simplicity` up to the number of devices, which come before all that is said of the rest."""
+
 Option = Candidate | AnalyticalCandidate
 """A strategy with its simulated step, or with that of the analytical model."""
 

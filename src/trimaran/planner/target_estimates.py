@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.units import format_duration, format_figure
 from trimaran.planner.candidates import Cases
-from trimaran.planner.choice import MODEL_ERROR, front_of, simpler_option
+from trimaran.planner.choice import COARSE, MODEL_ERROR, front_of, simpler_option
 from trimaran.pricing.failures import LongRun
 
 if TYPE_CHECKING:
@@ -66,6 +66,12 @@ class Contender:
     limiter: str = ""
     samples_factor: float = 1.0
     origin: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def compared(self) -> Cases:
+        """The cases by which plans are compared, as `Candidate.cases`: exchanges are equally unknown in all [s]."""
+        cases: Cases = self.cases if self.origin is None else self.origin.cases
+        return cases
 
     @property
     def step_time_s(self) -> float:
@@ -254,7 +260,8 @@ def estimate(
 def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
     """The best, unless its gain over a simpler or smaller one is within the uncertainty.
 
-    Of strategies of the same kind on as many devices the best median is taken.
+    Each batch stands for what a plan of that batch takes. Of strategies of the same kind on as many devices the best
+    median is taken.
 
     Args:
         estimates: at least one
@@ -262,17 +269,20 @@ def choose_estimate(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
     """
     best = min(estimates, key=lambda one: (one.value(goal), one.contender.simplicity, one.global_batch))
     # Of one batch the curve says the same, whatever it says: there its uncertainty excuses nothing.
-    leaders = {batch: min(of, key=lambda one: one.value(goal)) for batch, of in _by_batch(estimates).items()}
-    close = [
-        one
-        for one in estimates
-        if one is best or (is_tied(one, best, goal) and is_tied(one, leaders[one.global_batch], goal))
-    ]
-    least = min((_kind(one), one.devices) for one in close)
-    alike = [one for one in close if (_kind(one), one.devices) == least]
+    plans = [_at_one_batch(of, goal) for of in _by_batch(estimates).values()]
+    close = [one for one in plans if one.global_batch == best.global_batch or is_tied(one, best, goal)]
+    least = min(one.contender.simplicity[:COARSE] for one in close)
+    alike = [one for one in close if one.contender.simplicity[:COARSE] == least]
     near = min(one.value(goal) for one in alike) * (1.0 + MODEL_ERROR)
     equal = [one for one in alike if one.value(goal) <= near]
     return min(equal, key=lambda one: (one.contender.simplicity, one.value(goal), one.global_batch))
+
+
+def _at_one_batch(estimates: Sequence[Estimate], goal: Goal) -> Estimate:
+    """The simplest of those that may be as good as the best of their batch, as `planner.choice.choose` has it."""
+    best = min(estimates, key=lambda one: (one.value(goal), one.contender.simplicity))
+    close = [one for one in estimates if one is best or is_tied(one, best, goal)]
+    return min(close, key=lambda one: (one.contender.simplicity, one.value(goal)))
 
 
 def why_estimate(chosen: Estimate, estimates: Sequence[Estimate], goal: Goal) -> str:
@@ -287,9 +297,7 @@ def why_estimate(chosen: Estimate, estimates: Sequence[Estimate], goal: Goal) ->
     share = 1.0 - best.value(goal) / chosen.value(goal)
     if share <= 0.0 or not is_tied(chosen, best, goal):
         return ""
-    words = simpler_option(chosen.contender.origin, best.contender.origin) or (
-        "simpler kinds of parallelism" if _kind(chosen) < _kind(best) else "fewer devices"
-    )
+    words = simpler_option(chosen.contender.origin, best.contender.origin) or "fewer devices"
     digits = 0 if share >= 0.0095 else 1
     return (
         f"{_named(best, goal)} is predicted {100.0 * share:.{digits}f} % better than {_named(chosen, goal)}, which is "
@@ -347,8 +355,9 @@ def is_tied(one: Estimate, best: Estimate, goal: Goal) -> bool:
         goal: the objective
     """
     value, least = one.value(goal), best.value(goal)
-    ratio = value / least / one.contender.cases[1] * best.contender.cases[1]
-    steps = min(mine / theirs for mine, theirs in zip(one.contender.cases, best.contender.cases, strict=True))
+    mine, theirs = one.contender.compared, best.contender.compared
+    ratio = value / least / mine[1] * theirs[1]
+    steps = min(own / other for own, other in zip(mine, theirs, strict=True))
     return steps * ratio <= (1.0 + MODEL_ERROR) * math.exp(_curve_slack(one, best, goal))
 
 
@@ -363,11 +372,6 @@ def _curve_slack(one: Estimate, best: Estimate, goal: Goal) -> float:
 
 def _log(larger: float, smaller: float) -> float:
     return math.log(larger / smaller) if larger > smaller > 0.0 else 0.0
-
-
-def _kind(estimate: Estimate) -> int:
-    """One device, replicas, one network on several devices, hybrids: the first figure of a strategy's simplicity."""
-    return estimate.contender.simplicity[0]
 
 
 def time_cost_front(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:

@@ -262,11 +262,11 @@ class AnalyticalCandidate:
 
     @property
     def simplicity(self) -> tuple[int, ...]:
-        """Sort key by which the simpler of two equally good strategies comes first: one kind for all, then devices.
+        """Sort key by which the simpler of two equally good strategies comes first: the devices alone.
 
         On as many devices the fastest is chosen, as by a search at one batch.
         """
-        return (0, self.devices)
+        return (self.devices,)
 
     @property
     def rank(self) -> tuple[float, int, str]:

@@ -3,6 +3,7 @@
 from tests import builders
 
 from trimaran.convergence.types import Need
+from trimaran.planner.choice import simplicity
 from trimaran.planner.target_estimates import Contender, Estimate, Training, estimate
 
 
@@ -12,7 +13,6 @@ def contender(
     """A strategy whose step is known within a factor."""
     step_s = step_ms * 1e-3
     cases = (step_s / spread, step_s, step_s * spread)
-    shape = 3 if hybrid else int(devices > 1)
     strategy = builders.strategy(dp=devices // 2, pp=2) if hybrid else builders.strategy(dp=devices)
     return Contender(
         name=f"{'hybrid' if hybrid else 'dp'}{devices}",
@@ -22,7 +22,7 @@ def contender(
         microbatches=1,
         cases=cases,
         peak_bytes=0,
-        simplicity=(shape, devices),
+        simplicity=simplicity(strategy),
         is_hybrid=hybrid,
         origin=builders.candidate(strategy, step_s, (cases[0], cases[2])),
     )

@@ -1,5 +1,7 @@
 """Which of several estimates is taken."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from tests.unit.planner.target.estimates import timed, training
 
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.search import search_degrees, transformer_problem
+from trimaran.planner.choice import choose
 from trimaran.planner.target_estimates import (
     Estimate,
     Goal,
@@ -120,6 +123,17 @@ SOME = st.lists(
     min_size=1,
     max_size=12,
 )
+
+
+@given(SOME, st.sampled_from([1.0, 2.0]))
+def test_of_programs_at_one_batch_a_target_takes_what_their_plan_takes(some: list[Estimate], curve: float) -> None:
+    """Whatever their intervals: data parallelism lost to a hybrid with which it is tied only where costs are low."""
+    one_batch = [replace(one.contender, global_batch=64) for one in some]
+    every = [estimate(one, training(1000.0, curve)) for one in one_batch]
+    planned = choose([one.origin for one in one_batch])
+    chosen = choose_estimate(every, "time")
+    assert chosen.contender.origin.strategy == planned.strategy
+    assert chosen.contender.origin.cases == planned.cases
 
 
 @given(SOME, st.sampled_from(["time", "cost", "throughput"]))
