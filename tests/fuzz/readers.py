@@ -912,14 +912,14 @@ READERS: Mapping[str, Reader] = {
         seal=_sealed_timeline,
     ),
     "document of a study": Reader(
-        modules=("trimaran/features/report_page/make.py", "trimaran/features/report_page/study.py"),
+        modules=("trimaran/features/report_page/make.py", "trimaran/report/page/study.py"),
         file_name="study.json",
         form="json",
         seeds=_studies,
         read=_report_document,
     ),
     "report of a run": Reader(
-        modules=("trimaran/features/report_page/run.py",),
+        modules=("trimaran/report/page/run.py",),
         file_name="report.json",
         form="json",
         seeds=_run_reports,

@@ -116,7 +116,7 @@ def write_plot(path: Path | None, document: dict[str, Any]) -> None:
         document: of the study
     """
     if path is not None:
-        from trimaran.features.report_page.study import drawing_of
+        from trimaran.report.page.study import drawing_of
         from trimaran.report.svg import write_drawing
 
         write_drawing(path, drawing_of(document))

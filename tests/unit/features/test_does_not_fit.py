@@ -11,7 +11,6 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.features.memory_fit.estimate import estimate_memory
-from trimaran.features.report_page.study import drawing_of
 from trimaran.features.scaling import predict_scaling
 from trimaran.machine.find import find_machine
 from trimaran.planner.explanation.contrast import dissect
@@ -19,6 +18,7 @@ from trimaran.planner.explanation.remedies import remedies_for
 from trimaran.planner.problem import assess
 from trimaran.planning.data_parallel_job import DataParallelJob
 from trimaran.report.memory import memory_document, parts_table
+from trimaran.report.page.study import drawing_of
 from trimaran.report.scaling import ScalingStudy, print_study, study_document
 
 _TOO_MANY = 1 << 22

@@ -1,6 +1,7 @@
 """`trimaran report`: a run, a plan or a study as one HTML file, with what each knows and nothing else.
 
-run.py     the folder of a run, or its report.json
+make.py    finds out what a path is
 plan.py    a plan file; one for a target cluster is simulated there
-study.py   documents that other commands wrote with --json
+
+Pages of runs and of studies, which need no simulation, are in `report/page/`.
 """

@@ -10,11 +10,11 @@ from trimaran.base.files import check_writable, given, read_text, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_some
 from trimaran.features.report_page.plan import page_of_plan
-from trimaran.features.report_page.run import page_of_report, page_of_run
-from trimaran.features.report_page.study import page_of_studies, study_of
 from trimaran.program.plan_file import Plan, read_plan
 from trimaran.report.page.layout import Page, render_page
+from trimaran.report.page.run import page_of_report, page_of_run
 from trimaran.report.page.studies import READERS as STUDIES
+from trimaran.report.page.study import page_of_studies, study_of
 
 ACCEPTED = (
     "the folder of a run (trimaran train), a plan file (trimaran plan --output), or what trimaran "

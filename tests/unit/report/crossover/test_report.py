@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from trimaran.features.report_page.study import drawing_of
 from trimaran.report.crossover import (
     Crossing,
     Crossover,
@@ -20,6 +19,7 @@ from trimaran.report.crossover import (
     crossover_document,
     print_crossover,
 )
+from trimaran.report.page.study import drawing_of
 
 WORKER = Worker(
     width=2,
