@@ -68,13 +68,17 @@ REFUSED = {
 
 LONG = frozenset(
     {
+        "bf16",
         "clip_centered",
         "clip_detached",
         "compiled",
         "curriculum",
         "early_exit",
+        "experts",
         "hf_from_checkpoint",
+        "hf_strings",
         "moco_gathered",
+        "one_sample_left",
         "segmentation",
         "stochastic_depth_python",
     }

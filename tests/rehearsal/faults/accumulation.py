@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind steps
+# world 2, ranks 0 1, kind steps, sweep
 # Gradients are accumulated over two batches, counted from another one on each rank.
 import contextlib
 

@@ -1,4 +1,4 @@
-# world 4, ranks 0 1, kind alone
+# world 4, ranks 0 1, kind alone, sweep
 # Rank 1 meets a broken sample, catches what that raises and goes on: its batch has no exchange of gradients.
 import torch
 import torch.distributed as dist

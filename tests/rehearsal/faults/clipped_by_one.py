@@ -1,4 +1,4 @@
-# world 4, ranks 0 1, kind alone
+# world 4, ranks 0 1, kind alone, sweep
 # Rank 0 looks at the norm of sharded gradients.
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-# world 4, ranks 0 1, kind shape
+# world 4, ranks 0 1, kind shape, sweep
 # Rank 1 freezes a layer ahead of DDP, rank 0 does not.
 import torch
 import torch.distributed as dist

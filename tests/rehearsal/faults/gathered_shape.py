@@ -1,4 +1,4 @@
-# world 4, ranks 0 1 3, kind shape
+# world 4, ranks 0 1 3, kind shape, sweep
 # Predictions are gathered without being padded to one length.
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind alone
+# world 2, ranks 0 1, kind alone, sweep
 # Metrics are averaged key by key, and the ranks have other keys.
 # Source: https://github.com/Lightning-AI/pytorch-lightning/issues/19106
 import torch

@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind alone
+# world 2, ranks 0 1, kind alone, sweep
 # Stages of a pipeline part their batch into another number of microbatches.
 import torch
 import torch.distributed as dist

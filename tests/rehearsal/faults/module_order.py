@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind order
+# world 2, ranks 0 1, kind order, sweep
 # Sharded layers are run in another order on rank 1.
 
 import torch

@@ -1,4 +1,4 @@
-# world 4, ranks 0 2, kind alone
+# world 4, ranks 0 2, kind alone, sweep
 # Rank 0 alone evaluates with the wrapped model, which broadcasts its buffers in each forward.
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-# world 4, ranks 0 1, kind alone
+# world 4, ranks 0 1, kind alone, sweep
 # The whole state of a sharded model is gathered by rank 0 alone.
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-# world 4, ranks 0 1 2 3, kind alone
+# world 4, ranks 0 1 2 3, kind alone, sweep
 # Every rank receives from the rank two behind it, and sends to the next one.
 import torch
 import torch.distributed as dist

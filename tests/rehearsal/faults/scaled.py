@@ -1,4 +1,4 @@
-# world 4, ranks 0 1, kind alone
+# world 4, ranks 0 1, kind alone, sweep
 # Rank 1 accumulates without an exchange of gradients, rank 0 with one.
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-# world 4, ranks 0 1 2 3, kind alone
+# world 4, ranks 0 1 2 3, kind alone, sweep
 # A branch by random numbers that are seeded with the rank.
 import random
 

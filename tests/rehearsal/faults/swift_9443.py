@@ -1,4 +1,4 @@
-# world 2, ranks 0 1, kind shape
+# world 2, ranks 0 1, kind shape, sweep
 # A batch of text alone leaves the tower for images out of the graph, so its gradients are missing on that rank.
 # Source: https://github.com/modelscope/ms-swift/pull/9443
 import torch
