@@ -157,6 +157,7 @@ class _Scale(msgspec.Struct):
     advice: list[Remedy] = []
     notes: list[str] = []
     source: str = ""
+    command: str = ""
 
 
 _NAMES = {"nccl": "DDP (all-reduce, nccl)"}
@@ -217,7 +218,9 @@ def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
 
 
 def _scale_command(found: _Scale) -> str:
-    """The command that gives such a document, as far as that says."""
+    """The command that gives such a document; of one that does not say it, as far as its figures tell."""
+    if found.command:
+        return f"{found.command} --json"
     counts = ",".join(str(count) for count in sorted({row.devices for row in found.rows}))
     is_weak = found.mode == "weak"
     batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in found.rows})
@@ -457,6 +460,7 @@ class _Crossover(msgspec.Struct):
     curve: _UsedCurve | None
     crossings: list[_Crossing]
     notes: list[str] = []
+    command: str = ""
 
 
 _BASES = {"paper": "paper mode (fixed local batch, SE = 1)", "ours": "local batch free, predicted exchange"}
@@ -501,7 +505,10 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             )
         ],
         notes=found.notes,
-        command=f"trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)} --json",
+        command=(
+            f"{found.command or f'trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)}'} "
+            "--json"
+        ),
         environment={"device": found.device}
         | ({"curve": f"{found.curve.task}; {found.curve.source}"} if found.curve else {}),
     )
@@ -664,6 +671,7 @@ class _Curve(msgspec.Struct):
     b_crit: Positive | None
     points: list[_Point]
     warnings: list[str] = []
+    command: str = ""
 
 
 def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
@@ -691,7 +699,7 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             )
         ),
         notes=found.warnings,
-        command=f"trimaran curve {shlex.quote(found.name)} --json",
+        command=f"{found.command or f'trimaran curve {shlex.quote(found.name)}'} --json",
         environment={"source": found.source},
     )
 
@@ -805,6 +813,7 @@ class _Converged(msgspec.Struct):
     devices: Count = 1
     warnings: list[str] = []
     curve_file: str = ""
+    command: str = ""
 
 
 def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
@@ -869,7 +878,7 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             times,
         ),
         notes=found.warnings,
-        command=f"trimaran converge {shlex.quote(found.job)} --json",
+        command=f"{found.command or f'trimaran converge {shlex.quote(found.job)}'} --json",
         environment={"devices": str(found.devices), "curve file": found.curve_file},
     )
 
@@ -913,6 +922,7 @@ class _MemoryStudy(msgspec.Struct):
     policies: dict[str, _Policy]
     largest_batch: Count | None = None
     live_bytes: _Live | None = None
+    command: str = ""
 
 
 _POLICIES = {
@@ -942,6 +952,7 @@ def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
     command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
     command += "" if live is None else " --chart"
+    command = found.command or command
     return StudyPage(
         kind="Memory of a step",
         title=f"{found.job} on {found.device}",
@@ -1514,6 +1525,7 @@ class _PlanDocument(msgspec.Struct):
     expert_loads: list[_ExpertLoad] = []
     at_batch: _PlannedAtBatch | None = None
     curve: _NamedCurve | None = None
+    command: str = ""
 
 
 def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
@@ -1548,7 +1560,9 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
     command = _plan_command(found)
     absent: list[Absent] = []
-    by_file = f"{command} --strategy {shlex.quote(chosen.strategy)} --output plan.json; trimaran report plan.json"
+    # Next to other options that decide parts of it, a strategy is refused.
+    decided = "" if found.command else f" --strategy {shlex.quote(chosen.strategy)}"
+    by_file = f"{command}{decided} --output plan.json; trimaran report plan.json"
     if found.cluster is None:
         by_file += " --simulate"
     if not chosen.parts_s:
@@ -1607,7 +1621,9 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
 
 
 def _plan_command(found: _PlanDocument) -> str:
-    """The command that asks the same, as far as the document says."""
+    """The command that asked; of a document that does not say it, what asks the same as far as its figures tell."""
+    if found.command:
+        return found.command
     words = ["trimaran", "plan", found.job]
     if found.cluster is not None:
         words += ["--cluster", found.cluster]
