@@ -186,7 +186,7 @@ def crossover(
         str | None,
         option(
             'Numbers of devices: "8..1024" in doublings, or "64,96,128".',
-            usual="8..1024, as far as the cluster has them",
+            usual='8..1024, on as many nodes as that takes; of "NAME:N" as far as its nodes have them',
         ),
     ] = None,
     widths: Annotated[str, option("Devices of a worker of the hybrid.")] = "2,4,8",

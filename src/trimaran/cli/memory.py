@@ -33,8 +33,8 @@ def memory(
     budget: Annotated[
         str | None,
         option(
-            'Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
-            "[default: the whole card]"
+            'Memory of the card with the context of the driver, such as "12GiB", or a share such as "50%" of what '
+            "autograd alone needs.  [default: the whole card]"
         ),
     ] = None,
     precision: PrecisionName = None,

@@ -34,7 +34,7 @@ def scale(
         str | None,
         option(
             'Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
-            usual="1,2,4,8, as far as the cluster has them",
+            usual='1,2,4,8, on as many nodes as that takes; of "NAME:N" as far as its nodes have them',
         ),
     ] = None,
     batch: Annotated[

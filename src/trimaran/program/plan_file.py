@@ -246,8 +246,9 @@ def plan_verdict(plan: Plan) -> str:
     if not others or min(others)[0] <= 0:
         return f"{verdict}."
     best_s, name = min(others)
-    if is_plain_data_parallel(plan.strategy) and best_s >= found.step_time_s:
-        # A baseline that is chosen is not listed as one.
+    is_baseline = name == plan.strategy.name or is_plain_data_parallel(plan.strategy)
+    if is_baseline and best_s >= found.step_time_s:
+        # A baseline that is chosen is listed as one where it is a plan of degrees.
         return f"{verdict}; it is the best baseline itself."
     return f"{verdict}; {against_baseline(found.step_time_s, best_s, name)}."
 

@@ -168,6 +168,7 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
     assert row.prediction is not None
     plain = replace(small_plan(), strategy=row.strategy, prediction=replace(row.prediction, step_time_s=8.0))
     assert plan_verdict(plain).endswith("; it is the best baseline itself.")
+
     assert found.sections == (
         "Predicted step",
         "Scaling",
@@ -182,6 +183,16 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
     # 8 samples in 16 s on one device, ideal twice that on two; 10 s by data parallelism.
     assert "<td" in text
     assert re.search(r"<td[^>]*>2</td><td[^>]*>1</td><td[^>]*>0.8</td><td[^>]*>0.889</td>", text)
+
+
+def test_a_baseline_that_is_chosen_is_one_candidate_and_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """Plans of degrees list it twice: the page had "1.00 times the speed of the best baseline", and one row more."""
+    plan = small_plan()
+    twice = replace(plan, candidates=(*plan.candidates, replace(plan.candidates[0], verdict="baseline")))
+    write_plan(tmp_path / "plan.json", twice)
+    found, text = made(tmp_path / "plan.json", tmp_path / "report.html")
+    assert found.verdict.endswith("; it is the best baseline itself.")
+    assert "3 candidates with a predicted step; 1 rejected" in text
 
 
 def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:

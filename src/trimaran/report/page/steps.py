@@ -405,7 +405,9 @@ class Considered:
 
 
 def considered(rows: Iterable[CandidateRow]) -> list[Considered]:
-    """The candidates of a plan file."""
+    """The candidates of a plan file, each once: one that is chosen may be among the baselines, too."""
+    rows = tuple(rows)
+    chosen = {row.strategy for row in rows if row.verdict == "chosen"}
     return [
         Considered(
             name=row.strategy.name,
@@ -418,6 +420,7 @@ def considered(rows: Iterable[CandidateRow]) -> list[Considered]:
             says=row.reason if row.prediction is None else row.limiter or row.reason,
         )
         for row in rows
+        if row.verdict != "baseline" or row.strategy not in chosen
     ]
 
 
