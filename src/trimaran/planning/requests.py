@@ -860,8 +860,22 @@ def _values_of(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def _execution_of(asked: Executions, pins: Pins) -> Executions:
-    """How segments may run, where a pinned strategy says it."""
-    return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
+    """How segments may run, where a pinned strategy says it.
+
+    Raises:
+        InputError: the strategy runs otherwise than is asked
+    """
+    says: Executions = "compiled" if "compiled" in pins.strategy.split() else "eager"
+    if pins.strategy and asked not in ("any", says):
+        other = "is compiled" if says == "compiled" else "runs eager"
+        raise InputError(
+            f'--execution {asked}: --strategy "{pins.strategy}" {other}, as it says; leave --execution out, or '
+            f'{"leave the word out" if says == "compiled" else "add the word"} "compiled" '
+            f"{'of' if says == 'compiled' else 'to'} the strategy",
+            code="plan.execution-and-strategy",
+            strategy=pins.strategy,
+        )
+    return "compiled" if asked == "any" and says == "compiled" else asked
 
 
 def check_not_analytical(request: PlanRequest) -> None:

@@ -167,6 +167,14 @@ def test_a_gap_is_a_share(gap: float) -> None:
     assert parse_request(gap=1.0).gap == 1.0
 
 
+@pytest.mark.parametrize(("strategy", "execution"), [("dp2", "compiled"), ("dp2 compiled", "eager")])
+def test_a_strategy_that_runs_otherwise_than_is_asked_is_refused(strategy: str, execution: Any) -> None:
+    """It was "its network cannot be spread so, or there are too few devices"."""
+    with raises("plan.execution-and-strategy", match="leave --execution out"):
+        parse_request(cluster="dgx1-v100", pins=pins_of_strategy(strategy), execution=execution)
+    assert parse_request(cluster="dgx1-v100", pins=pins_of_strategy("dp2"), execution="eager").execution == "eager"
+
+
 def test_64_bits_are_no_precision_of_commands() -> None:
     """It was listed among those that are taken, and refused."""
     with raises("precision.unknown", match="one of ieee, fp32, tf32, bf16, fp16, fp8, not"):
