@@ -473,3 +473,14 @@ def test_the_best_baseline_of_an_answer_is_the_fastest_reference(tmp_path: Path)
     document |= {"references": [*document["references"], guide]}
     found, _ = made(write_study(tmp_path / "p.json", document), tmp_path / "report.html")
     assert found.verdict.endswith("the best baseline, dp4 m8, is predicted to take 50 % less.")
+
+
+def test_the_page_of_a_memory_study_has_what_lives_at_the_peak(tmp_path: Path) -> None:
+    """It had whole gradients at a peak where few of them are, and less of activations than the command says."""
+    document = studies()["memory"] | {"parts_bytes": {"parameters and buffers": 2 << 20, "gradients": 3 << 20}}
+    document["gradient_bytes"] = 7 << 20
+    _, text = made(write_study(tmp_path / "m.json", document), tmp_path / "report.html")
+    section = text[text.index('id="purposes"') :]
+    assert "3.0 MiB" in section
+    assert "7.0 MiB" not in section
+    assert "activations and the rest" not in section

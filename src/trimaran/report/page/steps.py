@@ -491,7 +491,7 @@ def candidates_section(rows: Sequence[Considered], *, rule: str = "", rejected: 
     # A plan of degrees does not hold what was rejected.
     before = f"; {count:,} rejected before" if count else ""
     caption = f"{format_count(len(priced), 'candidate')} with a predicted step{before}. "
-    caption += "Pareto: no other is better in time, memory and devices at once."
+    caption += "Pareto: of those that keep what was decided, no other is better in time, memory and devices at once."
     content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
     if rule:
         content.append(Words(lines=[rule]))

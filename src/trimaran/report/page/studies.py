@@ -922,6 +922,7 @@ class _MemoryStudy(msgspec.Struct):
     policies: dict[str, _Policy]
     largest_batch: Count | None = None
     live_bytes: _Live | None = None
+    parts_bytes: dict[str, Count] = {}
     command: str = ""
 
 
@@ -1006,7 +1007,7 @@ def _live_section(found: _MemoryStudy) -> Section | None:
             for at, kept, planned in list(zip(live.time_s, live.kept_bytes, live.plan_bytes, strict=True))[::every]
         ],
         words=frozenset(),
-        left_out="" if every == 1 else f"Each {every}th moment.",
+        left_out="" if every == 1 else f"One of {every} moments.",
     )
     return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table)])
 
@@ -1072,12 +1073,14 @@ def _policies_section(found: _MemoryStudy) -> Section | None:
 
 def _purposes_section(found: _MemoryStudy) -> Section:
     state = found.weight_bytes + found.gradient_bytes + found.optimizer_bytes
-    parts = (
-        ("parameters", "var(--series-1)", found.weight_bytes),
-        ("gradients", "var(--series-2)", found.gradient_bytes),
-        ("optimizer state", "var(--series-3)", found.optimizer_bytes),
-        ("activations and the rest", "var(--series-4)", max(0, found.keep_peak_bytes - state)),
-    )
+    # At the peak few gradients may be there; a document without what is there then has the whole ones.
+    known = found.parts_bytes or {
+        "parameters": found.weight_bytes,
+        "gradients": found.gradient_bytes,
+        "optimizer state": found.optimizer_bytes,
+        "activations and the rest": max(0, found.keep_peak_bytes - state),
+    }
+    parts = [(name, SERIES_COLOURS[n % len(SERIES_COLOURS)], count) for n, (name, count) in enumerate(known.items())]
     svg = bar_chart(
         "Memory at the peak by purpose",
         [
