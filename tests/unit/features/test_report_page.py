@@ -484,3 +484,18 @@ def test_the_page_of_a_memory_study_has_what_lives_at_the_peak(tmp_path: Path) -
     assert "3.0 MiB" in section
     assert "7.0 MiB" not in section
     assert "activations and the rest" not in section
+
+
+def test_the_page_of_an_answer_marks_every_baseline_and_counts_devices_as_the_command_does(tmp_path: Path) -> None:
+    """Only the nearest baseline was marked; a plan for a target on 1 of 2 devices was "1 of 1"."""
+    document = studies()["plan"]
+    other = document["baseline"] | {"strategy": "dp4 zero1", "step_time_s": 3.5}
+    document |= {"candidates": [*document["candidates"], other], "baselines": ["dp4 zero3", "dp4 zero1"]}
+    _, text = made(write_study(tmp_path / "p.json", document), tmp_path / "report.html")
+    rows = re.findall(r"<tr>(?:(?!</tr>).)*", text[text.index('id="candidates"') :])
+    for name in document["baselines"]:
+        assert any(name in row and ">baseline<" in row for row in rows)
+    assert "4 of 4" in text
+    target = document | {"devices": 4, "at_batch": {"candidates": []}}
+    _, text = made(write_study(tmp_path / "t.json", target), tmp_path / "report.html")
+    assert "4 of 4" not in text

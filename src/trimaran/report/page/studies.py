@@ -1521,6 +1521,7 @@ class _PlanDocument(msgspec.Struct):
     candidates: list[_PlannedOption] = []
     front: list[_PlannedOption] = []
     baseline: _PlannedOption | None = None
+    baselines: list[str] = []
     rejected: list[_PlannedRejection] = []
     rejected_counts: dict[str, Count] = {}
     references: list[_PlannedReference] = []
@@ -1549,7 +1550,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         verdict += f"; {against_baseline(chosen.step_time_s, best_s, other)}"
     facts = [
         ("strategy", chosen.strategy),
-        ("devices", f"{chosen.ranks:,} of {found.devices:,}" if chosen.ranks else f"{found.devices:,}"),
+        ("devices", _of_devices(found)),
         ("throughput", f"{rate(samples_per_s)} samples/s"),
     ]
     if chosen.tokens_per_s:
@@ -1621,6 +1622,12 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         command=f"{command} --json",
         environment=environment,
     )
+
+
+def _of_devices(found: _PlanDocument) -> str:
+    """Devices that the plan takes, of those that may take part; of a target the document has the number taken alone."""
+    ranks = found.chosen.ranks
+    return f"{ranks:,} of {found.devices:,}" if ranks and found.at_batch is None else f"{ranks or found.devices:,}"
 
 
 def _plan_command(found: _PlanDocument) -> str:
@@ -1743,7 +1750,8 @@ def _planned_training(found: _PlanDocument) -> Section | None:
 def _role(found: _PlanDocument, one: _PlannedOption) -> str:
     if one.strategy == found.chosen.strategy:
         return "chosen"
-    return "baseline" if found.baseline is not None and one.strategy == found.baseline.strategy else ""
+    named = found.baselines or ([] if found.baseline is None else [found.baseline.strategy])
+    return "baseline" if one.strategy in named else ""
 
 
 _MEMORY_PARTS = (
