@@ -356,7 +356,7 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
         assert dict(of_file.absent)["Memory by purpose"] == how
         # Commands that these plans take: no run here, a target in tokens, numbers of devices of crossover's own.
         assert "trimaran export" in dict(of_file.absent)["Predicted against measured"]
-        assert "--cluster dgx-h100:8 --tokens " in dict(of_file.absent)["Time to accuracy"]
+        assert "--cluster dgx-h100:8 --tokens NUMBER --json > answer" in dict(of_file.absent)["Time to accuracy"]
         assert dict(of_file.absent)["Crossover with model parallelism"].endswith(" --cluster dgx-h100 --json")
         assert dict(of_file.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
         assert dict(found.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
@@ -499,3 +499,15 @@ def test_the_page_of_an_answer_marks_every_baseline_and_counts_devices_as_the_co
     target = document | {"devices": 4, "at_batch": {"candidates": []}}
     _, text = made(write_study(tmp_path / "t.json", target), tmp_path / "report.html")
     assert "4 of 4" not in text
+
+
+def test_the_page_of_a_target_lists_each_plan_once(tmp_path: Path) -> None:
+    """The chosen one came again without its mark."""
+    document = studies()["plan"]
+    known = {"global_batch_size": 8, "devices": 4, "time_to_accuracy_s": 3600.0}
+    document["chosen"] |= known
+    document |= {"candidates": [document["chosen"], document["baseline"] | known], "at_batch": {"candidates": []}}
+    _, text = made(write_study(tmp_path / "t.json", document), tmp_path / "report.html")
+    section = text[text.index('id="training"') :].partition("</section>")[0]
+    assert section.count(document["chosen"]["strategy"]) == 1
+    assert section.count(document["baseline"]["strategy"]) == 1

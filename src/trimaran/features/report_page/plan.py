@@ -106,10 +106,12 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         said = training_line(to_plain(plan.training))
         contents.sections.append(Section(id="training", title="Time to accuracy", content=[Words(lines=[said])]))
     else:
-        target = "--curve NAME" if plan.has_program else "--tokens NUMBER"
         machine = f" --cluster {plan.premises.cluster}" if plan.premises.cluster else ""
-        asked = f"trimaran plan {job}{machine} {target} -o plan.json"
-        contents.add(None, "Time to accuracy", f"the plan has no target: {asked}")
+        how = f"the plan has no target: trimaran plan {job}{machine} --curve NAME -o plan.json"
+        if not plan.has_program:
+            asked = f"trimaran plan {job}{machine} --tokens NUMBER --json > answer.json; trimaran report answer.json"
+            how = f"a plan file holds no target in tokens, its JSON does: {asked}"
+        contents.add(None, "Time to accuracy", how)
     contents.add(
         None,
         "Predicted against measured",

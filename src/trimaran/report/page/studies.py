@@ -1720,7 +1720,10 @@ def _listed(found: _PlanDocument) -> list[_PlannedOption]:
 
 def _planned_training(found: _PlanDocument) -> Section | None:
     """Time to accuracy by batch and devices, of a plan to a target."""
-    shown = [found.chosen, *found.candidates] if found.at_batch is not None else []
+    of_target = [found.chosen, *found.candidates] if found.at_batch is not None else []
+    shown: dict[tuple[str, int | None, int | None], _PlannedOption] = {}
+    for one in of_target:  # the chosen one is among the candidates, too
+        shown.setdefault((one.strategy, one.global_batch_size, one.ranks), one)
     rows = [
         (
             one.strategy,
@@ -1733,7 +1736,7 @@ def _planned_training(found: _PlanDocument) -> Section | None:
             else " to ".join("∞" if end is None else format_duration(end) for end in one.time_to_accuracy_interval_s),
             "–" if one.cost is None else f"{format_figure(one.cost, digits=4)} {one.cost_unit}",
         )
-        for n, one in enumerate(shown)
+        for n, one in enumerate(shown.values())
         if one.time_to_accuracy_s is not None
     ]
     if not rows:
