@@ -511,3 +511,15 @@ def test_the_page_of_a_target_lists_each_plan_once(tmp_path: Path) -> None:
     section = text[text.index('id="training"') :].partition("</section>")[0]
     assert section.count(document["chosen"]["strategy"]) == 1
     assert section.count(document["baseline"]["strategy"]) == 1
+
+
+def test_without_a_curve_it_is_not_known_when_a_hybrid_is_ahead(tmp_path: Path) -> None:
+    """The page said "never", where the command says that it is not known."""
+    document = studies()["crossover"] | {"curve": None}
+    for one in document["crossings"]:
+        one |= {"crossover_devices": None, "crossover_interval": [None, None]}
+    found, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    section = text[text.index('id="reasons"') :].partition("</section>")[0]
+    assert "not known" in section
+    assert "never" not in re.sub(r'<td class="words">.*?</td>', "", section)
+    assert f"--cluster {document['cluster']} --curve NAME" in dict(found.absent)["Time to accuracy"]

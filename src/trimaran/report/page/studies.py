@@ -495,13 +495,18 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         verdict=verdict,
         facts=[("precision", found.precision), ("software", found.software)]
         + ([("curve", found.curve.name)] if found.curve else []),
-        sections=_kept(_speedups(found.crossings, found.curve), _times_to_accuracy(ours), _reasons(found.crossings)),
+        sections=_kept(
+            _speedups(found.crossings, found.curve),
+            _times_to_accuracy(ours),
+            _reasons(found.crossings, is_known=found.curve is not None),
+        ),
         absent=[]
         if found.curve is not None
         else [
             Absent(
                 title="Time to accuracy",
-                how=f"needs a curve: trimaran crossover {shlex.quote(found.job)} --cluster NAME --curve NAME --json",
+                how=f"needs a curve: trimaran crossover {shlex.quote(found.job)} --cluster "
+                f"{shlex.quote(found.cluster)} --curve NAME --json",
             )
         ],
         notes=found.notes,
@@ -633,15 +638,20 @@ def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
     return " to ".join(dict.fromkeys(words))
 
 
-def _reasons(crossings: Sequence[_Crossing]) -> Section:
+def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
+    """Where the hybrid gets ahead, and why; without a curve that is a condition."""
     table = DataTable(
         columns=("width", "basis", "ahead from", "90 % interval", "why"),
         rows=[
             (
                 str(one.model_parallel_width),
                 _BASES.get(one.basis, one.basis),
-                "never" if one.crossover_devices is None else f"{one.crossover_devices:,} devices",
-                _crossing_ends(one.crossover_interval),
+                (
+                    ("never" if is_known else "not known")
+                    if one.crossover_devices is None
+                    else f"{one.crossover_devices:,} devices"
+                ),
+                _crossing_ends(one.crossover_interval) if is_known else "–",
                 one.reason,
             )
             for one in crossings
