@@ -28,8 +28,8 @@ DIGITS = 12
 WIDTH = 160
 """Of a line [characters]."""
 
-LEFT_OUT = frozenset({"seconds", "trace_s", "planning_s", "costs_digest", "graph_digest"})
-"""Clocks, and digests."""
+LEFT_OUT = frozenset({"seconds", "trace_s", "planning_s", "costs_digest", "graph_digest", "command"})
+"""Clocks, digests, and the question with its paths."""
 
 MOST = 20
 """Entries of `LISTED` that are kept, with the number of all: the best stand first."""

@@ -24,6 +24,9 @@ Precision = Literal["fp64", "ieee", "fp32", "tf32", "bf16", "fp16", "fp8"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+ASKED_PRECISIONS: tuple[Precision, ...] = tuple(name for name in PRECISIONS if name != "fp64")
+"""Those that commands take; in 64 bits jobs train here (`Job.precision`), and no machine of the catalog is priced."""
+
 _LONG: MappingProxyType[str, Precision] = MappingProxyType(
     {
         "float64": "fp64",

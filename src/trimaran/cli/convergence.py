@@ -23,7 +23,15 @@ from trimaran.cli.options import (
     option,
     with_sequence,
 )
-from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown, write_plot
+from trimaran.cli.output import (
+    check_plot,
+    console,
+    errors_reported,
+    print_document,
+    print_json,
+    progress_shown,
+    write_plot,
+)
 
 
 def curve(
@@ -76,7 +84,7 @@ def curve(
 
             write_drawing(plot, draw(study))
         if as_json:
-            print_json(study_document(study))
+            print_document(study_document(study))
         else:
             from trimaran.cli.following import following
             from trimaran.report.tables import print_next
@@ -159,7 +167,7 @@ def converge(
         with progress_shown() as progress:
             converged = converge_job(JobSource(reference=job), request, output=output, progress=progress)
         if as_json:
-            print_json(convergence_document(converged))
+            print_document(convergence_document(converged))
         else:
             from trimaran.cli.following import following
             from trimaran.report.tables import print_next
@@ -178,7 +186,7 @@ def crossover(
         str | None,
         option(
             'Numbers of devices: "8..1024" in doublings, or "64,96,128".',
-            usual="8..1024, as far as the cluster has them",
+            usual='8..1024, on as many nodes as that takes; of "NAME:N" as far as its nodes have them',
         ),
     ] = None,
     widths: Annotated[str, option("Devices of a worker of the hybrid.")] = "2,4,8",
@@ -213,7 +221,7 @@ def crossover(
         document = crossover_document(found)
         write_plot(plot, document)
         if as_json:
-            print_json(document)
+            print_document(document)
         else:
             from trimaran.cli.following import following
             from trimaran.report.crossover import print_crossover

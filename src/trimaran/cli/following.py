@@ -1,5 +1,6 @@
 """The command that follows an answer, with the options of the answered one that both have."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import fields
 from enum import Enum
@@ -9,6 +10,9 @@ from trimaran.cli.options import PinOptions
 
 _PRINTED = ("--verbose", "--quiet", "--json")
 """How much is told of an answer is no part of the question."""
+
+_WRITTEN = ("--output", "--plot", "--trace")
+"""Files that an answer is written to."""
 
 DECIDED = (
     *("--devices", "--batch", "--objective", "--execution", "--curve", "--batches"),
@@ -61,6 +65,11 @@ def following(
         if one.param_type_name == "option" and name not in (*without, *_PRINTED):
             words += _words(one, said.get(name) if name in said else given.get(name))
     return words
+
+
+def asked_command() -> str:
+    """The command that is answered, for a shell: what was asked, without how and where the answer is told."""
+    return shlex.join(following(_answered["context"].command.name, without=_WRITTEN))
 
 
 def _name(parameter: Any) -> str:

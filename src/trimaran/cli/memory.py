@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from trimaran.cli.options import Json, PrecisionName, Reference, SequenceTokens, Trace, option, with_sequence
-from trimaran.cli.output import console, errors_reported, print_json, progress_shown
+from trimaran.cli.output import console, errors_reported, print_document, progress_shown
 
 
 class Policy(StrEnum):
@@ -33,8 +33,8 @@ def memory(
     budget: Annotated[
         str | None,
         option(
-            'Memory of the card, such as "12GiB", or a share such as "50%" of what autograd alone needs.  '
-            "[default: the whole card]"
+            'Memory of the card with the context of the driver, such as "12GiB", or a share such as "50%" of what '
+            "autograd alone needs.  [default: the whole card]"
         ),
     ] = None,
     precision: PrecisionName = None,
@@ -98,7 +98,7 @@ def memory(
         if as_json:
             more: dict[str, object] = {"storages": storage_documents(found)} if storages else {}
             more |= {"live_bytes": live_document(found.curve)} if chart else {}
-            print_json(memory_document(found) | more)
+            print_document(memory_document(found) | more)
         else:
             from trimaran.cli.following import following
             from trimaran.report.memory import print_estimate

@@ -54,7 +54,10 @@ Devices = Annotated[
 Json = Annotated[bool, option("Print one JSON object instead of tables.", "--json")]
 Seed = Annotated[int | None, option("Seed of weights, order and dropout.", min=0)]
 Batch = Annotated[int | None, option("Samples of one update, over all devices.", min=1)]
-Memory = Annotated[str | None, option('Memory that each device may use, such as "12GiB".')]
+Memory = Annotated[
+    str | None,
+    option('Memory that the job may use of each device, such as "12GiB"; without the context of the driver.'),
+]
 Oversubscribe = Annotated[bool, option("Allow more ranks than the machine has devices.", "--oversubscribe")]
 AcceptInexact = Annotated[
     bool,

@@ -96,6 +96,17 @@ def print_json(value: dict[str, object]) -> None:
     sys.stdout.write(json.dumps({"schema_version": 1} | value, indent=2) + "\n")
 
 
+def print_document(document: dict[str, Any]) -> None:
+    """Write the document of a study as `print_json` does, with the command that asked for it (`trimaran report`).
+
+    Args:
+        document: of the study
+    """
+    from trimaran.cli.following import asked_command
+
+    print_json(document | {"command": asked_command()})
+
+
 def check_plot(path: Path | None) -> None:
     """Refuse a file that could not be drawn into, before the work that is drawn.
 

@@ -19,7 +19,7 @@ from trimaran.cli.options import (
     option,
     with_sequence,
 )
-from trimaran.cli.output import check_plot, console, errors_reported, print_json, progress_shown, write_plot
+from trimaran.cli.output import check_plot, console, errors_reported, print_document, progress_shown, write_plot
 
 if TYPE_CHECKING:
     from trimaran.report.scaling import ScalingStudy
@@ -34,7 +34,7 @@ def scale(
         str | None,
         option(
             'Devices in the group: "1,2,4,8", or "8..1024" in doublings.',
-            usual="1,2,4,8, as far as the cluster has them",
+            usual='1,2,4,8, on as many nodes as that takes; of "NAME:N" as far as its nodes have them',
         ),
     ] = None,
     batch: Annotated[
@@ -111,7 +111,7 @@ def scale(
         document = study_document(found)
         write_plot(plot, document)
         if as_json:
-            print_json(document)
+            print_document(document)
         else:
             from trimaran.report.scaling import print_study
             from trimaran.report.tables import print_next

@@ -320,8 +320,8 @@ def predict_scaling(
     Args:
         job: as for `trimaran.check`
         cluster: machine of the catalog, such as "dgx1-v100" or "dgx-a100:8@ethernet-25g"
-        devices: sizes of the group, such as (1, 2, 4, 8), or one; None: 1, 2, 4 and 8, as far as the
-            cluster has them
+        devices: sizes of the group, such as (1, 2, 4, 8), or one; None: 1, 2, 4 and 8, on as many
+            nodes as that takes; of "NAME:N" as far as its nodes have them
         local_batch: samples of each device, which stay as devices are added (weak scaling); 64 where `batch` is not
             given either
         batch: samples of all devices together, which are shared among them (strong scaling)

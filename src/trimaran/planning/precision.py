@@ -22,7 +22,7 @@ from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.base.precision import AS_ASKED, Precision, parse_precision
+from trimaran.base.precision import AS_ASKED, ASKED_PRECISIONS, Precision, parse_precision
 from trimaran.graph.kernels.workload import KERNEL_PRECISIONS
 from trimaran.jobs.huggingface import dtype_of, is_configuration, read_configuration
 from trimaran.jobs.resolve import resolve
@@ -39,6 +39,11 @@ ANALYTICAL_PRECISIONS: tuple[Precision, ...] = ("bf16", "fp16", "fp8", "tf32", "
 products are taken to reach the same share of the peak there."""
 
 _CHANGE = "--precision changes it"
+
+_IN_8_BITS = (
+    "; fp8 is known of decoders by their shape, as `trimaran price` takes them, and `trimaran plan` without --software "
+    "pytorch and options of loading such as --loader"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ def choose_precision(
         ChosenPrecision(name='bf16', source='as asked for')
     """
     if asked is not None:
-        chosen = ChosenPrecision(name=parse_precision(asked))
+        chosen = ChosenPrecision(name=parse_precision(asked, known=ASKED_PRECISIONS))
     elif by_shape and parse_network(reference) is None:
         chosen = _of_shape(reference, device)
     else:
@@ -173,6 +178,5 @@ def _unpriced(reference: str, chosen: ChosenPrecision, known: Sequence[Precision
     told = "as asked for" if chosen.source == AS_ASKED else "as the job computes"
     return (
         f"{chosen.name}, {told}, is not known of {reference}, whose operations are priced one by one in "
-        f"{', '.join(known)}: ask for one of these (--precision); fp8 is known of decoders "
-        "that `trimaran plan` and `trimaran price` take by their shape"
+        f"{', '.join(known)}: ask for one of these (--precision){_IN_8_BITS if chosen.name == 'fp8' else ''}"
     )

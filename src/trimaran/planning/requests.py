@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trimaran.base.errors import InputError, did_you_mean
-from trimaran.base.precision import AS_ASKED, Precision, parse_precision
+from trimaran.base.precision import AS_ASKED, ASKED_PRECISIONS, Precision, parse_precision
 from trimaran.base.units import parse_bytes, parse_large, parse_memory, parse_rate, whole_number
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
@@ -381,6 +381,13 @@ def check_loading(loading: Loading, *, workers: int | None) -> None:
                 code="loading.disk-and-size",
                 option=option,
             )
+    if loading.sample_size is not None and parse_bytes(loading.sample_size) <= 0:
+        raise InputError(
+            f"--sample-size {loading.sample_size}: a sample takes some bytes of the disk; leave --disk and "
+            "--sample-size out where nothing is read from it",
+            code="loading.no-sample-size",
+            option="sample-size",
+        )
     if loading.loader is not None and loading.decode is not None:
         raise InputError(
             f"--loader {loading.loader} and --decode {loading.decode} say the same, how long a sample takes: leave one "
@@ -695,8 +702,10 @@ def parse_request(
     others = PlanRequest(cluster=cluster or "", **given)
     _check_target(others.target, batch=others.batch)
     gap, limit_s, imbalance = others.gap, others.time_limit_s, others.expert_imbalance
-    if not 0.0 <= gap < math.inf:
-        raise InputError(f"--gap is a share, 0 or more, got {gap:g}", code="plan.bad-gap", gap=gap)
+    if not 0.0 <= gap <= 1.0:
+        raise InputError(
+            f"--gap is a share from 0 to 1, such as 0.05 for 5 %, got {gap:g}", code="plan.bad-gap", gap=gap
+        )
     if limit_s is not None and not 0.0 <= limit_s < math.inf:
         raise InputError(
             f"--time-limit is a duration of 0 s or more, got {limit_s:g}",
@@ -739,7 +748,7 @@ def parse_request(
         link=None if link is None else parse_link(link),
         objective=None if objective is None else _one_of(objective, Objective, "objective"),
         execution=_execution_of(_one_of(execution, Executions, "execution"), others.pins),
-        precision=None if precision is None else parse_precision(precision),
+        precision=None if precision is None else parse_precision(precision, known=ASKED_PRECISIONS),
         software=None if software is None else parse_software(software),
         options={} if sequence is None else {"sequence": str(sequence)},
         documents=None if lengths is None else parse_documents(lengths, packing or "packed"),
@@ -851,8 +860,22 @@ def _values_of(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def _execution_of(asked: Executions, pins: Pins) -> Executions:
-    """How segments may run, where a pinned strategy says it."""
-    return "compiled" if asked == "any" and "compiled" in pins.strategy.split() else asked
+    """How segments may run, where a pinned strategy says it.
+
+    Raises:
+        InputError: the strategy runs otherwise than is asked
+    """
+    says: Executions = "compiled" if "compiled" in pins.strategy.split() else "eager"
+    if pins.strategy and asked not in ("any", says):
+        other = "is compiled" if says == "compiled" else "runs eager"
+        raise InputError(
+            f'--execution {asked}: --strategy "{pins.strategy}" {other}, as it says; leave --execution out, or '
+            f'{"leave the word out" if says == "compiled" else "add the word"} "compiled" '
+            f"{'of' if says == 'compiled' else 'to'} the strategy",
+            code="plan.execution-and-strategy",
+            strategy=pins.strategy,
+        )
+    return "compiled" if asked == "any" and says == "compiled" else asked
 
 
 def check_not_analytical(request: PlanRequest) -> None:

@@ -246,8 +246,9 @@ def plan_verdict(plan: Plan) -> str:
     if not others or min(others)[0] <= 0:
         return f"{verdict}."
     best_s, name = min(others)
-    if is_plain_data_parallel(plan.strategy) and best_s >= found.step_time_s:
-        # A baseline that is chosen is not listed as one.
+    is_baseline = name == plan.strategy.name or is_plain_data_parallel(plan.strategy)
+    if is_baseline and best_s >= found.step_time_s:
+        # A baseline that is chosen is listed as one where it is a plan of degrees.
         return f"{verdict}; it is the best baseline itself."
     return f"{verdict}; {against_baseline(found.step_time_s, best_s, name)}."
 
@@ -367,8 +368,17 @@ def write_plan(path: Path, plan: Plan) -> None:
 
     Raises:
         EnvironmentProblem: it cannot be written there
+        InputError: it is longer than what is read again
     """
-    write_whole(path, format_plan(plan).encode())
+    content = format_plan(plan).encode()
+    if len(content) > MOST_PLAN_BYTES:
+        raise InputError(
+            f"the plan for {plan.job} on {plan.strategy.devices:,} devices has {format_bytes(len(content))}, and plan "
+            f"files have at most {format_bytes(MOST_PLAN_BYTES)}: plan for fewer devices (--devices)",
+            code="plan-file.too-long",
+            nbytes=len(content),
+        )
+    write_whole(path, content)
 
 
 def plan_path(subject: str) -> Path | None:
@@ -385,6 +395,25 @@ def plan_path(subject: str) -> Path | None:
         return None
     path = Path(subject)
     return None if _is_configuration(path) else path
+
+
+MOST_PLAN_BYTES, MOST_PLAN_VALUES = 128 * 2**20, 16_000_000
+"""Of a plan file: programs have some 100 kB a rank, and all that was rejected is there."""
+
+
+def read_plan_document(path: Path, *, source: str = "") -> dict[str, Any]:
+    """The content of a file that may be a plan.
+
+    Args:
+        path: the file
+        source: what to call it in errors; "": its path
+
+    Raises:
+        CorruptDataError: it is truncated
+        InputError: no JSON object, no such file, or one that is too long
+    """
+    text = read_text(path, most_bytes=MOST_PLAN_BYTES)
+    return decode_object(text, source=source or str(path), most_values=MOST_PLAN_VALUES)
 
 
 _MOST_CONFIGURATION = 2**20
@@ -416,7 +445,7 @@ def read_plan(path: Path) -> Plan:
             network; no such file
     """
     source = str(path)
-    plain = decode_object(read_text(path), source=source)
+    plain = read_plan_document(path)
     if plain.get("kind") == _DEGREES_KIND:
         plan = _of_degrees_file(plain, source=source)
         _check_layers(plan, source=source)

@@ -1,7 +1,9 @@
 """The command that an answer names as the next one says what its reader said."""
 
+import html
 import itertools
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from tests.unit.report.test_converging import found
 from typer.testing import CliRunner
 
 from trimaran.cli import app
+from trimaran.features.report_page.make import report
 from trimaran.report.tables import next_text
 
 _ASKED = ("lenet", "--cluster", "dgx1-v100", "--devices", "2", "--batch", "4096")
@@ -165,3 +168,37 @@ def test_the_plan_after_a_price_is_for_the_batch_that_was_priced(tmp_path: Path)
 def test_a_plan_that_takes_data_as_ready_is_not_asked_how_they_are_loaded() -> None:
     words = next_of("scale", "llama3:8b", "--cluster", "dgx-h100", "--devices", "2", "--loader", "dali")
     assert not {"--loader", "--software"} & {*words}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan lenet --cluster dgx1-v100 --devices 2 --batch 64 --memory '12 GiB' --strategy dp2",
+        "plan llama3:8b --cluster dgx-h100:4 --batch 128 --lengths 512:0.4,2048:0.6 --packing causal --forbid pp",
+        "scale lenet --cluster dgx1-v100 --devices 1,2 --local-batch 32 --decode 7ms --workers 2 --sync nccl",
+    ],
+)
+def test_a_document_says_the_command_that_asked_and_its_page_names_it(command: str, tmp_path: Path) -> None:
+    """Without the files that the answer is written to. The page's command had lost most options."""
+    words = shlex.split(command)
+    plot = ("--plot", str(tmp_path / "plot.svg")) if words[0] == "scale" else ()
+    document = json.loads(said_by(*words, *plot, "--json"))
+    told = shlex.split(document["command"])
+    assert sorted(told) == sorted(["trimaran", *words])
+    (tmp_path / "answer.json").write_text(json.dumps(document))
+    report(tmp_path / "answer.json", tmp_path / "report.html")
+    shown = html.unescape(re.sub("</?span>", "", (tmp_path / "report.html").read_text(encoding="utf-8")))
+    assert f"{document['command']} --json" in shown
+
+
+def test_what_a_plan_of_degrees_leaves_out_is_asked_again_with_the_memory_of_the_plan(tmp_path: Path) -> None:
+    """With less memory gradients are in bf16, which the strategy does not say: without it they were in fp32 again."""
+    asked = ("llama3:8b", "--cluster", "dgx-h100:4", "--batch", "128", "--memory", "60GiB")
+    plan, page = tmp_path / "plan.json", tmp_path / "report.html"
+    first = json.loads(said_by("plan", *asked, "--output", str(plan), "--json"))
+    how = dict(report(plan, page).absent)["Memory by purpose"]
+    words = shlex.split(how[how.index("trimaran plan") : how.index(" > answer.json")])
+    again = json.loads(said_by(*words[1:]))
+    assert again["chosen"]["strategy"] == first["chosen"]["strategy"]
+    assert again["chosen"]["peak_bytes"] == first["chosen"]["peak_bytes"]
+    assert again["memory_limit_bytes"] == first["memory_limit_bytes"]

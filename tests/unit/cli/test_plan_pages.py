@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,12 @@ def test_a_plan_to_a_target_begins_with_the_target_and_says_idle_devices(objecti
     assert f"lenet on {'1 of 2' if taken == 1 else '2'} devices: " in whole
     assert ("times one device" in whole) is (taken > 1)
     assert f"the least {objective}:" not in " ".join(lines[3:])
+
+
+def test_a_bound_far_below_is_said_as_a_factor(modelled: Planned) -> None:
+    """Of a search that ended early: "nothing is more than 541.2 % faster than the fastest row"."""
+    search = modelled.evidence.search
+    assert search is not None
+    found = replace(search, bound_s=search.chosen.step_time_s / 6.4, is_complete=False)
+    line = " ".join(page(replace(modelled, evidence=replace(modelled.evidence, search=found))))
+    assert "nothing is more than 6.4 times as fast as the fastest row" in re.sub(r"\s+", " ", line)

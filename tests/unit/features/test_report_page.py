@@ -168,6 +168,7 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
     assert row.prediction is not None
     plain = replace(small_plan(), strategy=row.strategy, prediction=replace(row.prediction, step_time_s=8.0))
     assert plan_verdict(plain).endswith("; it is the best baseline itself.")
+
     assert found.sections == (
         "Predicted step",
         "Scaling",
@@ -182,6 +183,16 @@ def test_a_plan_for_the_machine_at_hand_is_not_simulated_unasked(tmp_path: Path)
     # 8 samples in 16 s on one device, ideal twice that on two; 10 s by data parallelism.
     assert "<td" in text
     assert re.search(r"<td[^>]*>2</td><td[^>]*>1</td><td[^>]*>0.8</td><td[^>]*>0.889</td>", text)
+
+
+def test_a_baseline_that_is_chosen_is_one_candidate_and_is_not_compared_with_itself(tmp_path: Path) -> None:
+    """Plans of degrees list it twice: the page had "1.00 times the speed of the best baseline", and one row more."""
+    plan = small_plan()
+    twice = replace(plan, candidates=(*plan.candidates, replace(plan.candidates[0], verdict="baseline")))
+    write_plan(tmp_path / "plan.json", twice)
+    found, text = made(tmp_path / "plan.json", tmp_path / "report.html")
+    assert found.verdict.endswith("; it is the best baseline itself.")
+    assert "3 candidates with a predicted step; 1 rejected" in text
 
 
 def test_a_plan_for_a_cluster_is_simulated_there(tmp_path: Path) -> None:
@@ -345,7 +356,7 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
         assert dict(of_file.absent)["Memory by purpose"] == how
         # Commands that these plans take: no run here, a target in tokens, numbers of devices of crossover's own.
         assert "trimaran export" in dict(of_file.absent)["Predicted against measured"]
-        assert "--cluster dgx-h100:8 --tokens " in dict(of_file.absent)["Time to accuracy"]
+        assert "--cluster dgx-h100:8 --tokens NUMBER --json > answer" in dict(of_file.absent)["Time to accuracy"]
         assert dict(of_file.absent)["Crossover with model parallelism"].endswith(" --cluster dgx-h100 --json")
         assert dict(of_file.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
         assert dict(found.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
@@ -462,3 +473,53 @@ def test_the_best_baseline_of_an_answer_is_the_fastest_reference(tmp_path: Path)
     document |= {"references": [*document["references"], guide]}
     found, _ = made(write_study(tmp_path / "p.json", document), tmp_path / "report.html")
     assert found.verdict.endswith("the best baseline, dp4 m8, is predicted to take 50 % less.")
+
+
+def test_the_page_of_a_memory_study_has_what_lives_at_the_peak(tmp_path: Path) -> None:
+    """It had whole gradients at a peak where few of them are, and less of activations than the command says."""
+    document = studies()["memory"] | {"parts_bytes": {"parameters and buffers": 2 << 20, "gradients": 3 << 20}}
+    document["gradient_bytes"] = 7 << 20
+    _, text = made(write_study(tmp_path / "m.json", document), tmp_path / "report.html")
+    section = text[text.index('id="purposes"') :]
+    assert "3.0 MiB" in section
+    assert "7.0 MiB" not in section
+    assert "activations and the rest" not in section
+
+
+def test_the_page_of_an_answer_marks_every_baseline_and_counts_devices_as_the_command_does(tmp_path: Path) -> None:
+    """Only the nearest baseline was marked; a plan for a target on 1 of 2 devices was "1 of 1"."""
+    document = studies()["plan"]
+    other = document["baseline"] | {"strategy": "dp4 zero1", "step_time_s": 3.5}
+    document |= {"candidates": [*document["candidates"], other], "baselines": ["dp4 zero3", "dp4 zero1"]}
+    _, text = made(write_study(tmp_path / "p.json", document), tmp_path / "report.html")
+    rows = re.findall(r"<tr>(?:(?!</tr>).)*", text[text.index('id="candidates"') :])
+    for name in document["baselines"]:
+        assert any(name in row and ">baseline<" in row for row in rows)
+    assert "4 of 4" in text
+    target = document | {"devices": 4, "at_batch": {"candidates": []}}
+    _, text = made(write_study(tmp_path / "t.json", target), tmp_path / "report.html")
+    assert "4 of 4" not in text
+
+
+def test_the_page_of_a_target_lists_each_plan_once(tmp_path: Path) -> None:
+    """The chosen one came again without its mark."""
+    document = studies()["plan"]
+    known = {"global_batch_size": 8, "devices": 4, "time_to_accuracy_s": 3600.0}
+    document["chosen"] |= known
+    document |= {"candidates": [document["chosen"], document["baseline"] | known], "at_batch": {"candidates": []}}
+    _, text = made(write_study(tmp_path / "t.json", document), tmp_path / "report.html")
+    section = text[text.index('id="training"') :].partition("</section>")[0]
+    assert section.count(document["chosen"]["strategy"]) == 1
+    assert section.count(document["baseline"]["strategy"]) == 1
+
+
+def test_without_a_curve_it_is_not_known_when_a_hybrid_is_ahead(tmp_path: Path) -> None:
+    """The page said "never", where the command says that it is not known."""
+    document = studies()["crossover"] | {"curve": None}
+    for one in document["crossings"]:
+        one |= {"crossover_devices": None, "crossover_interval": [None, None]}
+    found, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    section = text[text.index('id="reasons"') :].partition("</section>")[0]
+    assert "not known" in section
+    assert "never" not in re.sub(r'<td class="words">.*?</td>', "", section)
+    assert f"--cluster {document['cluster']} --curve NAME" in dict(found.absent)["Time to accuracy"]

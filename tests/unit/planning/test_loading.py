@@ -51,6 +51,7 @@ def test_a_library_decodes_on_all_cores() -> None:
         ({"copies_ahead": 0}, 4, "loading.no-cost"),
         ({"disk": "1GB/s"}, None, "loading.disk-and-size"),
         ({"decode": "1ms", "sample_size": "1kB"}, None, "loading.disk-and-size"),
+        ({"disk": "1GB/s", "sample_size": "0kB"}, None, "loading.no-sample-size"),
         ({"loader": "9 images/s", "decode": "1ms"}, None, "loading.loader-and-decode"),
         ({"loader": "9 images/s"}, 4, "loading.rate-of-node"),
         ({"loader": "9 images/s", "host_cores": 4}, None, "loading.rate-of-node"),

@@ -1,6 +1,7 @@
 """What is asked of a plan, as it is written on the command line, and what comes of the link."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,28 @@ def test_a_whole_strategy_leaves_no_search_to_end(given: dict[str, Any], option:
         parse_request(pins=pins_of_strategy("dp2 zero1"), **given)
     # Which operation is where is searched for.
     assert parse_request(pins=pins_of_strategy("placed on 2"), **given).pins.pp == 2
+
+
+@pytest.mark.parametrize("gap", [-0.1, 1.5, 5.0, math.nan, math.inf])
+def test_a_gap_is_a_share(gap: float) -> None:
+    """`--gap 5` for 5 % took any plan."""
+    with raises("plan.bad-gap", match="such as 0.05 for 5 %"):
+        parse_request(gap=gap)
+    assert parse_request(gap=1.0).gap == 1.0
+
+
+@pytest.mark.parametrize(("strategy", "execution"), [("dp2", "compiled"), ("dp2 compiled", "eager")])
+def test_a_strategy_that_runs_otherwise_than_is_asked_is_refused(strategy: str, execution: Any) -> None:
+    """It was "its network cannot be spread so, or there are too few devices"."""
+    with raises("plan.execution-and-strategy", match="leave --execution out"):
+        parse_request(cluster="dgx1-v100", pins=pins_of_strategy(strategy), execution=execution)
+    assert parse_request(cluster="dgx1-v100", pins=pins_of_strategy("dp2"), execution="eager").execution == "eager"
+
+
+def test_64_bits_are_no_precision_of_commands() -> None:
+    """It was listed among those that are taken, and refused."""
+    with raises("precision.unknown", match="one of ieee, fp32, tf32, bf16, fp16, fp8, not"):
+        parse_request(cluster="dgx-h100", precision="fp64")
 
 
 def of_file(folder: Path, strategy: Strategy) -> Path:

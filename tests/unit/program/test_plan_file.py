@@ -249,3 +249,17 @@ def test_a_version_of_degrees_with_too_many_ranks_is_refused(tmp_path: Path) -> 
     (tmp_path / "plan.json").write_text(json.dumps(plain))
     with raises("plan-file.too-many-ranks"):
         read_plan(tmp_path / "plan.json")
+
+
+def test_a_plan_of_many_ranks_reads_back_and_one_that_would_not_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of 128 ranks was written with 33 MiB, of which half could be read."""
+    row = CandidateRow(strategy=STRATEGY, verdict="rejected", reason="x" * 17 * 2**20)
+    long = dataclasses.replace(PLAN, candidates=(row,))
+    write_plan(tmp_path / "long.json", long)
+    assert read_plan(tmp_path / "long.json") == long
+    monkeypatch.setattr("trimaran.program.plan_file.MOST_PLAN_BYTES", 2**20)
+    with raises("plan-file.too-long", match="plan for fewer devices"):
+        write_plan(tmp_path / "longer.json", long)
+    assert not (tmp_path / "longer.json").exists()

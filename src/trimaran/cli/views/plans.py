@@ -10,7 +10,7 @@ from rich.markup import escape
 from trimaran.base.files import shown_path
 from trimaran.base.progress import Progress
 from trimaran.base.units import format_count, format_seconds
-from trimaran.cli.output import begin_verdict, console, print_json, progress_shown
+from trimaran.cli.output import begin_verdict, console, print_document, progress_shown
 from trimaran.jobs.resolve import JobSource
 from trimaran.measure.others import busy_note
 from trimaran.planning.answer.documents import plan_document
@@ -111,7 +111,7 @@ def show_plan(
         write_plan(output, planned.evidence.whole_plan)
     if as_json:
         more = {} if rehearsed is None else {"rehearsed": rehearsed_document(rehearsed)}
-        print_json(plan_document(planned) | more)
+        print_document(plan_document(planned) | more)
         return planned
     print_plan(console(), planned)
     if rehearsed is not None:

@@ -348,8 +348,8 @@ def find_crossover(
     Args:
         job: as for `trimaran.check`
         cluster: machine of the catalog, such as "dgx1-v100", with the number of nodes that is needed, or "dgx-a100:64"
-        devices: numbers of devices, such as (8, 16), or one; None: 8 to 1,024 in doublings, as far as the
-            cluster has them
+        devices: numbers of devices, such as (8, 16), or one; None: 8 to 1,024 in doublings, on as many nodes as
+            that takes; of "NAME:N" as far as its nodes have them
         widths: devices of a worker
         curve: of convergence: name in the catalog, or a file; None: the job's own
         local_batch: samples of a worker, with which batches beyond the curve are tried too; None: the job's batch

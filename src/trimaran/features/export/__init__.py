@@ -81,6 +81,8 @@ def recipe_of(plan: Plan) -> Recipe:
         clip_norm=job.clip_norm,
         own_loss=job.loss is None,
         weighted_loss=job.loss_weight is not None,
+        callbacks=tuple(name for name in ("on_step", "on_epoch") if getattr(job, name) is not None),
+        drop_last=job.drop_last,
     )
 
 

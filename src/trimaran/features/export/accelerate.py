@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_account, lost_order
+from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_account, lost_copies, lost_order
 
 RELEASE = "1.15"
 
@@ -52,10 +52,11 @@ def _cluster(recipe: Recipe) -> dict[str, object]:
             "fsdp_activation_checkpointing": recipe.recompute == "full",
             "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         }
-    if recipe.tp > 1 or recipe.cp > 1:
+    copies, shared = recipe.copies_of_state() if sharded else (recipe.dp, 1)
+    if recipe.tp > 1 or recipe.cp > 1 or (sharded and copies > 1):
         section["parallelism_config"] = {
-            "parallelism_config_dp_replicate_size": 1 if sharded else recipe.dp,
-            "parallelism_config_dp_shard_size": recipe.dp if sharded else 1,
+            "parallelism_config_dp_replicate_size": copies,
+            "parallelism_config_dp_shard_size": shared,
             "parallelism_config_tp_size": recipe.tp,
             "parallelism_config_cp_size": recipe.cp,
         }
@@ -86,6 +87,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     yield from lost_account(recipe, "accelerate")
+    if recipe.zero >= 2 and recipe.copies_of_state()[0] == 1:
+        yield from lost_copies(recipe)
     if recipe.gradients == "bf16":
         yield "gradients in bf16: by the script, such as a mixed precision policy; with the file alone they are in fp32"
     if recipe.optimizer_state not in (None, "fp32"):

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import Exported, Recipe, lost_order
+from trimaran.features.export.recipe import Exported, Recipe, lost_copies, lost_order
 from trimaran.program.strategy import SELECTIVE, Recomputed
 
 RELEASE = "0.16"
@@ -113,6 +113,8 @@ def _batch(recipe: Recipe) -> dict[str, object]:
         section["seq_length"] = recipe.sequence_length
     if recipe.clip_norm is not None:
         section["clip_grad"] = recipe.clip_norm
+    elif recipe.source is not None:
+        section["clip_grad"] = 0.0  # by default it clips to 1
     return section
 
 
@@ -132,6 +134,7 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     if not _stages_before_replicas(recipe):
         yield from lost_order(recipe)
+    yield from lost_copies(recipe)
     if recipe.pp > 1 and recipe.schedule not in ("1f1b", "interleaved"):
         yield f"schedule {recipe.schedule}: Megatron runs 1F1B, interleaved where a stage has several parts"
     if recipe.precision not in ("fp32", "fp16", "bf16"):

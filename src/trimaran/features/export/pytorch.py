@@ -74,19 +74,26 @@ def to_pytorch(recipe: Recipe) -> Exported:
 
 def _plan(recipe: Recipe) -> dict[str, object]:
     """The degrees in the words of the script's mesh."""
-    shard = (recipe.shard_ranks or recipe.dp) if recipe.zero else 1
+    copies, shard = recipe.copies_of_state() if recipe.zero else (recipe.dp, 1)
     return {
         "pipeline": recipe.pp,
-        "replicate": recipe.dp // shard,
+        "replicate": copies,
         "shard": shard,
         "tensor": recipe.tp,
-        "segments": [stage.layers for stage in recipe.stages],
+        "segments": list(_segments(recipe)),
         "global_batch": recipe.global_batch_size,
         "microbatch": recipe.microbatch,
         "microbatches": recipe.microbatches,
         "reshard_after_forward": recipe.zero == 3,
         "precision": recipe.precision,
     }
+
+
+def _segments(recipe: Recipe) -> tuple[int, ...]:
+    """Layers of each segment; empty where a job's own modules are split."""
+    if recipe.shape is None:
+        return tuple(stage.layers for stage in recipe.stages)
+    return tuple(stage.layers for stage in recipe.stages) or (recipe.shape.layers,)
 
 
 def _reasons(recipe: Recipe) -> Iterator[str]:
@@ -204,6 +211,10 @@ def _lost(recipe: Recipe) -> Iterator[str]:
             "where the feed-forward network is gated and GELU elsewhere, initial weights"
         )
         yield f"the optimizer: AdamW with a learning rate of {_RATE:g}; change optimizer_of"
+    if recipe.source is not None and not recipe.source.drop_last:
+        yield "a last, smaller batch of an epoch: the script leaves it out (Job.drop_last)"
+    if recipe.source is not None and recipe.source.callbacks:
+        yield f"{', '.join(f'Job.{name}' for name in recipe.source.callbacks)}: the script calls none"
     if recipe.bucket_bytes is not None and recipe.dp > 1 and recipe.zero:
         yield f"bucket size {recipe.bucket_bytes} bytes: FSDP2 sends a layer at a time"
     if recipe.tensor_overlap:
@@ -268,14 +279,13 @@ def _of_job(recipe: Recipe) -> dict[str, object]:
 
 def _of_network(recipe: Recipe, shape: TransformerShape) -> dict[str, object]:
     """What the script of a decoder is told."""
-    segments = tuple(stage.layers for stage in recipe.stages) or (shape.layers,)
     return {
         "sharded": recipe.dp > 1 or recipe.precision == "bf16",
         "tp": recipe.tp,
         "sequence_parallel": recipe.sequence_parallel and recipe.tp > 1,
         "recompute": next(iter(recipe.recomputed), ""),
         "recompute_layers": recipe.recompute_layers if "layers" in recipe.recomputed else None,
-        "segments": segments,
+        "segments": _segments(recipe),
         "microbatch": recipe.microbatch,
         "rate": _RATE,
         "shape": shape,

@@ -81,6 +81,8 @@ class Source:
         in_memory: storages are offloaded or recomputed one by one
         sharded: parameters of some operations lie on several ranks
         weighted_loss: the job says what its loss is a mean over
+        callbacks: of the job, which it has for each step and epoch
+        drop_last: the job leaves out the last, smaller batch of an epoch
     """
 
     form: Form
@@ -90,6 +92,8 @@ class Source:
     in_memory: bool = False
     sharded: bool = False
     weighted_loss: bool = False
+    callbacks: tuple[str, ...] = ()
+    drop_last: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +109,7 @@ class Recipe(Degrees):
         precision: of the job
         recompute: which activations are computed again
         bucket_bytes: size at which gradients are sent [bytes]; None: not decided
-        clip_norm: gradients are clipped to this norm; None: they are not
+        clip_norm: gradients are clipped to this norm; None: they are not, where the source is known, else not decided
         compiled: segments run through torch.compile
         beyond: what was decided that no recipe can say, each with what it costs to leave it out
         shape: of the network, where the analytical model planned it and its name or configuration says one
@@ -135,6 +139,17 @@ class Recipe(Degrees):
         each = max(count for count in range(1, min(ranks, self.node) + 1) if ranks % count == 0)
         return ranks // each, each
 
+    def copies_of_state(self) -> tuple[int, int]:
+        """Copies of sharded state, and replicas that share each; ranks that share sequences share it too.
+
+        Example:
+            >>> one = {"job": "gpt2", "microbatch": 1, "global_batch_size": 16, "dp": 8}
+            >>> Recipe(**one, zero=3).copies_of_state(), Recipe(**one, zero=3, shard_ranks=4).copies_of_state()
+            ((1, 8), (2, 4))
+        """
+        copies = self.dp * self.cp // self.state_ranks
+        return (copies, self.dp // copies) if self.dp % copies == 0 else (1, self.dp)
+
     def has_order(self, *order: Axis) -> bool:
         """Whether ranks have the devices in this order, as far as degrees are above 1."""
         mine, other = (
@@ -152,6 +167,16 @@ def lost_order(recipe: Recipe) -> Iterator[str]:
     if not recipe.has_order():
         order, usual = (",".join(axes) for axes in (recipe.rank_order, RANK_ORDER))
         yield f"ranks by {order}: the runtime has them by {usual}; start ranks on other devices, by a rank file"
+
+
+def lost_copies(recipe: Recipe) -> Iterator[str]:
+    """What is said of copies of sharded state to a runtime whose file shards it over all replicas.
+
+    Args:
+        recipe: of a plan
+    """
+    if recipe.shard_ranks is not None and recipe.zero:
+        yield f"sharded state copied every {recipe.shard_ranks} ranks (HSDP): the file shards it over all replicas"
 
 
 def torch_rounds(recipe: Recipe) -> Iterator[str]:
@@ -249,7 +274,14 @@ class Exported:
 
 
 def recipe_of_plan(
-    plan: Plan, graph: Graph, *, clip_norm: float | None = None, own_loss: bool = False, weighted_loss: bool = False
+    plan: Plan,
+    graph: Graph,
+    *,
+    clip_norm: float | None = None,
+    own_loss: bool = False,
+    weighted_loss: bool = False,
+    callbacks: tuple[str, ...] = (),
+    drop_last: bool = True,
 ) -> Recipe:
     """The recipe of a plan.
 
@@ -259,6 +291,8 @@ def recipe_of_plan(
         clip_norm: the job's gradients are clipped to this norm
         own_loss: the job's model computes its loss
         weighted_loss: the job says what its loss is a mean over
+        callbacks: that the job has
+        drop_last: the job leaves out the last, smaller batch of an epoch
 
     Raises:
         InputError: its steps overlap, which no runtime of a recipe does
@@ -302,6 +336,8 @@ def recipe_of_plan(
             in_memory=strategy.memory_bytes is not None,
             sharded=bool(strategy.shards),
             weighted_loss=weighted_loss,
+            callbacks=callbacks,
+            drop_last=drop_last,
         ),
     )
 
@@ -464,7 +500,7 @@ def recipe_of_degrees(plan: Plan) -> Recipe:
         sequence_length=premises.sequence_length,
         precision="bf16" if precision == "fp8" else precision,
         recompute=recompute,
-        beyond=tuple(_beyond_of_degrees(strategy, precision)),
+        beyond=(*_beyond_of_degrees(strategy, precision), *_beyond_of_data(premises)),
         shape=_shape(plan),
         planned_for=premises.framework,
         node=_node_of(premises),
@@ -489,8 +525,6 @@ def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
         yield f"experts over {degrees.ep} ranks: set the target's expert-parallel degree yourself"
     if degrees.expert_tp not in (None, degrees.tp):
         yield f"experts shared by {degrees.expert_tp} ranks: set the target's expert tensor degree yourself"
-    if degrees.shard_ranks is not None:
-        yield f"sharded state copied every {degrees.shard_ranks} ranks (HSDP): the file shards it over all replicas"
     if degrees.ulysses:
         yield "heads exchanged for parts of the sequence (Ulysses): the file says the ranks that share it, not how"
     if degrees.schedule in ("zero-bubble", "dualpipe", "dualpipev"):
@@ -503,3 +537,20 @@ def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
         yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names layers alone"
     if precision == "fp8":
         yield "products in fp8: the file says bf16"
+
+
+def _beyond_of_data(premises: Premises) -> Iterator[str]:
+    """What is said of documents that the plan was made for: files have the length of a sequence alone."""
+    options = dict(option.split(" ", 1) for option in premises.options if " " in option)
+    if "--lengths" not in options:
+        return
+    lengths, packing = options["--lengths"], options.get("--packing", "packed")
+    if packing == "causal":
+        yield f"documents of {lengths} in each sequence, with attention across them: the data must be packed so"
+    elif packing == "padded":
+        yield f"documents of {lengths}, padded to the longest of a microbatch: the file has whole sequences; pad data"
+    else:
+        yield (
+            f"attention within each of the documents of {lengths} that a sequence packs: the file attends across them, "
+            "which trains otherwise and takes longer; set the target's own mask by documents"
+        )

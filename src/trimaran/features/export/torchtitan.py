@@ -20,6 +20,7 @@ from trimaran.features.export.recipe import (
     Exported,
     Recipe,
     lost_account,
+    lost_copies,
     lost_order,
     torch_rounds,
     torchrun_ranks,
@@ -49,6 +50,8 @@ _NETWORKS = {
 """Of networks that torchtitan has: its module, its name there, and the folder of its tokenizer."""
 
 _RATE = 3e-4
+_NO_CLIPPING = 1e30
+"""torchtitan always clips, by default to a norm of 1."""
 
 
 def knows_network(recipe: Recipe) -> bool:
@@ -103,6 +106,8 @@ def _training(recipe: Recipe) -> dict[str, object]:
         section["seq_len"] = recipe.sequence_length
     if recipe.clip_norm is not None:
         section["max_norm"] = recipe.clip_norm
+    elif recipe.source is not None:
+        section["max_norm"] = _NO_CLIPPING
     if recipe.pp > 1:
         section["disable_cuda_graphs"] = True
     return section
@@ -110,9 +115,10 @@ def _training(recipe: Recipe) -> dict[str, object]:
 
 def _parallelism(recipe: Recipe) -> dict[str, object]:
     sharded = recipe.zero >= 2
+    copies, shared = recipe.copies_of_state()
     section: dict[str, object] = {
-        "data_parallel_replicate_degree": 1 if sharded else recipe.dp,
-        "data_parallel_shard_degree": recipe.dp if sharded else 1,
+        "data_parallel_replicate_degree": copies if sharded else recipe.dp,
+        "data_parallel_shard_degree": shared if sharded else 1,
         "tensor_parallel_degree": recipe.tp,
         "pipeline_parallel_degree": recipe.pp,
         "context_parallel_degree": recipe.cp,
@@ -155,6 +161,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from torch_rounds(recipe)
     if recipe.precision not in ("fp32", "bf16"):
         yield f"precision {recipe.precision}: torchtitan trains in float32 and bfloat16; the file says float32"
+    if recipe.zero >= 2 and recipe.copies_of_state()[0] == 1:
+        yield from lost_copies(recipe)
     if recipe.zero == 1:
         yield "ZeRO-1: torchtitan shards all (FSDP2) or nothing; the file says replicas, with whole optimizer states"
     if recipe.pp > 1:

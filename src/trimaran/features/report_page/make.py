@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trimaran.base.decoding import decode_object
 from trimaran.base.errors import InputError
-from trimaran.base.files import check_writable, given, read_text, write_whole
+from trimaran.base.files import check_writable, given, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_some
 from trimaran.features.report_page.plan import page_of_plan
-from trimaran.program.plan_file import Plan, read_plan
+from trimaran.program.plan_file import Plan, read_plan, read_plan_document
 from trimaran.report.page.layout import Page, render_page
 from trimaran.report.page.run import page_of_report, page_of_run
 from trimaran.report.page.studies import READERS as STUDIES
@@ -112,7 +111,7 @@ def _page(path: Path, simulate: bool, progress: Progress) -> Page:
 
 
 def _document(path: Path) -> dict[str, Any]:
-    return decode_object(read_text(given(path)), source=str(path))
+    return read_plan_document(given(path), source=str(path))
 
 
 def _is_plan(plain: dict[str, Any]) -> bool:

@@ -9,11 +9,12 @@ import shlex
 from pathlib import Path
 
 from trimaran.base import VERSION
-from trimaran.base.errors import TrimaranError
+from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import given
 from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.find import find_machine
 from trimaran.planning.answer.documents import placement_document
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.estimated import on_its_machine
@@ -105,10 +106,12 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
         said = training_line(to_plain(plan.training))
         contents.sections.append(Section(id="training", title="Time to accuracy", content=[Words(lines=[said])]))
     else:
-        target = "--curve NAME" if plan.has_program else "--tokens NUMBER"
         machine = f" --cluster {plan.premises.cluster}" if plan.premises.cluster else ""
-        asked = f"trimaran plan {job}{machine} {target} -o plan.json"
-        contents.add(None, "Time to accuracy", f"the plan has no target: {asked}")
+        how = f"the plan has no target: trimaran plan {job}{machine} --curve NAME -o plan.json"
+        if not plan.has_program:
+            asked = f"trimaran plan {job}{machine} --tokens NUMBER --json > answer.json; trimaran report answer.json"
+            how = f"a plan file holds no target in tokens, its JSON does: {asked}"
+        contents.add(None, "Time to accuracy", how)
     contents.add(
         None,
         "Predicted against measured",
@@ -185,8 +188,19 @@ def _asked_again(plan: Plan) -> str:
         words += ["--precision", premises.precision]
     for option in premises.options:
         words += [] if option.startswith("--sequence ") else option.split(" ", 1)
+    least = min(premises.memory_bytes, default=None)
+    if least is not None and least != _memory_there(premises.cluster):
+        words += ["--memory", str(least)]
     words += ["--strategy", plan.strategy.name]
     return f"{shlex.join([*words, '--json'])} > answer.json; trimaran report answer.json"
+
+
+def _memory_there(cluster: str) -> int | None:
+    """What a device of a cluster leaves to the job [bytes]; None: no cluster of the catalog."""
+    try:
+        return find_machine(cluster).node.device.usable_bytes if cluster else None
+    except InputError:
+        return None
 
 
 def _parts(simulated: Simulated | None) -> list[RankParts]:

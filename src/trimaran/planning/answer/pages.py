@@ -204,8 +204,10 @@ def _search_line(found: Search[Any]) -> str:
     gap = "how much faster those that were rejected could be is not known"
     if found.gap is not None:
         share = f"{100 * found.gap:.1f} %"
-        more = "" if share == "0.0 %" else f"more than {share} "
-        gap = f"by lower bounds, nothing is {more}faster than the fastest row"
+        more = "faster than" if share == "0.0 %" else f"more than {share} faster than"
+        if found.gap >= 1.0:
+            more = f"more than {1.0 + found.gap:.1f} times as fast as"
+        gap = f"by lower bounds, nothing is {more} the fastest row"
     return f"search: {format_seconds(found.seconds)}{end}; {gap}"
 
 

@@ -405,7 +405,9 @@ class Considered:
 
 
 def considered(rows: Iterable[CandidateRow]) -> list[Considered]:
-    """The candidates of a plan file."""
+    """The candidates of a plan file, each once: one that is chosen may be among the baselines, too."""
+    rows = tuple(rows)
+    chosen = {row.strategy for row in rows if row.verdict == "chosen"}
     return [
         Considered(
             name=row.strategy.name,
@@ -418,6 +420,7 @@ def considered(rows: Iterable[CandidateRow]) -> list[Considered]:
             says=row.reason if row.prediction is None else row.limiter or row.reason,
         )
         for row in rows
+        if row.verdict != "baseline" or row.strategy not in chosen
     ]
 
 
@@ -488,7 +491,7 @@ def candidates_section(rows: Sequence[Considered], *, rule: str = "", rejected: 
     # A plan of degrees does not hold what was rejected.
     before = f"; {count:,} rejected before" if count else ""
     caption = f"{format_count(len(priced), 'candidate')} with a predicted step{before}. "
-    caption += "Pareto: no other is better in time, memory and devices at once."
+    caption += "Pareto: of those that keep what was decided, no other is better in time, memory and devices at once."
     content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
     if rule:
         content.append(Words(lines=[rule]))

@@ -157,6 +157,7 @@ class _Scale(msgspec.Struct):
     advice: list[Remedy] = []
     notes: list[str] = []
     source: str = ""
+    command: str = ""
 
 
 _NAMES = {"nccl": "DDP (all-reduce, nccl)"}
@@ -217,7 +218,9 @@ def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
 
 
 def _scale_command(found: _Scale) -> str:
-    """The command that gives such a document, as far as that says."""
+    """The command that gives such a document; of one that does not say it, as far as its figures tell."""
+    if found.command:
+        return f"{found.command} --json"
     counts = ",".join(str(count) for count in sorted({row.devices for row in found.rows}))
     is_weak = found.mode == "weak"
     batches = sorted({row.local_batch_size if is_weak else row.global_batch_size for row in found.rows})
@@ -457,6 +460,7 @@ class _Crossover(msgspec.Struct):
     curve: _UsedCurve | None
     crossings: list[_Crossing]
     notes: list[str] = []
+    command: str = ""
 
 
 _BASES = {"paper": "paper mode (fixed local batch, SE = 1)", "ours": "local batch free, predicted exchange"}
@@ -491,17 +495,25 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         verdict=verdict,
         facts=[("precision", found.precision), ("software", found.software)]
         + ([("curve", found.curve.name)] if found.curve else []),
-        sections=_kept(_speedups(found.crossings, found.curve), _times_to_accuracy(ours), _reasons(found.crossings)),
+        sections=_kept(
+            _speedups(found.crossings, found.curve),
+            _times_to_accuracy(ours),
+            _reasons(found.crossings, is_known=found.curve is not None),
+        ),
         absent=[]
         if found.curve is not None
         else [
             Absent(
                 title="Time to accuracy",
-                how=f"needs a curve: trimaran crossover {shlex.quote(found.job)} --cluster NAME --curve NAME --json",
+                how=f"needs a curve: trimaran crossover {shlex.quote(found.job)} --cluster "
+                f"{shlex.quote(found.cluster)} --curve NAME --json",
             )
         ],
         notes=found.notes,
-        command=f"trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)} --json",
+        command=(
+            f"{found.command or f'trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)}'} "
+            "--json"
+        ),
         environment={"device": found.device}
         | ({"curve": f"{found.curve.task}; {found.curve.source}"} if found.curve else {}),
     )
@@ -626,15 +638,20 @@ def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
     return " to ".join(dict.fromkeys(words))
 
 
-def _reasons(crossings: Sequence[_Crossing]) -> Section:
+def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
+    """Where the hybrid gets ahead, and why; without a curve that is a condition."""
     table = DataTable(
         columns=("width", "basis", "ahead from", "90 % interval", "why"),
         rows=[
             (
                 str(one.model_parallel_width),
                 _BASES.get(one.basis, one.basis),
-                "never" if one.crossover_devices is None else f"{one.crossover_devices:,} devices",
-                _crossing_ends(one.crossover_interval),
+                (
+                    ("never" if is_known else "not known")
+                    if one.crossover_devices is None
+                    else f"{one.crossover_devices:,} devices"
+                ),
+                _crossing_ends(one.crossover_interval) if is_known else "–",
                 one.reason,
             )
             for one in crossings
@@ -664,6 +681,7 @@ class _Curve(msgspec.Struct):
     b_crit: Positive | None
     points: list[_Point]
     warnings: list[str] = []
+    command: str = ""
 
 
 def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
@@ -691,7 +709,7 @@ def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             )
         ),
         notes=found.warnings,
-        command=f"trimaran curve {shlex.quote(found.name)} --json",
+        command=f"{found.command or f'trimaran curve {shlex.quote(found.name)}'} --json",
         environment={"source": found.source},
     )
 
@@ -805,6 +823,7 @@ class _Converged(msgspec.Struct):
     devices: Count = 1
     warnings: list[str] = []
     curve_file: str = ""
+    command: str = ""
 
 
 def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
@@ -869,7 +888,7 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             times,
         ),
         notes=found.warnings,
-        command=f"trimaran converge {shlex.quote(found.job)} --json",
+        command=f"{found.command or f'trimaran converge {shlex.quote(found.job)}'} --json",
         environment={"devices": str(found.devices), "curve file": found.curve_file},
     )
 
@@ -913,6 +932,8 @@ class _MemoryStudy(msgspec.Struct):
     policies: dict[str, _Policy]
     largest_batch: Count | None = None
     live_bytes: _Live | None = None
+    parts_bytes: dict[str, Count] = {}
+    command: str = ""
 
 
 _POLICIES = {
@@ -942,6 +963,7 @@ def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     device = next((name for name, one in catalog().items() if one.title == found.device), "NAME")
     command = f"trimaran memory {shlex.quote(found.job)} --device {device} --local-batch {found.local_batch_size}"
     command += "" if live is None else " --chart"
+    command = found.command or command
     return StudyPage(
         kind="Memory of a step",
         title=f"{found.job} on {found.device}",
@@ -995,7 +1017,7 @@ def _live_section(found: _MemoryStudy) -> Section | None:
             for at, kept, planned in list(zip(live.time_s, live.kept_bytes, live.plan_bytes, strict=True))[::every]
         ],
         words=frozenset(),
-        left_out="" if every == 1 else f"Each {every}th moment.",
+        left_out="" if every == 1 else f"One of {every} moments.",
     )
     return Section(id="memory", title="Memory over time", content=[Chart(svg=svg, table=table)])
 
@@ -1061,12 +1083,14 @@ def _policies_section(found: _MemoryStudy) -> Section | None:
 
 def _purposes_section(found: _MemoryStudy) -> Section:
     state = found.weight_bytes + found.gradient_bytes + found.optimizer_bytes
-    parts = (
-        ("parameters", "var(--series-1)", found.weight_bytes),
-        ("gradients", "var(--series-2)", found.gradient_bytes),
-        ("optimizer state", "var(--series-3)", found.optimizer_bytes),
-        ("activations and the rest", "var(--series-4)", max(0, found.keep_peak_bytes - state)),
-    )
+    # At the peak few gradients may be there; a document without what is there then has the whole ones.
+    known = found.parts_bytes or {
+        "parameters": found.weight_bytes,
+        "gradients": found.gradient_bytes,
+        "optimizer state": found.optimizer_bytes,
+        "activations and the rest": max(0, found.keep_peak_bytes - state),
+    }
+    parts = [(name, SERIES_COLOURS[n % len(SERIES_COLOURS)], count) for n, (name, count) in enumerate(known.items())]
     svg = bar_chart(
         "Memory at the peak by purpose",
         [
@@ -1507,6 +1531,7 @@ class _PlanDocument(msgspec.Struct):
     candidates: list[_PlannedOption] = []
     front: list[_PlannedOption] = []
     baseline: _PlannedOption | None = None
+    baselines: list[str] = []
     rejected: list[_PlannedRejection] = []
     rejected_counts: dict[str, Count] = {}
     references: list[_PlannedReference] = []
@@ -1514,6 +1539,7 @@ class _PlanDocument(msgspec.Struct):
     expert_loads: list[_ExpertLoad] = []
     at_batch: _PlannedAtBatch | None = None
     curve: _NamedCurve | None = None
+    command: str = ""
 
 
 def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
@@ -1534,7 +1560,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         verdict += f"; {against_baseline(chosen.step_time_s, best_s, other)}"
     facts = [
         ("strategy", chosen.strategy),
-        ("devices", f"{chosen.ranks:,} of {found.devices:,}" if chosen.ranks else f"{found.devices:,}"),
+        ("devices", _of_devices(found)),
         ("throughput", f"{rate(samples_per_s)} samples/s"),
     ]
     if chosen.tokens_per_s:
@@ -1548,7 +1574,9 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
     command = _plan_command(found)
     absent: list[Absent] = []
-    by_file = f"{command} --strategy {shlex.quote(chosen.strategy)} --output plan.json; trimaran report plan.json"
+    # Next to other options that decide parts of it, a strategy is refused.
+    decided = "" if found.command else f" --strategy {shlex.quote(chosen.strategy)}"
+    by_file = f"{command}{decided} --output plan.json; trimaran report plan.json"
     if found.cluster is None:
         by_file += " --simulate"
     if not chosen.parts_s:
@@ -1606,8 +1634,16 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     )
 
 
+def _of_devices(found: _PlanDocument) -> str:
+    """Devices that the plan takes, of those that may take part; of a target the document has the number taken alone."""
+    ranks = found.chosen.ranks
+    return f"{ranks:,} of {found.devices:,}" if ranks and found.at_batch is None else f"{ranks or found.devices:,}"
+
+
 def _plan_command(found: _PlanDocument) -> str:
-    """The command that asks the same, as far as the document says."""
+    """The command that asked; of a document that does not say it, what asks the same as far as its figures tell."""
+    if found.command:
+        return found.command
     words = ["trimaran", "plan", found.job]
     if found.cluster is not None:
         words += ["--cluster", found.cluster]
@@ -1694,7 +1730,10 @@ def _listed(found: _PlanDocument) -> list[_PlannedOption]:
 
 def _planned_training(found: _PlanDocument) -> Section | None:
     """Time to accuracy by batch and devices, of a plan to a target."""
-    shown = [found.chosen, *found.candidates] if found.at_batch is not None else []
+    of_target = [found.chosen, *found.candidates] if found.at_batch is not None else []
+    shown: dict[tuple[str, int | None, int | None], _PlannedOption] = {}
+    for one in of_target:  # the chosen one is among the candidates, too
+        shown.setdefault((one.strategy, one.global_batch_size, one.ranks), one)
     rows = [
         (
             one.strategy,
@@ -1707,7 +1746,7 @@ def _planned_training(found: _PlanDocument) -> Section | None:
             else " to ".join("∞" if end is None else format_duration(end) for end in one.time_to_accuracy_interval_s),
             "–" if one.cost is None else f"{format_figure(one.cost, digits=4)} {one.cost_unit}",
         )
-        for n, one in enumerate(shown)
+        for n, one in enumerate(shown.values())
         if one.time_to_accuracy_s is not None
     ]
     if not rows:
@@ -1724,7 +1763,8 @@ def _planned_training(found: _PlanDocument) -> Section | None:
 def _role(found: _PlanDocument, one: _PlannedOption) -> str:
     if one.strategy == found.chosen.strategy:
         return "chosen"
-    return "baseline" if found.baseline is not None and one.strategy == found.baseline.strategy else ""
+    named = found.baselines or ([] if found.baseline is None else [found.baseline.strategy])
+    return "baseline" if one.strategy in named else ""
 
 
 _MEMORY_PARTS = (

@@ -112,6 +112,22 @@ def test_recompute_and_sharding_have_the_names_of_the_field() -> None:
     assert "recompute_granularity" not in alone.sections["model"]
 
 
+@pytest.mark.parametrize(("packing", "said"), [("packed", "within each"), ("causal", "across"), ("padded", "pad data")])
+def test_documents_of_a_plan_are_named(packing: str, said: str) -> None:
+    plan = plan_of(8, data=4)
+    options = ("--lengths 512:0.4,2048:0.6", f"--packing {packing}", "--sequence 4096")
+    found = recipe_of_degrees(dataclasses.replace(plan, premises=dataclasses.replace(plan.premises, options=options)))
+    assert any("512:0.4" in line and said in line for line in to_megatron(found).lost)
+    assert not any("documents" in line for line in to_megatron(recipe_of_degrees(plan)).lost)
+
+
+def test_copies_of_sharded_state_are_not_denied_by_the_script_that_has_them() -> None:
+    script = to_pytorch(dataclasses.replace(recipe(80, data=8, sharding="parameters"), shard_ranks=4, microbatches=8))
+    assert (script.sections["plan"]["replicate"], script.sections["plan"]["shard"]) == (2, 4)
+    assert script.sections["plan"]["segments"] == [80]
+    assert not any("HSDP" in line for line in script.lost)
+
+
 def test_another_order_of_ranks_is_exported_or_named() -> None:
     found = dataclasses.replace(recipe(8, tensor=2, pipeline=2, data=4), rank_order=("tp", "pp", "dp"))
     assert to_megatron(found).sections["model"]["use_tp_pp_dp_mapping"] is True

@@ -10,7 +10,8 @@ import torch
 
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
-from trimaran.features.export.recipe import Recipe, Stage
+from trimaran.features.export.pytorch import to_pytorch
+from trimaran.features.export.recipe import Recipe, Source, Stage
 from trimaran.features.export.torchtitan import to_torchtitan
 
 HYBRID = Recipe(
@@ -164,6 +165,37 @@ def test_what_is_lost_is_said():
     )
     for write in (to_torchtitan, to_megatron):
         assert any("layers.5" in line for line in write(split).lost)
+
+
+def test_a_job_that_does_not_clip_is_not_clipped_by_the_default_of_the_target():
+    """Megatron clips to a norm of 1 unless told, as torchtitan does; 0 is none to Megatron."""
+    plain = Recipe(job="digits", dp=4, microbatch=8, global_batch_size=32, source=Source(form="input"))
+    assert "--clip-grad 0.0" in to_megatron(plain).text
+    assert to_torchtitan(plain).sections["training"]["max_norm"] > 1e20
+    # What trains a decoder by name is not decided.
+    assert "clip_grad" not in to_megatron(dataclasses.replace(plain, source=None)).sections["batch"]
+
+
+def test_copies_of_sharded_state_are_exported_where_the_target_has_them():
+    hybrid = dataclasses.replace(SHARDED, shard_ranks=4)
+    sections = [to_torchtitan(hybrid).sections["parallelism"]]
+    sections.append(to_accelerate(hybrid).sections["cluster"]["parallelism_config"])
+    for section, names in zip(sections, ("data_parallel_{}_degree", "parallelism_config_dp_{}_size"), strict=True):
+        assert [section[names.format(one)] for one in ("replicate", "shard")] == [2, 4]
+    for write in (to_torchtitan, to_accelerate):
+        assert not any("HSDP" in line for line in write(hybrid).lost)
+    assert any("HSDP" in line for line in to_megatron(hybrid).lost)
+    # A copy within the ranks that share a sequence: no size of these runtimes says it.
+    within = dataclasses.replace(SHARDED, cp=4, shard_ranks=2)
+    assert to_torchtitan(within).sections["parallelism"]["data_parallel_shard_degree"] == 8
+    assert any("HSDP" in line for line in to_torchtitan(within).lost)
+
+
+def test_a_script_says_what_of_its_job_it_does_not_do():
+    source = Source(form="input", callbacks=("on_step",), drop_last=False)
+    lost = " ".join(to_pytorch(Recipe(job="digits", dp=4, microbatch=8, global_batch_size=32, source=source)).lost)
+    assert "Job.on_step: the script calls none" in lost
+    assert "Job.drop_last" in lost
 
 
 def test_a_plain_recipe_loses_nothing():
