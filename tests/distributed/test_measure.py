@@ -1,9 +1,11 @@
 """Measuring with real ranks: what comes back is complete, kept, and enough to predict a step."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 from tests import builders, zoo
 from tests.raising import raises
 
@@ -15,6 +17,7 @@ from trimaran.launch.supervise import launch
 from trimaran.machine.detect import detect_machine
 from trimaran.measure.cache import cache_path
 from trimaran.measure.costs import fingerprint_here, measure_costs
+from trimaran.measure.trial_runs import run_trial
 from trimaran.measure.wanted import wanted_curves
 from trimaran.pricing.compute import operation_costs
 from trimaran.pricing.program import price
@@ -208,3 +211,21 @@ def _owners(world: object) -> object:
     assert isinstance(world, World)
     keys = [CurveKey(f"{kind}{QUEUED}", 2) for kind in ("BC", "RD")]
     return measure_curves(world, keys, sizes=(16, 4096)), measure_interference(world, REDUCES)
+
+
+def with_an_odd_sample() -> Job:
+    """One sample in every few batches is no number, and so is the loss of its step."""
+    job = zoo.cnn()
+    images, classes = job.dataset()[:]
+    images = images.clone()
+    images[:: 3 * job.global_batch_size] = math.nan
+    return replace(job, dataset=lambda: torch.utils.data.TensorDataset(images, classes))
+
+
+def test_a_sample_that_a_training_may_skip_is_no_reason_against_a_strategy() -> None:
+    """`--on-nan skip` trains by dp2 zero2, of which a plan said that nothing fits: its trial ended at that step."""
+    strategy, job = builders.strategy(dp=2, zero=2), with_an_odd_sample()
+    graph = capture(job).graph
+    batch = job.global_batch_size
+    programs = lower(graph, strategy, batch=batch), lower_evaluation(graph, strategy, batch=batch)
+    assert run_trial(with_an_odd_sample, strategy, *programs).backward_s > 0

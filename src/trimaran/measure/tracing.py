@@ -89,7 +89,7 @@ def _trace(world: World, job: Job, captured: "Capture") -> "tuple[Recording, Hoo
     strategy, batch = Strategy(), job.global_batch_size
     program = lower(captured.graph, strategy, batch=batch, clip=job.clip_norm is not None)
     evaluation = lower_evaluation(captured.graph, strategy, batch=batch)
-    executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=False)
+    executor = Executor(job, strategy, program, evaluation, world, capture=captured, record=False, on_nan="skip")
     shares = full_shares(executor.feed())
     for share in islice(shares, _WARM_UP_STEPS):
         executor.step(share)

@@ -195,9 +195,11 @@ def _run(
     from trimaran.graph.capture.capture import capture
     from trimaran.measure.rounds import full_shares
     from trimaran.runtime.executor import Executor
+    from trimaran.runtime.step.on_nan import on_nan_of_trials
 
     job = make_job()
-    executor = Executor(job, strategy, program, evaluation, world, capture=capture(job))
+    answer = on_nan_of_trials(strategy)
+    executor = Executor(job, strategy, program, evaluation, world, capture=capture(job), on_nan=answer)
     shares = full_shares(executor.feed())
     for _ in range(WARM_UP_STEPS):
         executor.step(next(shares))

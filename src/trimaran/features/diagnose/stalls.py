@@ -430,10 +430,12 @@ def stalls_rank(
     from trimaran.graph.capture.capture import capture
     from trimaran.measure.stalls.rank import run_ways
     from trimaran.runtime.executor import Executor
+    from trimaran.runtime.step.on_nan import on_nan_of_trials
 
     job = source.make() if isinstance(source, JobSource) else source
     captured = capture(job) if needs_graph(strategy) else None
-    executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use)
+    answer = on_nan_of_trials(strategy)
+    executor = Executor(job, strategy, program, evaluation, world, capture=captured, use=use, on_nan=answer)
     with planned_memory(strategy, local_ranks=world.local_size, device=world.device):
         found = run_ways(
             executor,

@@ -108,3 +108,16 @@ def check_on_nan(on_nan: str, strategy: Strategy | None = None, *, observes: str
             code="on-nan.observed",
             observes=observes,
         )
+
+
+def on_nan_of_trials(strategy: Strategy) -> OnNan:
+    """What steps do that are measured and not kept: their number counts, and a sample may be what a training skips.
+
+    Args:
+        strategy: how the job runs
+    """
+    try:
+        check_on_nan("skip", strategy)
+    except InputError:
+        return "stop"
+    return "skip"
