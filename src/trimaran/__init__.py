@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from trimaran.features.scaling import predict_scaling as predict_scaling
     from trimaran.features.training.session import Session as Session
     from trimaran.features.training.session import init as init
+    from trimaran.machine.prices import Price as Price
+    from trimaran.machine.prices import parse_price as parse_price
     from trimaran.memory_budget import VirtualMemory as VirtualMemory
     from trimaran.memory_budget import virtual_memory as virtual_memory
     from trimaran.memory_hooks.splitting import Split as Split
@@ -93,6 +95,7 @@ _MODULES = {
     "trimaran.features.rehearse.ask": ("assert_fits", "rehearse"),
     "trimaran.features.scaling": ("predict_scaling",),
     "trimaran.features.training.session": ("Session", "init"),
+    "trimaran.machine.prices": ("Price", "parse_price"),
     "trimaran.memory_budget": ("VirtualMemory", "virtual_memory"),
     "trimaran.memory_hooks.splitting": ("Split", "splitting"),
     "trimaran.planner.pins": ("Pins",),

@@ -49,6 +49,10 @@ def clipped():
     return decoder(clip_norm=0.1)
 
 
+def on_a_plateau():
+    return decoder(lr_schedule=torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
 def wide():
     """Some tens of milliseconds of compute a step on a core."""
     return trimaran.Job(

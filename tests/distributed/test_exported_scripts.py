@@ -329,3 +329,9 @@ def test_parts_of_a_job_that_only_trimaran_splits_are_refused(tmp_path: Path) ->
     with raises("export.not-expressible") as caught:
         exported(tmp_path, "clipped", pp=2, microbatches=2)
     assert "clipped" in str(caught.value)
+
+
+def test_a_schedule_that_follows_a_metric_is_refused(tmp_path: Path) -> None:
+    """The script has no evaluation, and called the schedule without a metric after its first step."""
+    with raises("export.not-expressible", match="follows a metric"):
+        exported(tmp_path, "on_a_plateau", dp=2)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from trimaran.base.errors import InputError
@@ -17,7 +17,8 @@ def told_of_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
     """A function whose arguments of a wrong class are an `InputError`.
 
     They are looked at where the function fails by an attribute or an operation that a value lacks, so that nothing is
-    taken for wrong that works, and an error of ours stays what it is.
+    taken for wrong that works, and an error of ours stays what it is. A text in the place of a sequence is told before:
+    its characters would be taken for the members.
 
     Example:
         >>> @told_of_classes
@@ -31,6 +32,9 @@ def told_of_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
 
     @functools.wraps(function)
     def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+        text = _wrong(function, args, kwargs, within=True, texts=True)
+        if text is not None:
+            raise text
         try:
             return function(*args, **kwargs)
         except (AttributeError, TypeError) as error:
@@ -65,7 +69,12 @@ def checked_classes(function: Callable[_Given, _Returned]) -> Callable[_Given, _
 
 
 def _wrong(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, within: bool = False
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    within: bool = False,
+    texts: bool = False,
 ) -> InputError | None:
     """Of the first argument of a wrong class; None: none is, or they do not fit the signature, which Python says.
 
@@ -74,6 +83,7 @@ def _wrong(
         args: of the call
         kwargs: of the call
         within: look at the fields of dataclasses too
+        texts: look for texts in the place of sequences alone
     """
     try:
         signature = inspect.signature(function, eval_str=False)
@@ -81,18 +91,22 @@ def _wrong(
     except TypeError:
         return None
     for name, value in given.items():
-        misfit = _misfit(name, value, _hint(function, signature.parameters[name].annotation), within=within)
+        hint = _hint(function, signature.parameters[name].annotation)
+        misfit = _misfit(name, value, hint, within=within, texts=texts)
         if misfit:
             return InputError(f"{function.__name__}: {misfit}", code="argument.wrong-class")
     return None
 
 
-def _misfit(name: str, value: Any, hint: Any, *, within: bool) -> str:
+def _misfit(name: str, value: Any, hint: Any, *, within: bool, texts: bool = False) -> str:
     """That a value, or a field of it, has none of the classes of its hint; empty where it has one."""
     classes = _classes(hint)
+    if isinstance(value, str) and str not in classes and any(issubclass(one, Iterable) for one in classes):
+        names = " or ".join("None" if one is types.NoneType else one.__name__ for one in classes)
+        return f"{name} must be {names}, got the text {value!r}"
     # True is an integer, and none that anybody means.
     misfits = isinstance(value, bool) and bool not in classes and object not in classes
-    if classes and (misfits or not isinstance(value, classes)):
+    if not texts and classes and (misfits or not isinstance(value, classes)):
         names = " or ".join("None" if one is types.NoneType else one.__name__ for one in classes)
         return f"{name} must be {names}, got {value!r}"
     if not within or not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -102,7 +116,7 @@ def _misfit(name: str, value: Any, hint: Any, *, within: bool) -> str:
     except NameError:  # it names what is imported for type checkers alone
         return ""
     each = (
-        _misfit(f"{name}.{field.name}", getattr(value, field.name), hints[field.name], within=True)
+        _misfit(f"{name}.{field.name}", getattr(value, field.name), hints[field.name], within=True, texts=texts)
         for field in dataclasses.fields(value)
     )
     return next(filter(None, each), "")

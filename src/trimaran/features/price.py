@@ -16,7 +16,7 @@ from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
 from trimaran.planner.analytical.given import complete_strategy
-from trimaran.planner.analytical.search import assumed_software
+from trimaran.planner.analytical.search import assumed_software, check_framework
 from trimaran.planning.analytical import Analytical, decoder_shape
 from trimaran.planning.answer.evidence import Outlook
 from trimaran.planning.long_runs import training_of_tokens
@@ -173,6 +173,7 @@ class Pricing:
             gradients=found.strategy.gradients or pins.gradients,
             optimizer_state=found.strategy.optimizer_state or pins.optimizer_state,
         )
+        check_framework(problem.framework, zero=strategy.zero, some_layers=strategy.recompute_layers is not None)
         fit = judge_fit(
             problem.shape,
             strategy,

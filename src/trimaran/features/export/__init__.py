@@ -71,10 +71,13 @@ def recipe_of(plan: Plan) -> Recipe:
     if not plan.has_program:
         return recipe_of_degrees(plan)
     from trimaran.graph.capture.capture import capture
+    from trimaran.graph.optimizers import make_schedule, parts_of_update, takes_metric
 
     job = JobSource(reference=plan.job, global_batch_size=plan.premises.global_batch_size).make()
-    graph = capture(job).graph
+    captured = capture(job)
+    graph = captured.graph
     check_plan(plan, graph_digest=graph.digest)
+    schedule = make_schedule(job, parts_of_update(job, captured.model)["the optimizer"])
     return recipe_of_plan(
         plan,
         graph,
@@ -83,6 +86,7 @@ def recipe_of(plan: Plan) -> Recipe:
         weighted_loss=job.loss_weight is not None,
         callbacks=tuple(name for name in ("on_step", "on_epoch") if getattr(job, name) is not None),
         drop_last=job.drop_last,
+        follows_metric=schedule is not None and takes_metric(schedule),
     )
 
 

@@ -142,6 +142,8 @@ def _reasons_of_job(recipe: Recipe, source: Source) -> Iterator[str]:
         yield "parts of the job's own modules lie on several ranks, which only Trimaran arranges (--forbid tp)"
     if source.weighted_loss:
         yield "Job.loss_weight: the script takes losses that are means over samples"
+    if source.follows_metric:
+        yield "the schedule follows a metric, and the script evaluates none (Job.lr_schedule)"
     if recipe.pp == 1:
         return
     if source.form != "input":

@@ -83,6 +83,7 @@ class Source:
         weighted_loss: the job says what its loss is a mean over
         callbacks: of the job, which it has for each step and epoch
         drop_last: the job leaves out the last, smaller batch of an epoch
+        follows_metric: the job's schedule follows a metric
     """
 
     form: Form
@@ -94,6 +95,7 @@ class Source:
     weighted_loss: bool = False
     callbacks: tuple[str, ...] = ()
     drop_last: bool = True
+    follows_metric: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +284,7 @@ def recipe_of_plan(
     weighted_loss: bool = False,
     callbacks: tuple[str, ...] = (),
     drop_last: bool = True,
+    follows_metric: bool = False,
 ) -> Recipe:
     """The recipe of a plan.
 
@@ -293,6 +296,7 @@ def recipe_of_plan(
         weighted_loss: the job says what its loss is a mean over
         callbacks: that the job has
         drop_last: the job leaves out the last, smaller batch of an epoch
+        follows_metric: the job's schedule follows a metric
 
     Raises:
         InputError: its steps overlap, which no runtime of a recipe does
@@ -338,6 +342,7 @@ def recipe_of_plan(
             weighted_loss=weighted_loss,
             callbacks=callbacks,
             drop_last=drop_last,
+            follows_metric=follows_metric,
         ),
     )
 

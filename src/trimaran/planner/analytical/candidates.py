@@ -50,6 +50,7 @@ from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.pricing.analytical.fits_device import Need, Reserve, admitted, need_of, with_buffers
 from trimaran.pricing.analytical.lengths import Documents
 from trimaran.pricing.analytical.memory import Bookkeeping, RankMemory, host_bytes, largest_rank
+from trimaran.pricing.analytical.programs import levels_of, recomputes_some_layers
 from trimaran.pricing.analytical.shapes import (
     TransformerShape,
     key_size,
@@ -117,6 +118,7 @@ class AnalyticalProblem:
         lenient: what usually fits is taken, and moments of the optimizer may be rounded, since nothing surely fits
         ratio: strategies whose bound is this multiple of the best time are not priced
         not_said: what the question left to be assumed, each of which widens intervals
+        framework: that trains, by its own name (`program.framework` is the one by whose figures it is priced); "": any
     """
 
     shape: TransformerShape
@@ -134,6 +136,7 @@ class AnalyticalProblem:
     lenient: bool = False
     ratio: float = 1.5
     not_said: tuple[str, ...] = ()
+    framework: str = ""
 
     @property
     def sample_tokens(self) -> float:
@@ -836,6 +839,8 @@ def only_whole(problem: AnalyticalProblem, strategy: Strategy, zero: ZeroStage) 
     """
     if problem.pins.recompute is not None or problem.pins.rules_out("memory"):
         return True
+    if not recomputes_some_layers(problem.framework):
+        return True
     return zero == 0 and strategy.dp * strategy.cp > 1 and problem.pins.zero is None
 
 
@@ -1344,12 +1349,14 @@ def _has_large_prime(batch: int) -> bool:
 def zero_levels(problem: AnalyticalProblem, strategy: Strategy) -> tuple[tuple[ZeroStage, int | None], ...]:
     """Levels of ZeRO that are tried, with the ranks that share one copy of state: all of them, or those of a node."""
     pins, ranks = problem.pins, strategy.dp * strategy.cp
-    tried: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    tried: tuple[ZeroStage, ...]
     if pins.zero is not None:
         # One replica has nobody to share state with.
         tried = (pins.zero,) if ranks > 1 or not pins.zero else ()
     elif pins.rules_out("zero") or ranks == 1:
         tried = (0,)
+    else:
+        tried = levels_of(problem.framework)
     if pins.shard_ranks is not None:
         return tuple((zero, pins.shard_ranks) for zero in tried if zero and ranks % pins.shard_ranks == 0)
     found: list[tuple[ZeroStage, int | None]] = [(zero, None) for zero in tried]

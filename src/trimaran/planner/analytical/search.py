@@ -60,11 +60,19 @@ from trimaran.planner.result import Baseline, Search
 from trimaran.planner.work import Work, work_within
 from trimaran.pricing.analytical.fits_device import WHOLE, Reserve, bookkeeping_of, check_reserve
 from trimaran.pricing.analytical.lengths import Documents
-from trimaran.pricing.analytical.programs import FRAMEWORK_NAMES, is_tuned, not_priced, training_program, usual_year
+from trimaran.pricing.analytical.programs import (
+    FRAMEWORK_NAMES,
+    is_tuned,
+    levels_of,
+    not_priced,
+    recomputes_some_layers,
+    training_program,
+    usual_year,
+)
 from trimaran.pricing.analytical.shapes import TransformerShape, parameter_count
 from trimaran.pricing.analytical.step_time import Program, TransformerStep
 from trimaran.pricing.kernels.software import Software
-from trimaran.program.strategy import Degrees, Strategy, ZeroStage
+from trimaran.program.strategy import Degrees, Strategy, ZeroStage, read_recompute
 
 _NO_MODEL = ("cp", "pp", "tp")
 
@@ -116,6 +124,9 @@ def transformer_problem(
     check_types(pins, precision)
     program = program_of(device, precision, software, node_devices=machine.node.devices)
     program = replace(program, documents=documents)
+    framework = "" if software is None else software.framework
+    some_layers = pins.recompute is not None and "recompute_layers" in read_recompute(pins.recompute)
+    check_framework(framework, zero=pins.zero, some_layers=some_layers)
     return AnalyticalProblem(
         shape=shape,
         machine=machine,
@@ -135,6 +146,7 @@ def transformer_problem(
         time_limit_s=time_limit_s,
         not_said=("software",) if software is None else (),
         gap=gap,
+        framework=framework,
     )
 
 
@@ -172,6 +184,35 @@ def assumed_software(device: Device) -> Software:
         device: on which it trains; old ones have the software of their years
     """
     return Software(framework="megatron", year=usual_year(device), source="assumed: Megatron")
+
+
+def check_framework(framework: str, *, zero: ZeroStage | None, some_layers: bool) -> None:
+    """Refuse what a framework has not.
+
+    Args:
+        framework: that trains; "": any
+        zero: level that is asked for; None: none is
+        some_layers: some layers of a stage are to be recomputed, and others kept
+
+    Raises:
+        InputError: with what it has
+    """
+    known = levels_of(framework)
+    if zero is not None and zero not in known:
+        *others, last = map(str, known)
+        raise InputError(
+            f"{framework} has no ZeRO-{zero}: take --zero {', '.join(others)} or {last}, or other --software",
+            code="software.lacks-level",
+            software=framework,
+            zero=zero,
+        )
+    if some_layers and not recomputes_some_layers(framework):
+        raise InputError(
+            f"{framework} recomputes all layers or none: take --recompute layers, selective or none, or other "
+            "--software",
+            code="software.lacks-recompute",
+            software=framework,
+        )
 
 
 def check_types(pins: Pins, precision: Precision) -> None:

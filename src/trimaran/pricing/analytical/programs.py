@@ -18,7 +18,8 @@ Source:
     megatron/training/arguments.py (`accumulate_allreduce_grads_in_fp32` is for bfloat16; `use_flash_attn` came in
     January 2023); pytorch/pytorch, torch/distributed/fsdp (`MixedPrecision`)
     and torch/utils/checkpoint.py (`set_checkpoint_early_stop`); NVIDIA/TransformerEngine, user buffers;
-    pytorch/torchtitan 0.3, torchtitan/components/loss.py (`ChunkedLossWrapper`); huggingface/transformers,
+    pytorch/torchtitan 0.3, torchtitan/components/loss.py (`ChunkedLossWrapper`), torchtitan/config (FSDP2, which
+    shards all or nothing; activation checkpointing of all layers or of operations); huggingface/transformers,
     models/llama/modeling_llama.py (`LlamaRMSNorm`).
 """
 
@@ -29,6 +30,7 @@ from trimaran.base.precision import Precision
 from trimaran.machine.types import Device
 from trimaran.pricing.analytical.memory import Eager
 from trimaran.pricing.analytical.step_time import Program
+from trimaran.program.strategy import ZeroStage
 
 FUSED_ATTENTION = 2023.0
 """Since when frameworks compute attention in one kernel."""
@@ -66,6 +68,8 @@ class Framework:
         tuned: fused attention is the device maker's (Transformer Engine), not the one of PyTorch
         eager: what its modules keep, where they are PyTorch's under FSDP2; None: as Megatron's
         priced_as: the framework whose figures its steps have; "": its own
+        levels: of ZeRO that it has
+        some_layers: it can recompute some layers of a stage, and keep others
     """
 
     name: str
@@ -77,6 +81,8 @@ class Framework:
     tuned: bool = False
     eager: Eager | None = None
     priced_as: str = ""
+    levels: tuple[ZeroStage, ...] = (0, 1, 2, 3)
+    some_layers: bool = True
 
 
 _MEGATRON = Framework(
@@ -98,7 +104,14 @@ FRAMEWORKS = (
         sharded_overlaps=False,
     ),
     Framework(name="fairscale", words=("fairscale", "metaseq"), fused=True),
-    Framework(name="torchtitan", words=("torchtitan",), eager=Eager(loss_chunks=8), priced_as="fsdp"),
+    Framework(
+        name="torchtitan",
+        words=("torchtitan",),
+        eager=Eager(loss_chunks=8),
+        priced_as="fsdp",
+        levels=(0, 2, 3),
+        some_layers=False,
+    ),
     Framework(name="fsdp", words=("fsdp", "llm-foundry", "composer", "pytorch"), eager=Eager()),
     Framework(name="deepspeed", words=("deepspeed",)),
     _MEGATRON,
@@ -128,6 +141,23 @@ def find_framework(text: str) -> Framework | None:
     """
     lowered = text.lower()
     return next((each for each in FRAMEWORKS if any(word in lowered for word in each.words)), None)
+
+
+def levels_of(framework: str) -> tuple[ZeroStage, ...]:
+    """Levels of ZeRO that a framework has: of one that is not known all.
+
+    Example:
+        >>> levels_of("megatron:2025"), levels_of("torchtitan")
+        ((0, 1, 2, 3), (0, 2, 3))
+    """
+    found = find_framework(framework)
+    return (0, 1, 2, 3) if found is None else found.levels
+
+
+def recomputes_some_layers(framework: str) -> bool:
+    """Whether a framework can recompute some layers of a stage and keep others."""
+    found = find_framework(framework)
+    return found is None or found.some_layers
 
 
 def is_tuned(framework: str) -> bool:

@@ -25,7 +25,7 @@ from trimaran.planner.result import Search
 from trimaran.planning.analytical import decoder_shape
 from trimaran.planning.answer.documents import plan_document
 from trimaran.planning.plan import make_plan
-from trimaran.planning.requests import PlanRequest, parse_request
+from trimaran.planning.requests import PlanRequest, parse_request, parse_software
 from trimaran.pricing.analytical.memory import rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
 from trimaran.program.strategy import Recomputed, Strategy
@@ -370,3 +370,18 @@ def test_an_order_of_ranks_that_means_nothing_is_refused(text: str, code: str) -
         parse_pins(rank_order=text)
     with raises("pin.strategy-and-others"):
         parse_pins(strategy="dp8", rank_order="tp,dp")
+
+
+def test_a_plan_for_torchtitan_is_one_that_it_can_train() -> None:
+    """It shards all or nothing, and recomputes all layers or none: plans by its name took ZeRO-1 and some layers."""
+    asked = {"batch": 64, "software": parse_software("torchtitan")}
+    found = find(decoder_of("llama3:8b", 8192), "dgx-h100", **asked)
+    assert {one.strategy.zero for one in found.candidates} <= {0, 2, 3}
+    assert {one.strategy.recompute_layers for one in found.candidates} == {None}
+    refused: dict[str, dict[str, Any]] = {
+        "software.lacks-level": {"zero": 1},
+        "software.lacks-recompute": {"recompute": "layers:4"},
+    }
+    for code, pins in refused.items():
+        with raises(code, InputError):
+            find(SMALL, "dgx-h100", **asked, pins=parse_pins(**pins))
