@@ -24,6 +24,7 @@ Source:
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision
@@ -143,6 +144,7 @@ def find_framework(text: str) -> Framework | None:
     return next((each for each in FRAMEWORKS if any(word in lowered for word in each.words)), None)
 
 
+@cache
 def levels_of(framework: str) -> tuple[ZeroStage, ...]:
     """Levels of ZeRO that a framework has: of one that is not known all.
 
@@ -154,6 +156,7 @@ def levels_of(framework: str) -> tuple[ZeroStage, ...]:
     return (0, 1, 2, 3) if found is None else found.levels
 
 
+@cache
 def recomputes_some_layers(framework: str) -> bool:
     """Whether a framework can recompute some layers of a stage and keep others."""
     found = find_framework(framework)
