@@ -79,7 +79,7 @@ def measure(name, rounds):
     planted = [next(r for r in one["remedies"] if r["name"] == best["name"]) for one in seen]
     predicted_gain = median(remedy["predicted_gain"] for remedy in planted)
     measured_gain = 1 - median(cured_s) / median(plain_s)
-    predicted_s = median(one["step_s"] for one in seen) * (1 - predicted_gain)
+    predicted_s = median(one["step_time_s"] for one in seen) * (1 - predicted_gain)
     return {
         "planted": limiter,
         "named": [one["limiter"] for one in seen],
@@ -87,7 +87,7 @@ def measure(name, rounds):
         "plain_s": plain_s,
         "observed_s": observed_s,
         "cured_s": cured_s,
-        "step_s_by_observe": [one["step_s"] for one in seen],
+        "step_s_by_observe": [one["step_time_s"] for one in seen],
         "predicted_gain": predicted_gain,
         "measured_gain": measured_gain,
         "gain_error": predicted_gain / measured_gain - 1,

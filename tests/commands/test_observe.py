@@ -38,7 +38,7 @@ def test_planted_delays_land_in_their_parts_and_the_limiter_is_named(tmp_path: P
     assert said
     spent = json.loads(said[1])
     assert found == pytest.approx([spent[kind] for kind in delays], rel=0.1)
-    assert sum(seen["parts_s"].values()) == pytest.approx(seen["step_s"])
+    assert sum(seen["parts_s"].values()) == pytest.approx(seen["step_time_s"])
     assert seen["remedies"][0]["limiter"] == "loader"  # a busy machine may make the limiter unclear
     assert seen["schema_version"] == 1
 

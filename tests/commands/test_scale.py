@@ -46,8 +46,8 @@ def test_rows_are_whole(document: dict[str, Any]) -> None:
     for row in document["rows"]:
         low, high = row["interval"]
         assert low < row["samples_per_s"] < high
-        assert row["fp_bp_s"] + row["wu_exposed_s"] + row["feeding_s"] == pytest.approx(row["step_s"])
-        assert row["samples_per_s"] * row["step_s"] == pytest.approx(row["devices"] * row["local_batch_size"])
+        assert row["fp_bp_s"] + row["wu_exposed_s"] + row["feeding_s"] == pytest.approx(row["step_time_s"])
+        assert row["samples_per_s"] * row["step_time_s"] == pytest.approx(row["devices"] * row["local_batch_size"])
         assert row["wu_s"] >= row["wu_exposed_s"] - 1e-12
         assert 0 < row["peak_bytes"] < row["card_bytes"]
         assert row["fits"] is True
@@ -136,8 +136,8 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         )["rows"]
         for spread in ("0", "0.1")
     )  # fmt: skip
-    assert unequal[0]["step_s"] == alike[0]["step_s"]
-    assert unequal[1]["step_s"] - alike[1]["step_s"] == pytest.approx(0.0564 * alike[1]["fp_bp_s"], rel=1e-3)
+    assert unequal[0]["step_time_s"] == alike[0]["step_time_s"]
+    assert unequal[1]["step_time_s"] - alike[1]["step_time_s"] == pytest.approx(0.0564 * alike[1]["fp_bp_s"], rel=1e-3)
 
 
 @pytest.mark.parametrize(

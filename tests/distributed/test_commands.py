@@ -50,7 +50,7 @@ def test_a_plan_names_what_was_considered(planned: dict) -> None:  # type: ignor
     for candidate in planned["candidates"]:
         low, high = candidate["interval_s"]
         assert 0 < low <= candidate["step_time_s"] <= high
-        assert min(candidate["peak_bytes"]) > 0
+        assert min(candidate["peak_bytes_by_rank"]) > 0 < candidate["peak_bytes"]
         assert candidate["limiter"]
 
 

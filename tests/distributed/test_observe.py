@@ -34,4 +34,4 @@ def test_ranks_under_torchrun_are_compared_and_waiting_is_told_from_exchanging(t
     assert seen["remedies"][0]["limiter"] == "uneven batches"
     assert seen["remedies"][0]["name"] == "even shares"
     # Less what ranks wait for each other by chance, which is much where others use the machine.
-    assert 0.002 < seen["remedies"][0]["predicted_gain"] * seen["step_s"] < 0.009
+    assert 0.002 < seen["remedies"][0]["predicted_gain"] * seen["step_time_s"] < 0.009

@@ -36,7 +36,7 @@ MOST = 20
 
 LISTED = frozenset({"candidates", "runners_up", "rejected", "alternatives", "schedule"})
 
-STRATEGIES = frozenset({"strategy", "pareto", "baselines"})
+STRATEGIES = frozenset({"strategy", "front", "baselines"})
 """What is said under these is compared exactly, however long."""
 
 _FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
@@ -45,12 +45,23 @@ _FIGURE = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 def kept(answer: Any) -> Any:
     """An answer without what changes from run to run, its figures rounded, its runs of equal values counted."""
     if isinstance(answer, dict):
+        if "front" in answer and "candidates" in answer:
+            answer = answer | {"front": _named(answer["front"], answer["candidates"])}
         return {key: kept(_first(key, value)) for key, value in answer.items() if key not in LEFT_OUT}
     if isinstance(answer, list):
         if len(answer) > 2 and all(one == answer[0] for one in answer):
             return {"each": kept(answer[0]), "count": len(answer)}
         return [kept(one) for one in answer]
     return float(f"{answer:.{DIGITS}g}") if isinstance(answer, float) else answer
+
+
+def _named(rows: list[Any], listed: list[Any]) -> list[Any]:
+    """Rows, those that are listed in full elsewhere by their names alone."""
+    return [" at ".join(map(str, (row["strategy"], *_batch(row)))) if row in listed else row for row in rows]
+
+
+def _batch(row: dict[str, Any]) -> list[int]:
+    return [row["global_batch_size"]] if "global_batch_size" in row else []
 
 
 def _first(key: str, value: Any) -> Any:

@@ -100,7 +100,7 @@ def plan_s(asked: Question, folder: Path) -> float | None:
 
 def plan_bytes(asked: Question, folder: Path) -> int:
     """The same, of memory."""
-    return max(_plan(asked, folder)["peak_bytes"])
+    return int(_plan(asked, folder)["peak_bytes"])
 
 
 def _scale(asked: Question, folder: Path) -> Any:
@@ -110,7 +110,7 @@ def _scale(asked: Question, folder: Path) -> Any:
 
 def scale_s(asked: Question, folder: Path) -> float | None:
     """By `trimaran scale`."""
-    seconds: float = _scale(asked, folder)["step_s"]
+    seconds: float = _scale(asked, folder)["step_time_s"]
     return seconds
 
 

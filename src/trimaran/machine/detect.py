@@ -7,6 +7,7 @@ its share of the memory. With GPUs, a device is a GPU. Figures that need a run (
 
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,22 @@ def detect_gpus() -> tuple[Device, ...]:
         return ()
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return tuple(_device(properties.name, properties.total_memory) for properties in found)
+
+
+_FILES_OF_GPUS = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "kfd", "dxg")
+"""In /dev, of drivers on servers, on Jetson boards, of AMD, and of GPUs of a Windows host."""
+
+
+def lacks_gpus(root: Path = _SYSTEM) -> bool:
+    """Whether this machine surely has no GPU, without an import of torch: on Linux, no driver has a file in `/dev`.
+
+    Args:
+        root: of the file system whose `dev` is read
+
+    Returns:
+        False where it may have one.
+    """
+    return sys.platform == "linux" and not any(any((root / "dev").glob(name)) for name in _FILES_OF_GPUS)
 
 
 def _device(name: str, nbytes: int, *, form: str = "") -> Device:

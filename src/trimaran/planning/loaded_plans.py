@@ -11,6 +11,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.catalog import catalog
+from trimaran.machine.detect import lacks_gpus
 from trimaran.machine.types import Allocation, Link
 from trimaran.planner.candidates import Candidate, score
 from trimaran.planner.problem import effect_of_memory
@@ -124,7 +125,9 @@ def load_plan(
 
 def is_device_here(plan: Plan) -> bool:
     """Whether this machine may have the devices that a plan was made for: GPUs of the catalog need some GPU here."""
-    return _missing_device(plan, local_cluster(EVERYTHING)) is None
+    if _wanted_gpu(plan) is None:
+        return True
+    return not lacks_gpus() and _missing_device(plan, local_cluster(EVERYTHING)) is None
 
 
 def use_of_plan(plan: Plan, shown: str) -> tuple[list[str], str]:
@@ -159,10 +162,13 @@ def check_runs_here(path: Path) -> None:
     _check_kind(plan, local_cluster(EVERYTHING))
 
 
-def _missing_device(plan: Plan, cluster: Allocation) -> str | None:
+def _wanted_gpu(plan: Plan) -> str | None:
     titles = {catalog()[name].title for name in catalog()}
-    wanted = next((name for name in plan.premises.devices if name in titles), None)
-    return wanted if cluster.devices[0].kind == "cpu" else None
+    return next((name for name in plan.premises.devices if name in titles), None)
+
+
+def _missing_device(plan: Plan, cluster: Allocation) -> str | None:
+    return _wanted_gpu(plan) if cluster.devices[0].kind == "cpu" else None
 
 
 def _check_kind(plan: Plan, cluster: Allocation) -> None:

@@ -38,8 +38,8 @@ class Observation:
     Attributes:
         model: class of the model
         device: "cpu" or "cuda"
-        step_s: mean time of a step [s]
-        step_interval_s: 90 % interval of it [s]
+        step_time_s: mean time of a step [s]
+        interval_s: 90 % interval of it [s]
         steps: that the figures are of
         backwards: mean of a step, more than 1 where gradients are accumulated
         left_out: steps by the reason why they do not count
@@ -56,8 +56,8 @@ class Observation:
 
     model: str
     device: str
-    step_s: Positive
-    step_interval_s: tuple[Positive, Positive]
+    step_time_s: Positive
+    interval_s: tuple[Positive, Positive]
     steps: Count
     backwards: Positive
     left_out: Mapping[str, Count]
@@ -86,10 +86,10 @@ def observation_view(observation: Observation) -> RenderableType:
     Args:
         observation: of a script
     """
-    low, high = observation.step_interval_s
+    low, high = observation.interval_s
     ranks = len(observation.ranks)
     head = Text(f"{observation.model} on {ranks} {'process' if ranks == 1 else 'processes'} ({observation.device}): ")
-    head.append(f"{format_seconds(observation.step_s)} a step", style="bold")
+    head.append(f"{format_seconds(observation.step_time_s)} a step", style="bold")
     head.append(f" (90 %: {format_span(format_seconds(low), format_seconds(high))})")
     limit = Text("Limited by " if observation.doubt is None else "What limits it is ")
     limit.append(observation.limiter, style="bold")
@@ -125,13 +125,13 @@ def _parts_table(observation: Observation) -> list[RenderableType]:
         add_figures(table, f"rank {rank.rank}", no_wrap=False)
     for name, seconds in observation.parts_s.items():
         each = [rank.parts_s[name] for rank in observation.ranks]
-        if max(seconds, *each) < 5e-4 * observation.step_s:
+        if max(seconds, *each) < 5e-4 * observation.step_time_s:
             continue
-        share = f"{100 * seconds / observation.step_s:.1f} %"
+        share = f"{100 * seconds / observation.step_time_s:.1f} %"
         table.add_row(name, format_seconds(seconds), share, *(map(format_seconds, each) if several else ()))
     table.add_section()
     total = [format_seconds(sum(rank.parts_s.values())) for rank in observation.ranks]
-    table.add_row("step", format_seconds(observation.step_s), "100 %", *(total if several else ()))
+    table.add_row("step", format_seconds(observation.step_time_s), "100 %", *(total if several else ()))
     if several:
         table.add_row(
             "samples", "", "", *(f"{rank.samples:.1f}" if rank.samples else "–" for rank in observation.ranks)

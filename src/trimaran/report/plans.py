@@ -274,7 +274,7 @@ def training_line(training: Mapping[str, Any]) -> str:
 def _target_table(document: Mapping[str, Any], most: int | None) -> Table:
     """One row a batch, number of devices and kind of strategy; a narrow terminal folds the strategies alone."""
     timed = document["time_to_accuracy_s"] is not None
-    front = [_key(row) for row in document["pareto"]]
+    front = [_key(row) for row in document["front"]]
     table = frame_table()
     # One space between columns: with two, 80 would leave the strategies no room.
     table.padding = (0, 0)
@@ -318,9 +318,9 @@ def _legend(document: Mapping[str, Any], most: int | None) -> Iterator[str]:
 
 def _shown(document: Mapping[str, Any], most: int | None) -> list[Mapping[str, Any]]:
     rows: list[Mapping[str, Any]] = list(document["candidates"])
-    front = {_key(row) for row in document["pareto"]} | {_key(document["chosen"])}
+    front = {_key(row) for row in document["front"]} | {_key(document["chosen"])}
     known = {_key(row) for row in rows}
-    rows += [row for row in (*document["pareto"], document["chosen"]) if _key(row) not in known]
+    rows += [row for row in (*document["front"], document["chosen"]) if _key(row) not in known]
     rows = list({_key(row): row for row in rows}.values())
     goal = "time_to_accuracy_s" if document["time_to_accuracy_s"] is not None else "step_time_s"
 

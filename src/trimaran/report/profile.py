@@ -286,7 +286,7 @@ class StepProfile:
     Attributes:
         strategy: its name
         samples: of rank 0 in a step
-        step_s: length of the step [s]
+        step_time_s: length of the step [s]
         interval_s: 90 % interval of it [s]
         phases: the parts, which sum to the step
         overlapped_s: communication while rank 0 computes, no part of the step [s]
@@ -295,7 +295,7 @@ class StepProfile:
 
     strategy: str
     samples: int
-    step_s: float
+    step_time_s: float
     interval_s: tuple[float, float]
     phases: tuple[PhaseFigure, ...]
     overlapped_s: float
@@ -369,7 +369,7 @@ def step_table(step: StepProfile) -> Table:
     low, high = step.interval_s
     table.add_section()
     table.add_row(
-        "step", format_seconds(step.step_s), f"{format_seconds(low)} – {format_seconds(high)}", "", "simulated"
+        "step", format_seconds(step.step_time_s), f"{format_seconds(low)} – {format_seconds(high)}", "", "simulated"
     )
     return table
 
@@ -387,7 +387,7 @@ def verdict_line(profile: Profile) -> str:
     largest = max(step.phases, key=lambda phase: phase.seconds)
     interval = format_span(*map(format_seconds, step.interval_s))
     return (
-        f"{profile.job}: {format_seconds(step.step_s)} a step (90 %: {interval}) "
+        f"{profile.job}: {format_seconds(step.step_time_s)} a step (90 %: {interval}) "
         f"by {step.strategy}, {100 * largest.share:.0f} % of it {_SPELLED.get(largest.name, largest.name)}."
     )
 

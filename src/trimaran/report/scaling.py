@@ -312,7 +312,7 @@ def row_document(row: ScalingRow) -> dict[str, Any]:
         "server_machines": row.server_machines,
         "exchange_interval": [row.exchange_low, row.exchange_high],
         "cost_of_million_samples": row.cost_of_million,
-        "step_s": step.step.seconds,
+        "step_time_s": step.step.seconds,
         "forward_s": step.forward_s,
         "backward_s": step.backward_s,
         "communication_s": step.communication_s,

@@ -38,14 +38,14 @@ class WaySplit:
 
     Attributes:
         step_time_s: mean step [s]
-        step_interval_s: 90 % interval of it [s]; None: there is one block of steps, which has none
+        interval_s: 90 % interval of it [s]; None: there is one block of steps, which has none
         shares: time of each class in it; they sum to it [s]; `unattributed` may be negative
         share_intervals_s: 90 % interval of each [s]; None: as above
         steps: that count
     """
 
     step_time_s: float
-    step_interval_s: tuple[float, float] | None
+    interval_s: tuple[float, float] | None
     shares: Mapping[str, float]
     share_intervals_s: Mapping[str, tuple[float, float]] | None
     steps: int
@@ -143,8 +143,8 @@ def stalls_view(report: StallReport) -> RenderableType:
     head.append(f", global batch {report.global_batch_size}, {report.strategy} on {report.ranks} × {report.devices}")
     step = Text(f"{format_seconds(split.step_time_s)} a step", style="bold")
     interval = ""
-    if split.step_interval_s is not None:
-        interval = f" (90 %: {format_span(*map(format_seconds, split.step_interval_s))})"
+    if split.interval_s is not None:
+        interval = f" (90 %: {format_span(*map(format_seconds, split.interval_s))})"
     step.append(f" {report.way}{interval}; {report.feeding}", style="not bold")
     head.append(": ")
     head.append_text(step)

@@ -66,7 +66,7 @@ def test_the_plan_after_a_scaling_study_is_of_the_same_software_and_input_pipeli
     step = json.loads(said_by(*words[1:], "--strategy", "dp4", "--json"))
     row = json.loads(said_by("scale", "lenet", *asked, "--software", "pytorch:2020", "--json"))["rows"][-1]
     assert step["software"] == "pytorch:2020"
-    assert step["chosen"]["step_time_s"] == pytest.approx(row["step_s"], rel=1e-3)
+    assert step["chosen"]["step_time_s"] == pytest.approx(row["step_time_s"], rel=1e-3)
     words = next_of("scale", "gpt2:124m:sequence=64", *asked[:-4], "--loader", "500 images/s")
     assert words[words.index("--software") + 1] == "pytorch:2024"
 

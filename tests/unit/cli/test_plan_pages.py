@@ -77,7 +77,6 @@ def test_documents_have_the_same_keys_for_every_backend(simulated: Planned, mode
         "memory_limit_bytes",
         "idle_devices",
         "nearby_batches",
-        "front",
     }
     assert set(one) <= set(other)
     assert set(other["candidates"][0]) - set(one["candidates"][0]) == {"parts_s", "mfu", "tokens_per_s", "need_bytes"}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.inspect import type_info
 from tests.raising import raises
-from tests.unit.report.pages import HOSTILE, small_plan, studies, write_run, write_study
+from tests.unit.report.pages import HOSTILE, remedy, small_plan, studies, write_run, write_study
 from tests.unit.report.test_files import REPORT
 from tests.unit.report.test_noise import NOISE
 from tests.unit.report.test_page import check_page
@@ -25,6 +25,7 @@ from trimaran.features.training.run_record import command_line
 from trimaran.planning.answer.documents import plan_document
 from trimaran.program.plan_file import plan_verdict, write_plan
 from trimaran.report.page.studies import READERS
+from trimaran.report.remedies import remedies_document
 from trimaran.report.run_report import write_report
 
 NAMES = tuple(studies())
@@ -464,6 +465,40 @@ def test_the_answer_of_a_corrected_rehearsal_says_by_what(tmp_path: Path) -> Non
     assert "profile of one H100" in text
     _, plain = made(write_study(tmp_path / "y.json", document), tmp_path / "plain.html")
     assert "times corrected by" not in plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "names"),
+    [
+        ("scale", "rows", {"step_time_s": "step_s"}),
+        ("observe", "", {"step_time_s": "step_s", "interval_s": "step_interval_s"}),
+        ("plan", "chosen", {"peak_bytes_by_rank": "peak_bytes"}),
+    ],
+)
+def test_documents_with_the_names_of_before_make_the_same_page(
+    kind: str, of: str, names: dict[str, str], tmp_path: Path
+) -> None:
+    document = studies()[kind]
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    part = document[of] if of else document
+    for one in part if isinstance(part, list) else [part]:
+        for name, before in names.items():
+            one[before] = one.pop(name)
+    _, then = made(write_study(tmp_path / "x.json", document), tmp_path / "before.html")
+    assert then == text
+
+
+def test_a_remedy_of_a_scaling_study_says_of_which_row_it_is(tmp_path: Path) -> None:
+    """Six remedies of three batches were listed without a word of which."""
+    document = studies()["scale"]
+    document["advice"] = [remedies_document([replace(remedy(), at=at)])[0] for at in ROWS_OF_ADVICE]
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    section = text[text.index('id="remedies"') :].partition("</section>")[0]
+    assert "8 × 32, nccl" in section
+    assert "8 × 64, nccl" in section
+
+
+ROWS_OF_ADVICE = [{"devices": 8, "local_batch_size": batch, "sync": "nccl"} for batch in (32, 64)]
 
 
 def test_the_best_baseline_of_an_answer_is_the_fastest_reference(tmp_path: Path) -> None:

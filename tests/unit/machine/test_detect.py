@@ -1,9 +1,10 @@
 import os
 from pathlib import Path
 
+import pytest
 from tests.raising import raises
 
-from trimaran.machine.detect import Processor, cpu_devices, detect_machine, detect_processor
+from trimaran.machine.detect import Processor, cpu_devices, detect_machine, detect_processor, lacks_gpus
 
 
 def _machine(root: Path, *, quota: str = "max 100000", limit: str = "max") -> Path:
@@ -21,6 +22,15 @@ def test_a_processor_is_read_from_the_system(tmp_path: Path) -> None:
     processor = detect_processor(_machine(tmp_path))
     assert (processor.name, processor.memory_bytes) == ("Example 9000", 2_048_000)
     assert processor.cores == len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("file", "lacks"), [("null", True), ("nvidiactl", False), ("nvhost-gpu", False), ("kfd", False)]
+)
+def test_a_machine_without_a_file_of_a_driver_has_no_gpu(file: str, lacks: bool, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / file).touch()
+    assert lacks_gpus(tmp_path) is lacks
 
 
 def test_a_container_has_what_it_was_given(tmp_path: Path) -> None:

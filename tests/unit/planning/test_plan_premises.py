@@ -124,7 +124,7 @@ def test_a_strategy_of_many_replicas_is_simulated_as_its_plan_file_is(tmp_path: 
         result = CliRunner().invoke(app, ["simulate", *asked, "--json"])
         assert result.exit_code == 0, result.output
         answers.append(json.loads(result.stdout))
-    for key in ("rank", "busy_s", "wait_s", "bubble_s", "peak_bytes"):
+    for key in ("rank", "busy_s", "wait_s", "bubble_s", "peak_bytes_by_rank"):
         assert len(answers[0][key]) == 16
         assert answers[0][key] == pytest.approx(answers[1][key], rel=1e-6), key
 

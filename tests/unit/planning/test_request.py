@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.raising import raises
 
 from trimaran.features.emulation import emulate_subject
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.detect import lacks_gpus
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
@@ -135,6 +138,21 @@ def test_an_option_of_clusters_is_read_about_a_plan_for_one_whose_name_is_not_ty
     request = parse_request(software="pytorch:2020", **asked_of_file(THERE, cluster=None))
     assert (request.cluster, request.software.year if request.software else None) == ("dgx1-v100", 2020.0)
     assert parse_request(**asked_of_file(PLAN, cluster=None)).is_here
+
+
+@pytest.mark.skipif(not lacks_gpus(), reason="it asks torch for the GPUs that may be here")
+def test_whether_a_plan_is_for_this_machine_is_known_without_torch(tmp_path: Path) -> None:
+    """`explain plan.json` of a plan for a cluster spent half of its time on an import."""
+    write_plan(tmp_path / "plan.json", THERE)
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from trimaran.planning.estimated import asked_of_file\n"
+        "from trimaran.program.plan_file import read_plan\n"
+        "assert asked_of_file(read_plan(Path('plan.json')), cluster=None)['cluster'] == 'dgx1-v100'\n"
+        "raise SystemExit('torch' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=120).returncode == 0
 
 
 def test_what_is_said_of_an_input_pipeline_is_said_in_addition_to_the_plan() -> None:

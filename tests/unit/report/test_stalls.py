@@ -22,7 +22,7 @@ def way(**milliseconds: float) -> WaySplit:
     step_s = sum(own.values())
     return WaySplit(
         step_time_s=step_s,
-        step_interval_s=(0.9 * step_s, 1.1 * step_s),
+        interval_s=(0.9 * step_s, 1.1 * step_s),
         shares=own,
         share_intervals_s={name: (0.9 * seconds, 1.1 * seconds) for name, seconds in own.items()},
         steps=40,
@@ -95,7 +95,7 @@ def test_the_page_fits_80_columns_and_names_the_limiter_and_what_removing_it_giv
 def test_a_negative_class_is_shown_and_one_block_has_no_interval() -> None:
     own = report()
     cached = way(fetch=30.0, compute=75.0, unattributed=-5.0)
-    cached = replace(cached, step_interval_s=None, share_intervals_s=None)
+    cached = replace(cached, interval_s=None, share_intervals_s=None)
     ranks = [RankSplit(rank=rank, step_time_s=0.1, shares=cached.shares) for rank in range(2)]
     page = printed(replace(own, ways={"cached": cached}, by_rank=ranks))
     assert "100 ms a step cached; each rank's own thread loads" in " ".join(page.split())

@@ -36,7 +36,7 @@ def outlook() -> dict[str, Any]:
     return {
         "objective": "time",
         "candidates": rows,
-        "pareto": [rows[0]],
+        "front": [rows[0]],
         "time_to_accuracy_s": rows[0]["time_to_accuracy_s"],
         "cost": rows[0]["cost"],
         "cost_interval": [rows[0]["cost"], None],
@@ -104,7 +104,7 @@ def test_the_verdict_of_a_target_is_one_sentence_that_the_lines_behind_it_do_not
     assert target_verdict(plan).startswith("51.4 min to the target (90 %: ")
     untimed = plan | {"time_to_accuracy_s": None, "objective": "throughput", "curve": None}
     rows = [row | {"samples_per_s": 14_873.0} for row in plan["candidates"]]
-    untimed |= {"candidates": rows, "pareto": rows[:1], "chosen": rows[0]}
+    untimed |= {"candidates": rows, "front": rows[:1], "chosen": rows[0]}
     assert target_verdict(untimed).startswith("How long the training takes is not known")
     for document in (plan, untimed):
         told = target_verdict(document).partition(" by ")[0]

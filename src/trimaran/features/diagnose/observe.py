@@ -177,8 +177,8 @@ def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -
     return Observation(
         model=model.get("name", "unknown model"),
         device=model.get("device", "cpu"),
-        step_s=findings.mean.step_s,
-        step_interval_s=(low * (1 - noise), high * (1 + noise)),
+        step_time_s=findings.mean.step_s,
+        interval_s=(low * (1 - noise), high * (1 + noise)),
         steps=findings.steps,
         backwards=findings.counts["backwards"],
         left_out=findings.left_out,

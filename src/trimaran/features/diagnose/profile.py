@@ -117,7 +117,7 @@ def profile_step(strategy: Strategy, problem: Problem) -> StepProfile:
     return StepProfile(
         strategy=strategy.name,
         samples=problem.batch // strategy.dp,
-        step_s=candidate.step_time_s,
+        step_time_s=candidate.step_time_s,
         interval_s=candidate.interval_s,
         phases=tuple(_figure(phase, (low, median, high), candidate, costs) for phase in _PHASES),
         overlapped_s=median.overlapped_s,

@@ -257,7 +257,7 @@ def _way(found: WayFindings) -> WaySplit:
     spreads = len(found.blocks) > 1
     return WaySplit(
         step_time_s=step_s,
-        step_interval_s=(max(0.0, low), high) if spreads else None,
+        interval_s=(max(0.0, low), high) if spreads else None,
         shares=asdict(found.mean),
         share_intervals_s={name: _interval(name, found) for name in CLASSES} if spreads else None,
         steps=found.steps,

@@ -44,13 +44,12 @@ def search_document(
         goal: objective over all batches; empty: the step
 
     Returns:
-        `rule` (that chose, where something listed is faster), `runners_up` and `pareto` (names), `baselines` (names),
-        `references` (by role, with reasons), `rejected_counts`, `pins`, `search`.
+        `rule` (that chose, where something listed is faster), `front` (what nothing beats in time, memory and devices),
+        `runners_up`, `baselines` (names), `references` (by role, with reasons), `rejected_counts`, `pins`, `search`.
     """
     base_s = one_device(found) if one_device_s is None else one_device_s
     return {
         "rule": found.rule(goal=goal),
-        "pareto": [candidate.name for candidate in found.pareto],
         "pins": [price_document(entry) for entry in prices],
         "search": {
             "seconds": found.seconds,
@@ -58,6 +57,7 @@ def search_document(
             "bound_s": found.bound_s,
             "is_complete": found.is_complete,
         },
+        "front": [_brief(one, base_s) for one in found.pareto],
         "runners_up": [_brief(one, base_s) for one in found.candidates if one is not found.chosen],
         "baselines": [candidate.name for candidate in found.references],
         "references": [_reference(one.role, one.candidate, one.reason, base_s) for one in found.baselines],
@@ -201,7 +201,7 @@ def outlook_document(outlook: Outlook, costs: Callable[[Option, int], dict[str, 
 
     Returns:
         The figures of the chosen one at the top and in `chosen`; `candidates` by batch and number of devices, the best
-        data parallelism and the best hybrid of each; `pareto` of time and cost; `hybrid_comparison`; `choice`, the rule
+        data parallelism and the best hybrid of each; `front` of time and cost; `hybrid_comparison`; `choice`, the rule
         that chose where another one is predicted to be better; `stop`; `curve`;
         of a training of tokens `run`, and `limits` where a time or an amount was given.
         Times in seconds, intervals of 90 % as `[low, high]`, null where there is no curve.
@@ -230,7 +230,7 @@ def outlook_document(outlook: Outlook, costs: Callable[[Option, int], dict[str, 
         "learning_rate_rule": _rule(outlook),
         "price": None if outlook.price is None else str(outlook.price),
         "candidates": [row(one) for one in best_of_each(outlook.estimates)],
-        "pareto": [row(one) for one in outlook.front],
+        "front": [row(one) for one in outlook.front],
         "hybrid_comparison": {
             "data_parallel": None if compared.data_parallel is None else row(compared.data_parallel),
             "hybrid": None if compared.hybrid is None else row(compared.hybrid),
@@ -312,7 +312,7 @@ def with_outlook(
         outlook: the choice
         costs: as of `outlook_document`
     """
-    moved = {name: document[name] for name in ("candidates", "pareto", "devices") if name in document}
+    moved = {name: document[name] for name in ("candidates", "front", "devices") if name in document}
     whole = outlook_document(outlook, costs)
     asked = {name: whole[name] for name in ("objective", "asked")}
     return document | whole | {"chosen": asked | whole["chosen"] | document["chosen"], "at_batch": moved}
@@ -413,9 +413,10 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
 
     Returns:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
-        backend does not say it. Plans with an input pipeline also say how ranks are fed (`feeding`), those of the
-        analytical model `sequence`, `memory_limit_bytes`, `idle_devices`, `nearby_batches`, `front`, and of each
-        strategy `parts_s`, `mfu` and `tokens_per_s`.
+        backend does not say it. `front` has the rows that no other one beats in time, memory and devices at once. Plans
+        with an input pipeline also say how ranks are fed (`feeding`), those of the analytical model `sequence`,
+        `memory_limit_bytes`, `idle_devices`, `nearby_batches`, and of each strategy `parts_s`, `mfu` and
+        `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
     chosen = evidence.chosen
@@ -465,7 +466,6 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
                 }
                 for near in evidence.nearby
             ],
-            "front": [entry(one) for one in evidence.search.pareto],
         }
     else:
         strategy = evidence.chosen.strategy
@@ -481,6 +481,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         "baseline": entry(found.baseline),
         "rejected": rejections_document(rejected),
         **search_document(found, one_device_s=alone_s, prices=evidence.prices, goal=goal_of_plan(planned.outlook)),
+        "front": [entry(one) for one in found.pareto],
     }
     return document if planned.outlook is None else with_outlook(document, planned.outlook, costs)
 
@@ -565,7 +566,8 @@ def rates_document(planned: "Planned", option: Option, batch: int) -> dict[str, 
 def option_document(option: Option) -> dict[str, Any]:
     """A strategy with its costs; times in seconds, sizes in bytes, null where there is no epoch.
 
-    `groups_s` sum to the step, and the largest is what limits it: pages say its share.
+    `peak_bytes` is of the fullest rank, as in every answer. `groups_s` sum to the step, and the largest is what limits
+    it: pages say its share.
     """
     figures = {
         "strategy": option.name,
@@ -575,7 +577,8 @@ def option_document(option: Option) -> dict[str, Any]:
         "interval_s": list(option.interval_s),
         "epoch_s": option.epoch_s,
         "epoch_interval_s": None if option.epoch_interval_s is None else list(option.epoch_interval_s),
-        "peak_bytes": list(option.peak_bytes),
+        "peak_bytes": max(option.peak_bytes, default=0),
+        "peak_bytes_by_rank": list(option.peak_bytes),
         "limiter": option.limiter,
         "groups_s": dict(option.groups_s),
     }

@@ -189,7 +189,8 @@ def _intervals(rows: Sequence[tuple[str, float, float, float, str]], unit: str, 
             at=value / size,
             ends=(low / size, high / size),
             label=format_seconds(value),
-            says=f"{name}: {format_seconds(value)} ({format_span(format_seconds(low), format_seconds(high))})",
+            says=f"{name}: {format_seconds(value)}"
+            + (f" ({format_span(format_seconds(low), format_seconds(high))})" if low < high else ""),
         )
         for name, value, low, high, _ in rows
     ]

@@ -76,8 +76,8 @@ class StudyPage:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def _remedies(remedies: Sequence[Remedy]) -> Section | None:
-    """What would help, with how sure that is."""
+def _remedies(remedies: Sequence[Remedy], where: Sequence[str] = ()) -> Section | None:
+    """What would help, with how sure that is, and of each of which row, where there are several."""
     if not remedies:
         return None
     chart = interval_chart(
@@ -95,19 +95,28 @@ def _remedies(remedies: Sequence[Remedy]) -> Section | None:
         Axis(title="time saved [%]"),
     )
     table = DataTable(
-        columns=("remedy", "limited by", "gain", "interval", "what to do", "basis"),
+        columns=(
+            "remedy",
+            *(["devices × batch"] if where else []),
+            "limited by",
+            "gain",
+            "interval",
+            "what to do",
+            "basis",
+        ),
         rows=[
             (
                 one.name,
+                *where[n : n + 1],
                 one.limiter,
                 percent(one.predicted_gain, signed=False),
                 format_span(*(percent(end, signed=False) for end in one.gain_interval)),
                 one.action,
                 one.basis,
             )
-            for one in remedies
+            for n, one in enumerate(remedies)
         ],
-        words=frozenset({0, 1, 4, 5}),
+        words=frozenset({0, 1, 2, 5, 6} if where else {0, 1, 4, 5}),
     )
     return Section(
         id="remedies",
@@ -142,8 +151,22 @@ class _ScaleRow(msgspec.Struct):
     limiter: str
     peak_bytes: Count
     fits: bool
-    step_s: Positive
+    step_time_s: Positive
     card_bytes: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Advice(Remedy):
+    """A remedy with the row of the study that it is about."""
+
+    devices: Count = 0
+    local_batch_size: Count = 0
+    sync: str = ""
+
+    @property
+    def where(self) -> str:
+        """The row in words; empty in a document that does not say it."""
+        return f"{self.devices:,} × {self.local_batch_size:,}, {self.sync}" if self.devices else ""
 
 
 class _Scale(msgspec.Struct):
@@ -154,7 +177,7 @@ class _Scale(msgspec.Struct):
     software: str
     mode: str
     rows: list[_ScaleRow]
-    advice: list[Remedy] = []
+    advice: list[_Advice] = []
     notes: list[str] = []
     source: str = ""
     command: str = ""
@@ -200,7 +223,7 @@ def _scale_page(plain: Any, plans: Sequence[Plan]) -> StudyPage:
             _scaling_curve(groups, found.mode, planned),
             _scaling_shares(groups),
             _scaling_memory(groups),
-            _remedies(found.advice),
+            _remedies(found.advice, [one.where for one in found.advice if one.where]),
         ),
         absent=[]
         if planned
@@ -329,7 +352,7 @@ def _scaling_shares(groups: Mapping[tuple[int, str], Sequence[_ScaleRow]]) -> Se
         shown = [row for row in held if row.fits]
         if not shown:
             continue
-        unit, size = time_unit(max(row.step_s for row in shown))
+        unit, size = time_unit(max(row.step_time_s for row in shown))
         figures = [
             (row.fp_bp_s, row.exposed_communication_s, row.update_s, row.feeding_s, row.overhead_s) for row in shown
         ]
@@ -1340,11 +1363,11 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
 
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: Observation = plain
-    low, high = found.step_interval_s
-    verdict = f"{found.model} ({found.device}): {format_seconds(found.step_s)} a step, " + (
+    low, high = found.interval_s
+    verdict = f"{found.model} ({found.device}): {format_seconds(found.step_time_s)} a step, " + (
         f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
     )
-    unit, size = time_unit(found.step_s)
+    unit, size = time_unit(found.step_time_s)
     names = list(found.parts_s)
     step = Section(
         id="prediction",
@@ -1356,9 +1379,9 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                     [
                         Interval(
                             name="measured",
-                            at=found.step_s / size,
+                            at=found.step_time_s / size,
                             ends=(low / size, high / size),
-                            label=format_seconds(found.step_s),
+                            label=format_seconds(found.step_time_s),
                             says="mean of a step",
                         )
                     ],
@@ -1366,7 +1389,9 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                 ),
                 table=DataTable(
                     columns=("step", "low", "high", "steps"),
-                    rows=[(format_seconds(found.step_s), format_seconds(low), format_seconds(high), str(found.steps))],
+                    rows=[
+                        (format_seconds(found.step_time_s), format_seconds(low), format_seconds(high), str(found.steps))
+                    ],
                     words=frozenset(),
                 ),
                 caption=f"Mean of {format_count(found.steps, 'step')}, with its 90 % interval.",
@@ -1417,7 +1442,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         kind="Observed script",
         title=f"{found.model}, {format_count(len(found.ranks), 'rank')}",
         verdict=verdict,
-        facts=[("step", format_seconds(found.step_s)), ("limited by", found.limiter), ("steps", str(found.steps))],
+        facts=[("step", format_seconds(found.step_time_s)), ("limited by", found.limiter), ("steps", str(found.steps))],
         sections=_kept(step, parts, _remedies(found.remedies), memory, unseen if found.unseen else None),
         absent=[Absent(title="Timeline of every rank", how="observation records none; trimaran train records one")],
         command="trimaran observe --json -- python SCRIPT",
@@ -1453,7 +1478,8 @@ class _PlannedOption(msgspec.Struct):
     strategy: str
     step_time_s: Positive
     interval_s: tuple[Positive, Positive]
-    peak_bytes: list[Count] | Count = 0
+    peak_bytes: Count = 0
+    peak_bytes_by_rank: list[Count] = []
     limiter: str = ""
     pareto: bool = False
     degrees: dict[str, Any] = {}
@@ -1469,11 +1495,6 @@ class _PlannedOption(msgspec.Struct):
     time_to_accuracy_interval_s: tuple[Positive | None, Positive | None] | None = None
     cost: Positive | None = None
     cost_unit: str = ""
-
-    @property
-    def peaks(self) -> list[int]:
-        """Of each rank that the document says, or of the fullest [bytes]."""
-        return self.peak_bytes if isinstance(self.peak_bytes, list) else [self.peak_bytes]
 
     @property
     def ranks(self) -> int | None:
@@ -1507,6 +1528,7 @@ class _ExpertLoad(msgspec.Struct):
 
 class _PlannedAtBatch(msgspec.Struct):
     candidates: list[_PlannedOption] = []
+    front: list[_PlannedOption] = []
 
 
 class _NamedCurve(msgspec.Struct):
@@ -1567,8 +1589,8 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         facts.append(("tokens", f"{chosen.tokens_per_s:,.0f} a second"))
     if chosen.mfu is not None:
         facts.append(("MFU", f"{chosen.mfu:.1%}"))
-    if max(chosen.peaks, default=0):
-        facts.append(("peak memory", format_bytes(max(chosen.peaks))))
+    if chosen.peak_bytes:
+        facts.append(("peak memory", format_bytes(chosen.peak_bytes)))
     facts.append(("global batch", f"{found.global_batch_size:,}"))
     if chosen.time_to_accuracy_s is not None:
         facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
@@ -1778,7 +1800,7 @@ def _planned_memory(found: _PlanDocument) -> Section | None:
     """Memory of each stage by purpose, or of each rank where purposes are not known, with the device's capacity."""
     chosen, room = found.chosen, found.memory_limit_bytes
     if chosen.layout is None:
-        return _planned_peaks(chosen.peaks)
+        return _planned_peaks(chosen.peak_bytes_by_rank)
     stages = chosen.layout.stages
     if not stages:
         return None
@@ -1956,7 +1978,8 @@ def _expert_loads(found: _PlanDocument) -> Section | None:
 def _planned_candidates(found: _PlanDocument) -> list[Considered]:
     """Candidates, those on the front that are not listed, and the rejected ones that the document names."""
     base = [found.baseline] if found.baseline else []
-    front = {one.strategy for one in found.front}
+    best = found.front if found.at_batch is None else found.at_batch.front
+    front = {one.strategy for one in best}
     rows = [
         Considered(
             name=one.strategy,
@@ -1965,10 +1988,10 @@ def _planned_candidates(found: _PlanDocument) -> list[Considered]:
             devices=one.ranks,
             step_s=one.step_time_s,
             interval_s=one.interval_s,
-            peak_bytes=max(one.peaks, default=0),
+            peak_bytes=one.peak_bytes,
             says=one.limiter,
         )
-        for one in _different([found.chosen, *base, *_listed(found), *found.front])
+        for one in _different([found.chosen, *base, *_listed(found), *best])
     ]
     return rows + [Considered(name=one.strategy, verdict="rejected", says=one.reason) for one in found.rejected]
 

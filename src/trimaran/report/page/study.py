@@ -1,5 +1,6 @@
 """The page of documents that commands wrote with `--json`, each recognised by its contents."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,4 +103,25 @@ def _read(path: Path, plain: dict[str, Any], accepted: str, plans: Sequence[Plan
             code="report.unknown-document",
             path=str(path),
         )
-    return reader.page(decode_typed(read_bytes(given(path)), reader.content, source=str(path)), plans)
+    content, now = read_bytes(given(path)), _respelled(plain)
+    if now != plain:
+        content = json.dumps(now).encode()
+    return reader.page(decode_typed(content, reader.content, source=str(path)), plans)
+
+
+_EARLIER = {"step_s": "step_time_s", "step_interval_s": "interval_s"}
+"""Names that figures of answers had before."""
+
+
+def _respelled(part: Any) -> Any:
+    """A document, or a part of it, with the names and kinds that its figures have now."""
+    if isinstance(part, list):
+        return [_respelled(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    found = {_EARLIER.get(name, name): _respelled(value) for name, value in part.items()}
+    peaks = found.get("peak_bytes")
+    if isinstance(peaks, list):
+        found["peak_bytes_by_rank"] = peaks
+        found["peak_bytes"] = max((each for each in peaks if isinstance(each, int)), default=0)
+    return found

@@ -70,6 +70,6 @@ def test_an_epoch_of_one_batch_is_said_to_have_no_cold_steps() -> None:
 def test_one_block_of_steps_has_no_interval_and_two_have() -> None:
     block = split(compute=100.0)
     one, two = (_way(uneven(way(block), *[block] * count)) for count in (1, 2))
-    assert one.step_interval_s is one.share_intervals_s is None
-    assert two.step_interval_s is not None
+    assert one.interval_s is one.share_intervals_s is None
+    assert two.interval_s is not None
     assert two.share_intervals_s is not None

@@ -82,7 +82,7 @@ def test_the_document_has_every_key_and_reads_as_json(planned: Planned) -> None:
     assert {(row["global_batch_size"], row["devices"]) for row in document["candidates"]} >= {
         (batch, devices) for batch in (1024, 4096) for devices in (1, 2, 4)
     }
-    assert document["pareto"]
+    assert document["front"]
     assert "to the target" in target_verdict(document)
 
 
