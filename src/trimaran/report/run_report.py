@@ -222,7 +222,7 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "schema_version": REPORT_VERSION,
         "job": report.job,
         "plan": {"strategy": report.strategy.name, "details": to_plain(report.strategy)},
-        "predicted": to_plain(report.prediction),
+        "predicted": _predicted(report.prediction),
         "measured": {
             "step_time_s": measured_s,
             "steps": comparison.steps if comparison else 0,
@@ -245,6 +245,12 @@ def report_document(report: RunReport) -> dict[str, Any]:
         "notes": list(report.notes),
     }
     return document | (comparison_document(comparison) if comparison else {})
+
+
+def _predicted(prediction: Prediction) -> dict[str, Any]:
+    peaks = list(prediction.peak_bytes)
+    plain: dict[str, Any] = to_plain(prediction)
+    return plain | {"peak_bytes": max(peaks, default=0), "peak_bytes_by_rank": peaks}
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:

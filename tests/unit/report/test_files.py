@@ -36,7 +36,7 @@ def test_the_report_has_what_scripts_ask_for() -> None:
     predicted = document["predicted"]
     assert isinstance(predicted, dict)
     assert (predicted["step_time_s"], predicted["interval_s"]) == (9.0, [8.5, 9.5])
-    assert (predicted["peak_bytes"], predicted["epoch_s"]) == ([150, 260], None)
+    assert (predicted["peak_bytes"], predicted["peak_bytes_by_rank"], predicted["epoch_s"]) == (260, [150, 260], None)
     assert document["measured"] == {"step_time_s": pytest.approx(10.0), "steps": 5, "warmup": 1}
     assert document["error"] == pytest.approx(-0.1)
     assert document["samples_per_s"] == 6.4

@@ -43,6 +43,7 @@ from trimaran.report.timelines import read_timeline
 _Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 _Positive = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 
 
 class _Plan(msgspec.Struct):
@@ -52,7 +53,13 @@ class _Plan(msgspec.Struct):
 class _Prediction(msgspec.Struct):
     step_time_s: _Positive
     interval_s: tuple[_Positive, _Positive]
-    peak_bytes: list[_Count | Annotated[int, msgspec.Meta(ge=0, le=2**60)]] = []
+    peak_bytes: _Bytes | list[_Bytes] = 0
+    """Of the fullest rank; of each, in reports of before [bytes]."""
+
+    @property
+    def peak(self) -> int:
+        """Of the fullest rank [bytes]; 0: not known."""
+        return max(self.peak_bytes, default=0) if isinstance(self.peak_bytes, list) else self.peak_bytes
 
 
 class _Measurement(msgspec.Struct):
@@ -397,8 +404,8 @@ def _facts(files: _Files, measured: Measured | None, strategy: str) -> list[tupl
             facts.append(("error of the prediction", percent(report.predicted.step_time_s / measured.step_s - 1)))
         if report.samples_per_s:
             facts.append(("throughput, median epoch", f"{rate(report.samples_per_s)} samples/s"))
-        if report.predicted.peak_bytes:
-            facts.append(("predicted peak memory", format_bytes(max(report.predicted.peak_bytes))))
+        if report.predicted.peak:
+            facts.append(("predicted peak memory", format_bytes(report.predicted.peak)))
         facts += [(f"final {name}", f"{value:.4g}") for name, value in report.final.items() if value is not None]
     if run is not None and run.status != "finished":
         facts.append(("status", run.status))
