@@ -41,7 +41,8 @@ taken to be under way
           else the earlier of the two, and the duration counts as not known.
 
 An end that coincides with the end of a wait for it is known if the rank was blocked for at least half of the time that
-the transfer was under way: otherwise it may have ended long before the rank looked. Every other end is known.
+the transfer was under way: otherwise it may have ended long before the rank looked, and the start of one that was
+posted behind it is not known either. Every other end is known.
 
     sender    B0 ████████│post ═════                       under way: ├──┤ from the later post
     receiver  post ──────────────────── F0 ███ │wait ▒ │    to the send's end: the receiver looked too late to know
@@ -207,20 +208,26 @@ def _settle(
     result: list[UnderWay],
 ) -> None:
     """Settle the transfers of one channel or group in one step, in their order."""
-    # When each worker is free again; the one that is first takes the next transfer.
-    free_s = [float("-inf")] * workers
+    # When each worker is free again, and whether that is known; the one that is first takes the next transfer.
+    free = [(float("-inf"), True)] * workers
     for members in queue:
         found = {key: result[rows[key]] for key in members if key in rows}
         if not found:
             continue
-        start_s = max(heappop(free_s), *(span.start_s for span in found.values()))
+        free_s, is_known = heappop(free)
+        posted_s = max(span.start_s for span in found.values())
+        start_s = max(free_s, posted_s)
         settled = {key: _from_last_post(start_s, span, waits.get(key)) for key, span in found.items()}
+        if free_s > posted_s and not is_known:
+            # It began when the one ahead had ended, which may have been long before.
+            settled = {key: span._replace(known=False) for key, span in settled.items()}
         if is_channel:
             joint = _message_end(start_s, list(settled.values()))
             settled = dict.fromkeys(settled, joint)
         for key, span in settled.items():
             result[rows[key]] = span
-        heappush(free_s, min(span.end_s for span in settled.values()))
+        first = min(settled.values(), key=lambda span: span.end_s)
+        heappush(free, (first.end_s, first.known))
 
 
 def _from_last_post(start_s: float, span: UnderWay, wait: Interval | None) -> UnderWay:

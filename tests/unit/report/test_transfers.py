@@ -114,6 +114,26 @@ def test_a_collective_flows_from_its_last_member_and_ends_on_each_by_itself() ->
     assert found(lists, timeline, members[1]) == (3.0, 5.5, True)
 
 
+@pytest.mark.parametrize(("looks_at_s", "known"), [(5.0, False), (3.0, True)])
+def test_what_is_posted_behind_a_transfer_of_unknown_end_is_not_measured(looks_at_s: float, known: bool) -> None:
+    """Posted at 0 and 4, and waited for last; in three of four steps of gloo, nobody knows when the first one ended.
+
+    All-reduces of two ranks were "0.0 s" long for it, and their prediction "44 % too long".
+    """
+    members = [all_reduce(0, (0,), label) for label in ("loss", "b0")]
+    timeline = Timeline(
+        [
+            span(members[0], 0.0, looks_at_s),
+            span(members[1], 4.0, 5.0),
+            Span(instruction=members[1].id, rank=0, stream=WAIT, start_s=4.0, end_s=5.0, step=0),
+            Span(instruction=members[0].id, rank=0, stream=WAIT, start_s=looks_at_s - 0.1, end_s=looks_at_s, step=0),
+        ]
+    )
+    lists = program(tuple(members))
+    assert not found(lists, timeline, members[0]).known
+    assert found(lists, timeline, members[1]).known is known
+
+
 @pytest.mark.parametrize(
     ("at_once", "expected"), [(1, [(0.0, 5.0), (1.0, 1.0), (1.0, 2.0)]), (2, [(0.0, 5.0), (0.0, 1.0), (1.0, 2.0)])]
 )
