@@ -244,8 +244,8 @@ class Session:
         self._drawing = threading.RLock()
         # The thread that iterated over batches last, and whether it does there what all ranks must.
         self._iterating = (threading.get_ident(), False)
-        # Samples of the global batch that was handed out last.
-        self._newest = job.global_batch_size
+        # Samples of the global batch that was handed out last: of another session, as long as this one hands out none.
+        self._newest, self._hands_out = job.global_batch_size, False
         REQUESTS.open()
         self._memory.callback(REQUESTS.close)
         Session._open.append(self)
@@ -325,7 +325,10 @@ class Session:
                 self._callbacks.see_taken()
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
-            self._newest = share.samples
+            self._newest, self._hands_out = share.samples, True
+            for one in Session._open:
+                if not one._hands_out:
+                    one._newest, one._iterating = share.samples, (threading.get_ident(), False)
             yield share
             if self.stopped:
                 return
@@ -484,7 +487,8 @@ class Session:
 
         Args:
             batch: from `batches` or `shares`, or one that the loop makes itself: this rank's share of a full global
-                batch, or of the last that it took from `batches`, which may be smaller
+                batch, or of the last that it took from `batches`, which may be smaller; those of another session where
+                it takes none of this one
             keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
@@ -537,8 +541,9 @@ class Session:
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
+        is_own = fetched is not None or isinstance(batch, Share)
         with self._drawing, nullcontext() if self._stepped else self._callbacks.first_step():
-            loss = self._step(batch, samples, keep_gradients)
+            loss = self._step(batch, samples, keep_gradients, is_own=is_own)
         self._stepped = True
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         if self.strategy.is_stale:
@@ -660,10 +665,10 @@ class Session:
         self.stop_signal = stopping_code([number for (number,) in told])
         self.stopped = True
 
-    def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
+    def _step(self, batch: Any, samples: int | None, keep_gradients: bool, *, is_own: bool) -> float:
         if self._verifier is None or self.executor.steps >= self._verify_until:
             return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
-        if samples is None and not isinstance(batch, Share):
+        if not is_own:
             raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
         # The batch that is under way counts as done.
         loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
