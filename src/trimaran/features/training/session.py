@@ -957,16 +957,17 @@ class Session:
             self.executor.put_back(plain, entries, fill, source)
             self._feed.load_state_dict(position)
         self._callbacks.accept_trained()
+        # What callbacks keep may say what the samples are.
+        in_place = figures.get("kept_in_modules", {})
+        kept = [one for one in figures.get("kept", ()) if one not in in_place]
+        anew = not {*self._callbacks.kept()}.difference(in_place)
+        kept += self._callbacks.put_back(in_place)
         self._compare_data(figures.get("seen"))
         self._take_figures(figures)
         self.stopped = figures["stopped"]
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched, self._is_over = True, False, [], False
-        in_place = figures.get("kept_in_modules", {})
-        kept = [one for one in figures.get("kept", ()) if one not in in_place]
-        anew = not {*self._callbacks.kept()}.difference(in_place)
-        self._callbacks.put_back(in_place)
         if kept and anew:
             notes = (
                 *notes,
