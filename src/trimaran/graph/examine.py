@@ -2589,7 +2589,7 @@ def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
     """
     named = [(name or "the model", one) for name, one in (*model.named_modules(), *model.named_parameters())]
     names = {id(one): name for name, one in named}
-    found = (names.get(id(one)) for one in HeldState({"the loss": loss}).parts())
+    found = (names.get(id(one)) for one in HeldState({"the loss": loss}, undoable=False).parts())
     return tuple(name for name in dict.fromkeys(found) if name is not None)
 
 

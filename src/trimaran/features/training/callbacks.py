@@ -383,7 +383,7 @@ class Callbacks:
             self._settable = (*self._settable, *read_by_job(self._job, self._executor.model))
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
-        if _is_power(self._executor.steps):
+        if is_power(self._executor.steps):
             self._loop = self._look()
         self._between.enter_context(self._rebinding_refused())
 
@@ -1146,7 +1146,7 @@ def _generator_state() -> int:
     return int.from_bytes(hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=7).digest()) + 1
 
 
-def _is_power(steps: int) -> bool:
+def is_power(steps: int) -> bool:
     """Whether ranks ask each other after this number of steps: 0, 1, 2, 4, 8, ..."""
     return steps & (steps - 1) == 0
 

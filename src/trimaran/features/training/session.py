@@ -43,11 +43,11 @@ from trimaran.checkpoint_files.commit import Store
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
-from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
+from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import look_at_gathering, look_at_later
+from trimaran.graph.examine import look_at_gathering, look_at_later, parts_in_loss
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -320,6 +320,8 @@ class Session:
             self._losses, self._samples = 0.0, 0
         self._going_on = False
         self._callbacks.settle("batches")
+        if self._stepped:
+            self._check_loss()
         for share in self._feed.shares():
             if self._untrained:
                 self._callbacks.see_taken()
@@ -532,6 +534,8 @@ class Session:
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
+        if not self._stepped or is_power(self.executor.steps):
+            self._check_loss()
         if self._registered:
             saved, self._registered = self._registered, {}
             for note in self._callbacks.see_registered(saved, self.carried):
@@ -626,6 +630,14 @@ class Session:
                 code="session.attribute-changed",
                 attributes=tuple(found),
             )
+
+    def _check_loss(self) -> None:
+        """See that the loss has been given no model since of which a rank has parts, this session's or another's."""
+        for one in Session._open:
+            if is_partitioned(one.strategy) or one.strategy.zero > 1:
+                accepted = one.executor.seen is not None and one.executor.seen.accepted
+                held = parts_in_loss(self.job.loss, one.model)
+                check_exact(Behaviour(in_loss=held, accepted=accepted), one.strategy)
 
     def _count(self, loss: float, samples: int) -> None:
         # That of a skipped step is no finite number, and counts in no mean.
