@@ -47,7 +47,7 @@ from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import look_at_gathering, look_at_later, parts_in_loss
+from trimaran.graph.examine import look_at_gathering, look_at_later, parts_in_loss, readers_of
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -72,6 +72,7 @@ from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
 from trimaran.user_code.batches import count_samples
+from trimaran.user_code.held_state import HeldState
 from trimaran.verification.compare import Verified, Verifier
 
 _MOST_FETCHED = 4
@@ -321,7 +322,7 @@ class Session:
         self._going_on = False
         self._callbacks.settle("batches")
         if self._stepped:
-            self._check_loss()
+            self._check_readers()
         for share in self._feed.shares():
             if self._untrained:
                 self._callbacks.see_taken()
@@ -535,7 +536,7 @@ class Session:
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
         if not self._stepped or is_power(self.executor.steps):
-            self._check_loss()
+            self._check_readers()
         if self._registered:
             saved, self._registered = self._registered, {}
             for note in self._callbacks.see_registered(saved, self.carried):
@@ -631,13 +632,21 @@ class Session:
                 attributes=tuple(found),
             )
 
-    def _check_loss(self) -> None:
-        """See that the loss has been given no model since of which a rank has parts, this session's or another's."""
-        for one in Session._open:
-            if is_partitioned(one.strategy) or one.strategy.zero > 1:
-                accepted = one.executor.seen is not None and one.executor.seen.accepted
-                held = parts_in_loss(self.job.loss, one.model)
-                check_exact(Behaviour(in_loss=held, accepted=accepted), one.strategy)
+    def _check_readers(self) -> None:
+        """See that the job has been given no model since of which a rank has parts, this session's or another's."""
+        for one in Session._open if self.world_size > 1 else ():
+            seen = one.executor.seen
+            held = Behaviour(
+                in_loss=parts_in_loss(self.job.loss, one.model),
+                readers=(*readers_of(self.job, one.model), *self._held_by_optimizer(one.model)),
+                accepted=seen is not None and seen.accepted,
+            )
+            check_exact(held, one.strategy)
+
+    def _held_by_optimizer(self, model: nn.Module) -> list[tuple[str, str]]:
+        modules = {id(one): path or "the model" for path, one in model.named_modules()}
+        held = HeldState({"the optimizer": self.executor.updater.optimizer}, undoable=False).parts()
+        return [("Job.optimizer", modules[id(one)]) for one in held if id(one) in modules][:1]
 
     def _count(self, loss: float, samples: int) -> None:
         # That of a skipped step is no finite number, and counts in no mean.
