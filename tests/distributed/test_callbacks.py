@@ -623,6 +623,55 @@ def test_replicas_that_are_given_the_same_samples_are_refused(tmp_path: Path) ->
     assert launch(give_all_the_same, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
+def give_the_model(world: World) -> list[list[str]]:
+    """A loss, a schedule and an optimizer read a weight of the model that a loop, or a callback, gives them later."""
+    told = []
+    for strategy in (REPLICAS, HOMES, ZERO3, PIPELINE, TENSORS):
+        held: list[Any] = []
+
+        def norm(held: list[Any] = held) -> float:
+            return sum(float(one.first.weight.detach().norm()) for one in held)
+
+        class Scaled(torch.optim.SGD):
+            @torch.no_grad()
+            def step(self, closure: Any = None, norm: Any = norm) -> Any:  # type: ignore[override]
+                self.param_groups[0]["lr"] = 0.1 + norm()
+                return super().step(closure)
+
+        def on_step(session: Any, step: int, metrics: Any, held: list[Any] = held) -> None:
+            held[:] = [session.model]
+
+        def loss(output: torch.Tensor, target: torch.Tensor, norm: Any = norm) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(output * (1 + norm()), target)
+
+        def schedule(optimizer: Any, norm: Any = norm) -> Any:
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 + norm())
+
+        fields: tuple[dict[str, Any], ...] = (
+            {"loss": loss},
+            {"lr_schedule": schedule},
+            {"optimizer": lambda parameters, kind=Scaled: kind(parameters, lr=0.1)},
+        )
+        of_plan = []
+        for field, by_callback in [(fields[0], False), *((field, True) for field in fields)]:
+            held.clear()
+            session = open_session(world, make_job(on_step if by_callback else None, **field), strategy)
+            held += [] if by_callback else [session.model]
+            batches = session.batches()
+            of_plan.append(refusal_of(lambda session=session, take=batches: [session.step(next(take)) for _ in "12"]))
+            session.close()
+        told.append(of_plan)
+    return told
+
+
+@pytest.mark.timeout(120)
+def test_what_is_given_the_model_later_is_refused_where_a_rank_has_a_part(tmp_path: Path) -> None:
+    """Losses, rates and steps went by weights of another stage as they were at the start, or by shares."""
+    refused = ["strategy.not-exact"] * 4
+    wanted = [[""] * 4, ["", "", "strategy.not-exact", ""], refused, refused, refused]
+    assert launch(give_the_model, ranks=2, log_dir=tmp_path, device="cpu") == [wanted, wanted]
+
+
 def draw_noise(world: World) -> list[str]:
     """A callback sets a number, or a tensor, that the loss reads: drawn, or by the step."""
     told = []

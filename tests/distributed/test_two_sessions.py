@@ -22,18 +22,19 @@ from trimaran.runtime.data.orders import sample_order
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gan.py"
 
 
-def load_example() -> ModuleType:
+def load_example(samples: int = 512) -> ModuleType:
     spec = importlib.util.spec_from_file_location("gan_example", EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.SAMPLES = samples
     return module
 
 
-def train_plainly() -> list[float]:
+def train_plainly(samples: int = 512) -> list[float]:
     """The same networks in a loop of torch alone, on whole batches."""
-    gan = load_example()
+    gan = load_example(samples)
     job = gan.critic_job()
     torch.manual_seed(job.seed)
     critic = gan.Critic().double()
@@ -71,10 +72,10 @@ def test_two_sessions_of_one_process_equal_a_plain_loop(plain: list[float]) -> N
     assert load_example().train()[0] == pytest.approx(plain, abs=1e-10)
 
 
-def train_in_world(folder: str) -> None:
+def train_in_world(folder: str, samples: int = 512) -> None:
     import torch.distributed as dist
 
-    losses = load_example().train()[0]
+    losses = load_example(samples).train()[0]
     (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps([losses, dist.is_initialized()]))
 
 
@@ -86,6 +87,19 @@ def test_two_sessions_share_a_world_that_ends_with_the_last_one(plain: list[floa
         losses, joined = json.loads((tmp_path / f"{rank}.json").read_text())
         assert not joined
         assert losses == pytest.approx(plain, abs=1e-10)
+
+
+UNEVEN = 551  # the last batch of an epoch has 39 samples: 20 for one replica, 19 for the other
+
+
+@pytest.mark.timeout(120)
+def test_the_second_session_trains_on_a_last_smaller_batch_of_the_first(tmp_path: Path) -> None:
+    """It was refused in the middle of the training, as a batch of a wrong size."""
+    plain = train_plainly(UNEVEN)
+    assert load_example(UNEVEN).train()[0] == pytest.approx(plain, abs=1e-10)
+    run_world(train_in_world, str(tmp_path), UNEVEN, processes=2, folder=tmp_path)
+    for rank in range(2):
+        assert json.loads((tmp_path / f"{rank}.json").read_text())[0] == pytest.approx(plain, abs=1e-10)
 
 
 def train_in_turn(folder: str) -> None:

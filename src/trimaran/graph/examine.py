@@ -256,8 +256,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
         leaving_gradients=_callbacks_that(job, leaves_gradients),
         set_by_callbacks=_set_by_callbacks(job, model),
-        readers=tuple((f"Job.{name}", held[0]) for name in _READERS
-                      if (held := parts_in_loss(getattr(job, name), model))),
+        readers=readers_of(job, model),
     )  # fmt: skip
     with quiet(), _among_ranks():
         if follows_ranks(job, model, found.optimizer):
@@ -469,6 +468,17 @@ def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
 
 
 _READERS = ("lr_schedule", "metric", "sampler", "collate")
+
+
+def readers_of(job: Job, model: nn.Module) -> tuple[tuple[str, str], ...]:
+    """Fields of a job, other than the loss and the data, that hold parts of the model, each with what it holds.
+
+    Args:
+        job: has them
+        model: the user's, as it was made last
+    """
+    held = ((f"Job.{name}", parts_in_loss(getattr(job, name), model)) for name in _READERS)
+    return tuple((name, parts[0]) for name, parts in held if parts)
 
 
 def _follows_batches(module: nn.Module) -> bool:
@@ -2589,7 +2599,7 @@ def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:
     """
     named = [(name or "the model", one) for name, one in (*model.named_modules(), *model.named_parameters())]
     names = {id(one): name for name, one in named}
-    found = (names.get(id(one)) for one in HeldState({"the loss": loss}).parts())
+    found = (names.get(id(one)) for one in HeldState({"the loss": loss}, undoable=False).parts())
     return tuple(name for name in dict.fromkeys(found) if name is not None)
 
 

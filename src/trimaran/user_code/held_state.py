@@ -29,6 +29,7 @@ import itertools
 import random
 import sys
 import types
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -69,8 +70,9 @@ CONTAINERS = (list, dict, set, deque)
 
 HostGenerator = random.Random | numpy.random.RandomState | numpy.random.Generator
 
+_GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator, torch.Generator)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-_NO_VALUES = (nn.Module, nn.Parameter, HostGenerator, *_FUNCTIONS)
+_NO_VALUES = (nn.Module, nn.Parameter, *_GENERATORS, *_FUNCTIONS)
 
 Values = dict[str, Any]
 """Of each value its path, and the value, or a copy."""
@@ -157,6 +159,19 @@ class HeldState:
         """The generators of Python and NumPy that are held."""
         return [value for _, value, _ in self._walk(None, parts=True) if isinstance(value, HostGenerator)]
 
+    def drawn(self) -> Values:
+        """By path digests of the states of the generators that are held, also of torch's."""
+        found = {path: one for path, one, _ in self._walk(None, parts=True) if isinstance(one, _GENERATORS)}
+        return {path: _digest_of(one) for path, one in found.items()}
+
+    def objects(self) -> Values:
+        """By path the modules, and the user's objects, that are held and have attributes."""
+        return {
+            path: one
+            for path, one, _ in self._walk(None, parts=True)
+            if isinstance(one, nn.Module) or _has_attributes(one)
+        }
+
     def caches(self) -> "list[functools._lru_cache_wrapper[Any]]":
         """The caches of the user's functions that had no results when this was made; none where it cannot undo."""
         cleared = [getattr(one, "__self__", None) for one in self._undo]
@@ -194,14 +209,14 @@ class HeldState:
         self, undo: Undo | None, *, parts: bool = False, functions: bool = False, met: set[int] | None = None
     ) -> Iterator[_Entry]:
         met = set() if met is None else met
-        left = (nn.Module, nn.Parameter, HostGenerator) if functions else _NO_VALUES
+        left = (nn.Module, nn.Parameter, *_GENERATORS) if functions else _NO_VALUES
         named: Counter[str] = Counter()
         for name, root in self._roots.items():
             for path, value, place in _values_of(root, "", 0, met, undo):
                 if isinstance(value, CONTAINERS):
                     if parts and path:
                         yield f"{path} of {name}", value, place
-                elif parts or not isinstance(value, left):
+                elif parts or not (isinstance(value, left) or _has_attributes(value)):
                     called = f"{path} of {name}" if path else name
                     # A global that a forward reads may be called as an attribute of its module is.
                     named[called] += 1
@@ -228,6 +243,12 @@ def generator_states(generators: Iterable[HostGenerator]) -> tuple[str, ...]:
     """The states of generators of the host as texts, to be compared."""
     with numpy.printoptions(threshold=sys.maxsize):
         return tuple(repr(generator_state(one)) for one in generators)
+
+
+def _digest_of(generator: HostGenerator | torch.Generator) -> int:
+    if isinstance(generator, torch.Generator):
+        return zlib.crc32(generator.get_state().numpy().tobytes())
+    return zlib.crc32(generator_states([generator])[0].encode())
 
 
 def put_generator(generator: HostGenerator, state: Any) -> None:
@@ -692,6 +713,9 @@ def _values_of(
             undo.append(functools.partial(put_generator, value, generator_state(value)))
         yield path, value, None
         return
+    if isinstance(value, torch.Generator):
+        yield path, value, None
+        return
     if isinstance(value, _ITERATORS):
         yield f"{PLACE_OF}{path}", _position(value), None
         if undo is not None and place is not None and not isinstance(value, types.GeneratorType):
@@ -701,6 +725,8 @@ def _values_of(
         yield path, value, None
     elif isinstance(value, CONTAINERS):
         yield path, value, place
+    elif _has_attributes(value):
+        yield path, value, None
     for name, content, where in _contents(value, path, undo):
         yield from _values_of(content, name, depth + 1, met, undo, where)
 
@@ -841,6 +867,11 @@ def _caches_in(library: str) -> "tuple[functools._lru_cache_wrapper[Any], ...]":
 def _is_open(made_of: type) -> bool:
     """Whether an object of a class has what the user put into it."""
     return made_of in (types.SimpleNamespace, argparse.Namespace) or is_users(made_of) or _is_of_settings(made_of)
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether something is an object of the user's that may get attributes."""
+    return _is_open(type(value)) and not isinstance(value, (*_PLAIN, nn.Module)) and hasattr(value, "__dict__")
 
 
 def _is_of_settings(made_of: type) -> bool:

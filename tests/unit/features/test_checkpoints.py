@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from tests.raising import raises
@@ -736,6 +737,104 @@ def test_plain_values_that_a_callback_keeps_are_put_back(tmp_path: Path) -> None
     assert again.seen is seen
     assert again.average is not None
     assert torch.equal(again.average, best.average)  # type: ignore[arg-type]
+
+
+class Weighed:
+    """A loss with a term whose weight is that of all objects until one has its own."""
+
+    weight = 0.0
+
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(output, target) + self.weight * output.square().mean()
+
+
+class Scaled(nn.Module):
+    """Divides by temperatures that its classes have."""
+
+    temperature = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = Weighed()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / (self.temperature + self.settings.weight)
+
+
+def test_attributes_that_callbacks_give_objects_are_put_back(tmp_path: Path) -> None:
+    """They were lost without a word where only the class of an object had a value."""
+
+    def make() -> Job:
+        loss = Weighed()
+
+        def anneal(session: Any, step: int, metrics: dict[str, float]) -> None:
+            loss.weight += 0.1
+            session.model[1].temperature, session.model[1].settings.weight = 2.0, loss.weight
+
+        return make_job(model=lambda: nn.Sequential(nn.Linear(3, 1), Scaled()), loss=loss, on_step=anneal)
+
+    with session_of(make()) as session:
+        take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+        wanted = take_steps(session, 2)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        assert session.notes == ()
+        assert take_steps(session, 2) == wanted
+
+
+@pytest.mark.parametrize(
+    "make_generator",
+    [lambda: random.Random(1), lambda: numpy.random.default_rng(1), lambda: torch.Generator().manual_seed(1)],
+    ids=["random", "numpy", "torch"],
+)
+def test_generators_of_callbacks_are_said(make_generator: Callable[[], Any], tmp_path: Path) -> None:
+    """They began anew without a word."""
+
+    def make() -> Job:
+        drawn = make_generator()
+
+        def draw(session: Any, step: int, metrics: dict[str, float]) -> None:
+            if isinstance(drawn, torch.Generator):
+                torch.rand((), generator=drawn)
+            else:
+                drawn.random()
+
+        return make_job(on_step=draw)
+
+    with session_of(make()) as session:
+        take_steps(session, 2)
+        session.save_checkpoint(tmp_path)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        (note,) = session.notes
+        assert "drawn of Job.on_step" in note
+
+
+def test_samples_that_follow_what_callbacks_keep_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    """They were read before that was put back, and said to be others."""
+
+    def make() -> Job:
+        settings = {"scale": 1.0}
+
+        class Data(TensorDataset):
+            def __getitem__(self, index: Any) -> Any:
+                x, y = super().__getitem__(index)
+                return x * settings["scale"], y
+
+        def grow(session: Any, epoch: int, metrics: dict[str, float]) -> None:
+            settings["scale"] = 2.0
+
+        return make_job(dataset=lambda: Data(*make_data().tensors), on_epoch=grow)
+
+    with session_of(make()) as session:
+        take_steps(session, 6)
+        session.save_checkpoint(tmp_path)
+        wanted = take_steps(session, 2)
+    with session_of(make()) as session:
+        session.load_checkpoint(tmp_path)
+        assert session.notes == ()
+        assert take_steps(session, 2) == wanted
 
 
 def test_numbers_that_a_loop_sets_in_modules_are_put_back(tmp_path: Path) -> None:

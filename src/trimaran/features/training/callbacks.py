@@ -25,7 +25,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from types import FunctionType
 from typing import Any, Literal
 
 import torch
@@ -159,10 +158,7 @@ class Callbacks:
                 raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
-        in_modules = HeldState(modules, undoable=False)
-        kinds = (bool, int, float, str, enum.Enum)
-        self._settings = tuple(in_modules.settable(lambda path, name: True, kinds))
-        self._named_callbacks = named
+        self._in_model = HeldState(modules, undoable=False)
         self._refusing, self._between = ExitStack(), ExitStack()
         self._refuse_own_steps()
         self._refuse_clipping()
@@ -234,37 +230,49 @@ class Callbacks:
         alike = {path: found[path] for path, one in own.items() if all(other.get(path) == one for other in told)}
         return alike, tuple(one for one in kept if not _is_within(one, alike))
 
-    def put_back(self, kept: Mapping[str, Any]) -> None:
+    def put_back(self, kept: Mapping[str, Any]) -> list[str]:
         """Put plain values back where they were.
 
         Args:
             kept: from `kept_plain`
+
+        Returns:
+            The paths of those whose holder is not there.
         """
         for called, module, name in self._attributes():
             if called in kept:
                 vars(module)[name] = kept[called]
         self._modes_after = self._modes()
-        places = {one.path: one for one in (*self._settings, *self._own())}
+        places = {one.path: one for one in (*self._settings(), *self._own())}
+        objects, left = self._held.objects() | self._in_model.objects(), []
+        set_already = {called for called, _, _ in self._attributes()}
         for path, value in kept.items():
             if path in places:
                 places[path].fill(value)
-                continue
-            # An attribute that the callback makes when it is called.
-            name, _, root = path.partition(" of ")
-            callback = self._named_callbacks.get(root)
-            callback = getattr(callback, "__self__", callback)
-            if name.isidentifier() and hasattr(callback, "__dict__") and not isinstance(callback, FunctionType):
-                vars(callback)[name] = value
+            elif path not in set_already:
+                # An attribute that is made when it is set, as where a class has a value for all.
+                inner, _, root = path.partition(" of ")
+                holder, _, name = inner.rpartition(".")
+                one = objects.get(f"{holder} of {root}" if holder else root)
+                if one is None or not name.isidentifier():
+                    left.append(path)
+                else:
+                    one.__dict__[name] = value
+        return left
 
     def _own(self) -> Iterator[Settable]:
         """Plain values and containers that callbacks keep in attributes and variables now, the outer first."""
         kinds = (bool, int, float, str, type(None), *CONTAINERS, torch.Tensor)
         return self._held.settable(lambda path, name: True, kinds)
 
+    def _settings(self) -> Iterator[Settable]:
+        """Plain values that modules of the model hold now."""
+        return self._in_model.settable(lambda path, name: True, (bool, int, float, str, enum.Enum))
+
     def _in_modules(self) -> dict[str, Any]:
         """Plain values that modules have as attributes, or in objects that they hold, by what these are called."""
         own = {called: vars(module)[name] for called, module, name in self._attributes()}
-        found, after = {one.path: one.get() for one in self._settings} | own, self._modes_after
+        found, after = {one.path: one.value for one in self._settings()} | own, self._modes_after
         paths = [path or "the model" for path, _ in self._executor.model.named_modules()]
         if not self._executor.model.training and len(after) == len(paths):
             # A loop may evaluate when it saves: what counts are the modes that it trains in.
@@ -284,7 +292,7 @@ class Callbacks:
         values, model = self._in_modules(), self._executor.model
         if self._job.on_step is None and self._job.on_epoch is None:
             return values
-        values |= self._held.versions()
+        values |= self._held.versions() | self._held.drawn()
         known = {id(one) for one in (*model.parameters(), *model.buffers())}
         for number, module in enumerate(one for one in self._held.parts() if isinstance(one, nn.Module)):
             for name, one in (*module.named_parameters(), *module.named_buffers()):
@@ -375,7 +383,7 @@ class Callbacks:
             self._settable = (*self._settable, *read_by_job(self._job, self._executor.model))
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
-        if _is_power(self._executor.steps):
+        if is_power(self._executor.steps):
             self._loop = self._look()
         self._between.enter_context(self._rebinding_refused())
 
@@ -1138,7 +1146,7 @@ def _generator_state() -> int:
     return int.from_bytes(hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=7).digest()) + 1
 
 
-def _is_power(steps: int) -> bool:
+def is_power(steps: int) -> bool:
     """Whether ranks ask each other after this number of steps: 0, 1, 2, 4, 8, ..."""
     return steps & (steps - 1) == 0
 

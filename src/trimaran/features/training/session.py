@@ -43,11 +43,11 @@ from trimaran.checkpoint_files.commit import Store
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
-from trimaran.features.training.callbacks import Callbacks, is_nothing, not_replaceable
+from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import look_at_gathering, look_at_later
+from trimaran.graph.examine import look_at_gathering, look_at_later, parts_in_loss, readers_of
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -72,6 +72,7 @@ from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
 from trimaran.user_code.batches import count_samples
+from trimaran.user_code.held_state import HeldState
 from trimaran.verification.compare import Verified, Verifier
 
 _MOST_FETCHED = 4
@@ -244,8 +245,8 @@ class Session:
         self._drawing = threading.RLock()
         # The thread that iterated over batches last, and whether it does there what all ranks must.
         self._iterating = (threading.get_ident(), False)
-        # Samples of the global batch that was handed out last.
-        self._newest = job.global_batch_size
+        # Samples of the global batch that was handed out last: of another session, as long as this one hands out none.
+        self._newest, self._hands_out = job.global_batch_size, False
         REQUESTS.open()
         self._memory.callback(REQUESTS.close)
         Session._open.append(self)
@@ -320,12 +321,17 @@ class Session:
             self._losses, self._samples = 0.0, 0
         self._going_on = False
         self._callbacks.settle("batches")
+        if self._stepped:
+            self._check_readers()
         for share in self._feed.shares():
             if self._untrained:
                 self._callbacks.see_taken()
             self._untrained = True
             self._iterating = threading.get_ident(), agrees or (self.world_size > 1 and self._feed.streams)
-            self._newest = share.samples
+            self._newest, self._hands_out = share.samples, True
+            for one in Session._open:
+                if not one._hands_out:
+                    one._newest, one._iterating = share.samples, (threading.get_ident(), False)
             yield share
             if self.stopped:
                 return
@@ -484,7 +490,8 @@ class Session:
 
         Args:
             batch: from `batches` or `shares`, or one that the loop makes itself: this rank's share of a full global
-                batch, or of the last that it took from `batches`, which may be smaller
+                batch, or of the last that it took from `batches`, which may be smaller; those of another session where
+                it takes none of this one
             keep_gradients: keep copies of the gradients of the global batch, for `executor.full_state`
 
         Returns:
@@ -528,6 +535,8 @@ class Session:
         )
         # The loop may be the user's, who may have changed them, also one over `shares`.
         self._check_constants()
+        if not self._stepped or is_power(self.executor.steps):
+            self._check_readers()
         if self._registered:
             saved, self._registered = self._registered, {}
             for note in self._callbacks.see_registered(saved, self.carried):
@@ -537,8 +546,9 @@ class Session:
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
+        is_own = fetched is not None or isinstance(batch, Share)
         with self._drawing, nullcontext() if self._stepped else self._callbacks.first_step():
-            loss = self._step(batch, samples, keep_gradients)
+            loss = self._step(batch, samples, keep_gradients, is_own=is_own)
         self._stepped = True
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         if self.strategy.is_stale:
@@ -622,6 +632,22 @@ class Session:
                 attributes=tuple(found),
             )
 
+    def _check_readers(self) -> None:
+        """See that the job has been given no model since of which a rank has parts, this session's or another's."""
+        for one in Session._open if self.world_size > 1 else ():
+            seen = one.executor.seen
+            held = Behaviour(
+                in_loss=parts_in_loss(self.job.loss, one.model),
+                readers=(*readers_of(self.job, one.model), *self._held_by_optimizer(one.model)),
+                accepted=seen is not None and seen.accepted,
+            )
+            check_exact(held, one.strategy)
+
+    def _held_by_optimizer(self, model: nn.Module) -> list[tuple[str, str]]:
+        modules = {id(one): path or "the model" for path, one in model.named_modules()}
+        held = HeldState({"the optimizer": self.executor.updater.optimizer}, undoable=False).parts()
+        return [("Job.optimizer", modules[id(one)]) for one in held if id(one) in modules][:1]
+
     def _count(self, loss: float, samples: int) -> None:
         # That of a skipped step is no finite number, and counts in no mean.
         if math.isfinite(loss):
@@ -660,10 +686,10 @@ class Session:
         self.stop_signal = stopping_code([number for (number,) in told])
         self.stopped = True
 
-    def _step(self, batch: Any, samples: int | None, keep_gradients: bool) -> float:
+    def _step(self, batch: Any, samples: int | None, keep_gradients: bool, *, is_own: bool) -> float:
         if self._verifier is None or self.executor.steps >= self._verify_until:
             return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
-        if samples is None and not isinstance(batch, Share):
+        if not is_own:
             raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
         # The batch that is under way counts as done.
         loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
@@ -952,16 +978,17 @@ class Session:
             self.executor.put_back(plain, entries, fill, source)
             self._feed.load_state_dict(position)
         self._callbacks.accept_trained()
+        # What callbacks keep may say what the samples are.
+        in_place = figures.get("kept_in_modules", {})
+        kept = [one for one in figures.get("kept", ()) if one not in in_place]
+        anew = not {*self._callbacks.kept()}.difference(in_place)
+        kept += self._callbacks.put_back(in_place)
         self._compare_data(figures.get("seen"))
         self._take_figures(figures)
         self.stopped = figures["stopped"]
         self._rolled_back = [Rollback(**one) for one in figures.get("rolled_back", ())]
         self._history = [dict(row) for row in figures["history"]]
         self._going_on, self._untrained, self._fetched, self._is_over = True, False, [], False
-        in_place = figures.get("kept_in_modules", {})
-        kept = [one for one in figures.get("kept", ()) if one not in in_place]
-        anew = not {*self._callbacks.kept()}.difference(in_place)
-        self._callbacks.put_back(in_place)
         if kept and anew:
             notes = (
                 *notes,

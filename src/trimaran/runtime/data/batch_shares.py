@@ -117,7 +117,10 @@ def partition_batch(batch: Any, sizes: Sequence[int], *, known: bool = False, co
 
 def _check_visible(batch: Any, expected: int) -> None:
     """Refuse a batch of the caller that shows another number of samples, or none."""
-    advice = "pass what session.batches() gave, or split your own batches evenly over the replicas"
+    advice = (
+        "pass what session.batches() gave, or split your own batches, of Job.global_batch_size samples in all, evenly "
+        "over the replicas; Job.drop_last leaves out a smaller one at the end of an epoch"
+    )
     try:
         samples = count_samples(batch)
     except InputError as error:
