@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.inspect import type_info
 from tests.raising import raises
-from tests.unit.report.pages import HOSTILE, remedy, small_plan, studies, write_run, write_study
+from tests.unit.report.pages import HOSTILE, observation, remedy, small_plan, studies, write_run, write_study
 from tests.unit.report.test_files import REPORT
 from tests.unit.report.test_noise import NOISE
 from tests.unit.report.test_page import check_page
@@ -24,6 +24,7 @@ from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.answer.documents import plan_document
 from trimaran.program.plan_file import plan_verdict, write_plan
+from trimaran.report.observation import observation_document
 from trimaran.report.page.studies import READERS
 from trimaran.report.remedies import remedies_document
 from trimaran.report.run_report import write_report
@@ -558,3 +559,30 @@ def test_without_a_curve_it_is_not_known_when_a_hybrid_is_ahead(tmp_path: Path) 
     assert "not known" in section
     assert "never" not in re.sub(r'<td class="words">.*?</td>', "", section)
     assert f"--cluster {document['cluster']} --curve NAME" in dict(found.absent)["Time to accuracy"]
+
+
+def test_the_page_of_an_observation_says_what_the_command_says(tmp_path: Path) -> None:
+    """It left out which steps do not count, what launching takes, and what a remedy assumes and needs."""
+    seen = replace(
+        observation(),
+        left_out={"at the start": 10},
+        backwards=4.0,
+        launch_bound=0.66,
+        remedies=[replace(remedy(), id="load-ahead", assumption="loading spreads over workers.")],
+    )
+    document = observation_document(seen) | {"command": "trimaran observe --not-again -- python my.py"}
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    for said in (
+        "mean of 20 steps of 4.0 backwards each; left out: 10 at the start",
+        "Launch-bound: 66 % of forward and backward do not depend on the batch.",
+        "Assumes: loading spreads over workers. By a change of the training script; needs cores and memory of the",
+        "trimaran observe --json --not-again -- python my.py",
+    ):
+        assert said in re.sub("</?span>", "", text)
+
+
+def test_the_page_of_an_observation_without_a_remedy_says_so(tmp_path: Path) -> None:
+    unclear = replace(observation(), remedies=[], limiter="not clear", doubt="the machine is too busy.")
+    path = write_study(tmp_path / "x.json", observation_document(unclear))
+    _, text = made(path, tmp_path / "report.html")
+    assert "No remedy is sure to help, as long as what limits it is not clear." in text

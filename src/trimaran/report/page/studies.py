@@ -19,7 +19,7 @@ from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import Need
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Plan, against_baseline
-from trimaran.report.observation import Observation
+from trimaran.report.observation import Observation, launch_words, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -45,6 +45,7 @@ from trimaran.report.page.steps import (
     rate,
 )
 from trimaran.report.rehearsal import PURPOSES, Rehearsal, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.remedies import grounds
 
 Pair = tuple[Real | None, Real | None]
 
@@ -76,10 +77,12 @@ class StudyPage:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def _remedies(remedies: Sequence[Remedy], where: Sequence[str] = ()) -> Section | None:
-    """What would help, with how sure that is, and of each of which row, where there are several."""
+def _remedies(
+    remedies: Sequence[Remedy], where: Sequence[str] = (), *, of_script: bool = False, nothing: str = ""
+) -> Section | None:
+    """What would help, with how sure that is, and of each of which row, where there are several; else what is said."""
     if not remedies:
-        return None
+        return Section(id="remedies", title="What would help", content=[Words(lines=[nothing])]) if nothing else None
     chart = interval_chart(
         "Predicted gain of remedies",
         [
@@ -112,7 +115,7 @@ def _remedies(remedies: Sequence[Remedy], where: Sequence[str] = ()) -> Section 
                 percent(one.predicted_gain, signed=False),
                 format_span(*(percent(end, signed=False) for end in one.gain_interval)),
                 one.action,
-                one.basis,
+                grounds(one, of_script=of_script),
             )
             for n, one in enumerate(remedies)
         ],
@@ -1361,8 +1364,15 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observed(Observation):
+    """An observation as its command writes it."""
+
+    command: str = "trimaran observe -- python SCRIPT"
+
+
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: Observation = plain
+    found: _Observed = plain
     low, high = found.interval_s
     verdict = f"{found.model} ({found.device}): {format_seconds(found.step_time_s)} a step, " + (
         f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
@@ -1394,10 +1404,11 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                     ],
                     words=frozenset(),
                 ),
-                caption=f"Mean of {format_count(found.steps, 'step')}, with its 90 % interval.",
+                caption=f"With its 90 % interval; {steps_words(found)}.",
             )
         ],
     )
+    launch = launch_words(found)
     rows = [("all", found.parts_s), *((str(one.rank), one.parts_s) for one in found.ranks if len(found.ranks) > 1)]
     parts = Section(
         id="parts",
@@ -1421,7 +1432,8 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                     columns=("rank", *(f"{name} [{unit}]" for name in names)),
                     rows=[(name, *(f"{held.get(part, 0.0) / size:.4g}" for part in names)) for name, held in rows],
                 ),
-            )
+            ),
+            *([Words(lines=[launch])] if launch else []),
         ],
     )
     memory = Section(
@@ -1443,9 +1455,15 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=f"{found.model}, {format_count(len(found.ranks), 'rank')}",
         verdict=verdict,
         facts=[("step", format_seconds(found.step_time_s)), ("limited by", found.limiter), ("steps", str(found.steps))],
-        sections=_kept(step, parts, _remedies(found.remedies), memory, unseen if found.unseen else None),
+        sections=_kept(
+            step,
+            parts,
+            _remedies(found.remedies, of_script=True, nothing=without_remedy(found)),
+            memory,
+            unseen if found.unseen else None,
+        ),
         absent=[Absent(title="Timeline of every rank", how="observation records none; trimaran train records one")],
-        command="trimaran observe --json -- python SCRIPT",
+        command=found.command.replace(" observe ", " observe --json ", 1),
         environment={"device": found.device},
     )
 
@@ -2067,7 +2085,7 @@ READERS = (
     StudyReader(
         command="observe",
         keys=frozenset({"limiter", "unseen", "parts_s"}),
-        content=Observation,
+        content=_Observed,
         page=_observation_page,
     ),
 )
