@@ -586,3 +586,13 @@ def test_the_page_of_an_observation_without_a_remedy_says_so(tmp_path: Path) -> 
     path = write_study(tmp_path / "x.json", observation_document(unclear))
     _, text = made(path, tmp_path / "report.html")
     assert "No remedy is sure to help, as long as what limits it is not clear." in text
+
+
+def test_the_page_of_a_rehearsal_has_what_was_made_up_and_the_command_as_it_was_given(tmp_path: Path) -> None:
+    document = studies()["rehearse"]
+    document |= {"options": ["--memory", "22GiB"], "printed": ["loss 1.5"]}
+    document["invented"] = [{"what": "norm", "asked": "item", "value": "1.0", "line": "my.py:14", "count": 3}]
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    plain = re.sub("</?span>", "", text)
+    for said in ("Invented values", "my.py:14", "The script printed last", "loss 1.5", "--memory 22GiB --json"):
+        assert said in plain

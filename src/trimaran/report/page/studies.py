@@ -44,7 +44,15 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES, Rehearsal, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.rehearsal import (
+    PURPOSES,
+    InventedValue,
+    Rehearsal,
+    RehearsedRank,
+    RehearsedStep,
+    Trouble,
+    asked_again,
+)
 from trimaran.report.remedies import grounds
 
 Pair = tuple[Real | None, Real | None]
@@ -1159,8 +1167,6 @@ _PURPOSE_COLOURS = (
 
 def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: Rehearsal = plain
-    script = shlex.join(found.script)
-    before = "" if found.script[:1] == ["-m"] else "-- "
     return StudyPage(
         kind="Rehearsal",
         title=f"{' '.join(found.script[:2])} on {format_count(found.world, 'rank')}",
@@ -1177,12 +1183,14 @@ def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             _helps_section(found.remedies),
             _collectives_section(found),
             _rehearsed_step_section(found.step),
+            _invented_section(found.invented),
+            _printed_section(found.printed),
         ),
         absent=[]
         if found.step is not None
         else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
         notes=found.notes,
-        command=f"trimaran rehearse --world {found.world} --cluster {shlex.quote(found.cluster)} {before}{script}",
+        command=asked_again(found, "--json"),
         environment={
             "cluster": found.cluster,
             "device": found.device,
@@ -1328,13 +1336,31 @@ def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
     )
     caption = (
         f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_span(*map(format_seconds, step.interval_s))})"
-        + (f", MFU {step.mfu:.1%}" if step.mfu is not None else "")
+        + (f", {100 * step.mfu:.1f} % of {step.peak} (MFU)" if step.mfu is not None else "")
         + "."
     )
     content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
     if step.notes:
         content.append(Words(lines=step.notes, is_list=True))
     return Section(id="parts", title="The step on the target cluster", content=content)
+
+
+def _invented_section(invented: Sequence[InventedValue]) -> Section | None:
+    if not invented:
+        return None
+    table = DataTable(
+        columns=("what", "answer", "asked by", "line", "times"),
+        rows=[(one.what, one.value, one.asked, one.line, f"{one.count:,}") for one in invented],
+        words=frozenset({0, 1, 2, 3}),
+    )
+    said = "What the script asked of tensors without data, and where; --hint says a value of yours."
+    return Section(id="invented", title="Invented values", content=[Words(lines=[said]), table])
+
+
+def _printed_section(printed: Sequence[str]) -> Section | None:
+    if not printed:
+        return None
+    return Section(id="printed", title="The script printed last", content=[Words(lines=printed, is_list=True)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
