@@ -19,6 +19,8 @@ from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import Need
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Plan, against_baseline
+from trimaran.report.convergence_curve import critical_words, figure
+from trimaran.report.convergence_runs import converged_words
 from trimaran.report.observation import Observation, launch_words, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
@@ -706,6 +708,13 @@ class _Point(msgspec.Struct):
     values: list[Positive] = []
 
 
+class _Asked(msgspec.Struct):
+    global_batch_size: Count
+    amount: Positive
+    interval: Pair
+    source: str
+
+
 class _Curve(msgspec.Struct):
     name: str
     task: str
@@ -714,38 +723,77 @@ class _Curve(msgspec.Struct):
     e0: Positive
     b_crit: Positive | None
     points: list[_Point]
+    e0_interval: Pair = (None, None)
+    b_crit_interval: Pair = (None, None)
+    rms: Positive | None = None
+    leave_one_out_mean: Positive | None = None
+    at: list[_Asked] = []
     warnings: list[str] = []
     command: str = ""
 
 
 def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Curve = plain
-    critical = "above what was measured" if found.b_crit is None else f"{plain_number(found.b_crit)}"
     least = min(found.points, key=lambda point: point.global_batch_size, default=None)
     most = max(found.points, key=lambda point: point.global_batch_size, default=None)
-    grows = ""
-    if least is not None and most is not None and least.amount > 0 and most is not least:
-        grows = (
-            f"; batch {most.global_batch_size:,} needs {most.amount / least.amount:.3g} times the {found.unit} of "
-            f"batch {least.global_batch_size:,}"
-        )
+    said, grows = "nothing was measured.", ""
+    facts = []
+    if least is not None and most is not None:
+        said = critical_words(found.b_crit, least.global_batch_size, most.global_batch_size)
+        if least is not most:
+            facts = [
+                ("E0", f"{figure(found.e0)} {found.unit}{_within(found.e0_interval)}"),
+                ("critical batch", f"{_critical(found.b_crit)}{_within(found.b_crit_interval)}"),
+            ]
+            if least.amount > 0:
+                grows = (
+                    f" Batch {most.global_batch_size:,} needs {most.amount / least.amount:.3g} times the {found.unit} "
+                    f"of batch {least.global_batch_size:,}."
+                )
+    facts += [
+        (name, f"{100 * share:.1f} %")
+        for name, share in (("form misses by", found.rms), ("leave-one-out error", found.leave_one_out_mean))
+        if share is not None
+    ]
     return StudyPage(
         kind="Convergence curve",
         title=found.name,
-        verdict=f"{found.task}: the critical batch is {critical} samples{grows}.",
-        facts=[("E0", f"{plain_number(found.e0)} {found.unit}"), ("critical batch", critical)],
+        verdict=f"{found.task}: {said}{grows}",
+        facts=facts,
         sections=_kept(
             _need_section(
                 found.unit,
                 [(point.global_batch_size, point.amount, point.interval, point.values) for point in found.points],
                 found.e0,
                 found.b_crit,
-            )
+            ),
+            _asked_section(found),
         ),
         notes=found.warnings,
         command=f"{found.command or f'trimaran curve {shlex.quote(found.name)}'} --json",
         environment={"source": found.source},
     )
+
+
+def _critical(b_crit: float | None) -> str:
+    """A critical batch; None: it is infinite."""
+    return "infinite" if b_crit is None else figure(b_crit)
+
+
+def _within(ends: Pair) -> str:
+    """A 90 % interval behind a figure, which may have no upper end; nothing where it is not known."""
+    return "" if ends[0] is None else f" ({format_span(*map(_critical, ends))})"
+
+
+def _asked_section(found: _Curve) -> Section | None:
+    if not found.at:
+        return None
+    table = DataTable(
+        columns=("global batch", f"needs [{found.unit}]", "90 % interval", ""),
+        rows=[(f"{one.global_batch_size:,}", figure(one.amount), _ends(one.interval), one.source) for one in found.at],
+        words=frozenset({3}),
+    )
+    return Section(id="asked", title="Batches that were asked for", content=[table])
 
 
 def _form(batch: float, e0: float, b_crit: float | None) -> float:
@@ -837,6 +885,12 @@ class _Fitted(msgspec.Struct):
     e0: Positive
     b_crit: Positive | None
     points: list[_MeasuredPoint]
+    b_crit_interval: Pair = (None, None)
+
+
+class _Noise(msgspec.Struct):
+    b_crit: Positive | None
+    runs: Count
 
 
 class _ConvergedRun(msgspec.Struct):
@@ -854,6 +908,7 @@ class _Converged(msgspec.Struct):
     target_source: str
     curve: _Fitted
     runs: list[_ConvergedRun]
+    gradient_noise: _Noise | None = None
     devices: Count = 1
     warnings: list[str] = []
     curve_file: str = ""
@@ -864,7 +919,12 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Converged = plain
     fit = found.curve
     reached = [point for point in fit.points if point.epochs is not None]
-    critical = "above what was measured" if fit.b_crit is None else f"{plain_number(fit.b_crit)} samples"
+    facts = [("target", f"{found.target:g} ({found.target_source})")]
+    if len(reached) > 1:
+        facts.append(("critical batch", f"{_critical(fit.b_crit)}{_within(fit.b_crit_interval)}"))
+    if found.gradient_noise is not None:
+        by_noise = f"{_critical(found.gradient_noise.b_crit)}, {format_count(found.gradient_noise.runs, 'run')}"
+        facts.append(("the same by gradient noise", by_noise))
     runs = DataTable(
         columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
         rows=[
@@ -909,9 +969,14 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     return StudyPage(
         kind="Measured convergence",
         title=found.job,
-        verdict=f"{found.job} to {found.target:g}: {len(reached)} of {len(fit.points)} batches reach it; the critical "
-        f"batch is {critical}.",
-        facts=[("target", f"{found.target:g} ({found.target_source})"), ("critical batch", critical)],
+        verdict=converged_words(
+            found.job,
+            found.target,
+            found.target_source,
+            [(one.global_batch_size, one.epochs) for one in reached if one.epochs],
+            fit.b_crit,
+        ),
+        facts=facts,
         sections=_kept(
             _need_section(
                 fit.unit,
