@@ -623,3 +623,16 @@ def test_the_page_of_a_measurement_of_convergence_has_the_verdict_of_the_command
     found, text = made(write_study(tmp_path / "x.json", convergence_document(measured)), tmp_path / "report.html")
     assert " ".join(str(page_text(lambda out: out.print(convergence_view(measured)))).split()).startswith(found.verdict)
     assert "the same by gradient noise" in text
+
+
+def test_the_page_of_a_crossover_study_warns_of_the_curve_and_says_what_would_be_otherwise(tmp_path: Path) -> None:
+    document = studies()["crossover"]
+    document["curve"] |= {"warnings": ["batch 256 is 2 times the largest measured one, 128"]}
+    document["crossings"][0] |= {
+        "crossover_devices": None,
+        "sensitivity": [{"change": "curve as steep", "crossover_devices": 8}],
+    }
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    assert "batch 256 is 2 times the largest measured one, 128" in text
+    assert "otherwise curve as steep: 8" in text
+    assert "local batch of paper mode" in text

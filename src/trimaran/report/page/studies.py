@@ -21,6 +21,7 @@ from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Plan, against_baseline
 from trimaran.report.convergence_curve import critical_words, figure
 from trimaran.report.convergence_runs import converged_words
+from trimaran.report.crossover import otherwise
 from trimaran.report.observation import Observation, launch_words, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
@@ -472,6 +473,11 @@ class _CrossRow(msgspec.Struct):
         return self.ahead_by if low is None else low, self.ahead_by if high is None else high
 
 
+class _Tried(msgspec.Struct):
+    change: str
+    crossover_devices: Count | None
+
+
 class _Crossing(msgspec.Struct):
     model_parallel_width: Count
     basis: str
@@ -479,12 +485,14 @@ class _Crossing(msgspec.Struct):
     crossover_interval: tuple[Count | None, Count | None]
     reason: str
     rows: list[_CrossRow]
+    sensitivity: list[_Tried] = []
 
 
 class _UsedCurve(msgspec.Struct):
     name: str
     task: str
     source: str = ""
+    warnings: list[str] = []
 
 
 class _Crossover(msgspec.Struct):
@@ -495,6 +503,7 @@ class _Crossover(msgspec.Struct):
     software: str
     curve: _UsedCurve | None
     crossings: list[_Crossing]
+    local_batch_size: Count = 0
     notes: list[str] = []
     command: str = ""
 
@@ -530,6 +539,7 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=f"{found.job} on {found.cluster}",
         verdict=verdict,
         facts=[("precision", found.precision), ("software", found.software)]
+        + ([("local batch of paper mode", f"{found.local_batch_size:,}")] if found.local_batch_size else [])
         + ([("curve", found.curve.name)] if found.curve else []),
         sections=_kept(
             _speedups(found.crossings, found.curve),
@@ -545,7 +555,7 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                 f"{shlex.quote(found.cluster)} --curve NAME --json",
             )
         ],
-        notes=found.notes,
+        notes=[*(found.curve.warnings if found.curve else ()), *found.notes],
         command=(
             f"{found.command or f'trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)}'} "
             "--json"
@@ -677,7 +687,7 @@ def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
 def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
     """Where the hybrid gets ahead, and why; without a curve that is a condition."""
     table = DataTable(
-        columns=("width", "basis", "ahead from", "90 % interval", "why"),
+        columns=("width", "basis", "ahead from", "90 % interval", "why", "if something were otherwise"),
         rows=[
             (
                 str(one.model_parallel_width),
@@ -689,10 +699,13 @@ def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
                 ),
                 _crossing_ends(one.crossover_interval) if is_known else "–",
                 one.reason,
+                otherwise(
+                    one.crossover_devices, [(entry.change, entry.crossover_devices) for entry in one.sensitivity]
+                ),
             )
             for one in crossings
         ],
-        words=frozenset({1, 4}),
+        words=frozenset({1, 4, 5}),
     )
     return Section(id="reasons", title="Why", content=[table], is_wide=True)
 
