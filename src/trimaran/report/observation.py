@@ -1,6 +1,6 @@
 """Observation of a script: the page that `observe` prints, and the same as JSON data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -120,27 +120,40 @@ def steps_words(observation: Observation) -> str:
     return f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
 
 
+_MOST_RANKS = 4
+"""Ranks that have a column each, side by side at 80 columns; of more the least and the most are shown."""
+
+
 def _parts_table(observation: Observation) -> list[RenderableType]:
+    ranks = observation.ranks
     below = f"FP, BP, WU: forward, backward, weight update\n{steps_words(observation)}"
+    is_each = len(ranks) <= _MOST_RANKS
+    if not is_each:
+        below = f"least, most: of {len(ranks)} ranks, each of which --json has\n{below}"
     table = frame_table("What a step is spent on", below)
     add_words(table, "")
     add_figures(table, "time", "share", no_wrap=False)
-    several = len(observation.ranks) > 1
-    for rank in observation.ranks if several else ():
-        add_figures(table, f"rank {rank.rank}", no_wrap=False)
+    several = len(ranks) > 1
+    names = [f"rank {rank.rank}" for rank in ranks] if is_each else ["least", "most"]
+    for name in names if several else ():
+        add_figures(table, name, no_wrap=False)
+
+    def cells(values: Sequence[float], written: Callable[[float], str]) -> Sequence[str]:
+        shown = values if is_each else (min(values), max(values))
+        return [written(value) for value in shown] if several else ()
+
     for name, seconds in observation.parts_s.items():
-        each = [rank.parts_s[name] for rank in observation.ranks]
+        each = [rank.parts_s[name] for rank in ranks]
         if max(seconds, *each) < 5e-4 * observation.step_time_s:
             continue
         share = f"{100 * seconds / observation.step_time_s:.1f} %"
-        table.add_row(name, format_seconds(seconds), share, *(map(format_seconds, each) if several else ()))
+        table.add_row(name, format_seconds(seconds), share, *cells(each, format_seconds))
     table.add_section()
-    total = [format_seconds(sum(rank.parts_s.values())) for rank in observation.ranks]
-    table.add_row("step", format_seconds(observation.step_time_s), "100 %", *(total if several else ()))
+    total = cells([sum(rank.parts_s.values()) for rank in ranks], format_seconds)
+    table.add_row("step", format_seconds(observation.step_time_s), "100 %", *total)
     if several:
-        table.add_row(
-            "samples", "", "", *(f"{rank.samples:.1f}" if rank.samples else "–" for rank in observation.ranks)
-        )
+        samples = cells([rank.samples for rank in ranks], lambda count: f"{count:.1f}" if count else "–")
+        table.add_row("samples", "", "", *samples)
     return [table]
 
 
