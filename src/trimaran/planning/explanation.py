@@ -95,13 +95,13 @@ def explain_plan(
     source = job if isinstance(job, JobSource) else JobSource(reference=job)
     plan = None if path is None else read_plan(path)
     if plan is not None and path is not None:
-        check_is_made(path, strategy_options(request))
+        check_is_made(path, _against(request, plan.strategy))
         request = on_its_machine(plan, request)
-        decided = read_pins(plan.premises.decided)
-        fed = request.pins
-        workers = decided.workers if fed.workers is None else fed.workers
-        forbid = tuple(dict.fromkeys((*decided.forbid, *fed.forbid)))
-        request = replace(request, pins=replace(decided, workers=workers, forbid=forbid))
+        if not strategy_options(request):
+            decided, fed = read_pins(plan.premises.decided), request.pins
+            workers = decided.workers if fed.workers is None else fed.workers
+            forbid = tuple(dict.fromkeys((*decided.forbid, *fed.forbid)))
+            request = replace(request, pins=replace(decided, workers=workers, forbid=forbid))
     asked = _Asked(
         source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
@@ -114,6 +114,14 @@ def explain_plan(
     evidence = planned.evidence
     explanation = explain(case, chosen=evidence.chosen, paid=evidence.prices, goal=goal_of_plan(planned.outlook))
     return Explained(planned=planned, found=case.found, explanation=explanation, notes=notes)
+
+
+def _against(request: PlanRequest, strategy: Strategy) -> tuple[str, ...]:
+    """Options that the strategy of a plan does not keep; others decide what it is compared with."""
+    found = tuple(filter(lambda option: option.startswith("--"), [request.pins.objection(strategy)]))
+    if request.execution in ("any", strategy.execution):
+        return found
+    return (*found, f"--execution {request.execution}")
 
 
 def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:

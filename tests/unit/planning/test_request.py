@@ -229,9 +229,9 @@ def test_a_plan_says_how_many_devices_are_emulated_and_the_link_alone_is_asked_f
 
 
 @pytest.mark.parametrize(
-    "asked", [{"pins": read_pins(["--dp 4"])}, {"pins": read_pins(["--forbid dp"])}, {"execution": "eager"}]
+    "asked", [{"pins": read_pins(["--dp 4"])}, {"pins": read_pins(["--forbid dp"])}, {"execution": "compiled"}]
 )
-def test_what_decides_about_a_new_plan_is_refused_with_a_plan_that_is_explained(
+def test_what_a_plan_does_not_keep_is_refused_with_a_plan_that_is_explained(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
     """The plan was explained as if nothing had been asked, or told to fit nowhere."""
