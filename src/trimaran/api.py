@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InputError
-from trimaran.base.units import parse_large
+from trimaran.base.units import format_count, parse_large
 from trimaran.features.check import Checked, check_job
 from trimaran.jobs.resolve import JobSource
-from trimaran.machine.find import find_machine
+from trimaran.machine.find import find_machine, grown_cluster
+from trimaran.machine.types import Machine
 from trimaran.planner.pins import NO_PINS, Pins, checked_pins, parse_pins
 from trimaran.planning.answer.explained import Explained
 from trimaran.planning.answer.results import Planned
@@ -171,7 +172,7 @@ def collective_cost(
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all" or "send_recv"
         nbytes: the whole buffer: of an all-gather the gathered one, of a reduce-scatter the one before it is scattered,
             of an all-to-all everything that a rank sends [bytes]
-        cluster: machine, such as "dgx1-v100"
+        cluster: machine, such as "dgx1-v100"; without a number of nodes it has those in use
         devices: in the group, equally many on each node
         nodes: in use
         library: how the time is taken; "": as in a training step, calls queued ahead
@@ -184,9 +185,21 @@ def collective_cost(
         InputError: an unknown machine, operation or way of timing, a size below zero, or a group that the machine has
             not
     """
-    return cost_of_collective(
-        op, nbytes, machine=find_machine(cluster), devices=devices, nodes=nodes, library=library, year=year
-    )
+    machine = _machine_of_nodes(cluster, nodes)
+    return cost_of_collective(op, nbytes, machine=machine, devices=devices, nodes=nodes, library=library, year=year)
+
+
+def _machine_of_nodes(cluster: str, nodes: int) -> Machine:
+    """A machine with nodes in use; where its name does not say how many it has, it has those."""
+    machine = find_machine(grown_cluster(cluster, nodes * find_machine(cluster).node.devices))
+    if nodes > machine.nodes:
+        raise InputError(
+            f"{cluster} has {format_count(machine.nodes, 'node')}, and {nodes} are asked for: leave its number out, "
+            f"or take {nodes}",
+            code="collective.too-few-nodes",
+            nodes=nodes,
+        )
+    return machine
 
 
 @told_of_classes
@@ -206,4 +219,5 @@ def collective_algorithms(
     Raises:
         InputError: as for `collective_cost`
     """
-    return algorithms(op, nbytes, machine=find_machine(cluster), devices=devices, nodes=nodes, year=year)
+    machine = _machine_of_nodes(cluster, nodes)
+    return algorithms(op, nbytes, machine=machine, devices=devices, nodes=nodes, year=year)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.raising import raises
 
 import trimaran
 from trimaran import InputError, Loading, Pins, TargetRequest
@@ -174,3 +175,14 @@ def test_empty_names_are_refused_and_not_taken_as_none() -> None:
         trimaran.plan("lenet", cluster="", batch=8)
     with pytest.raises(InputError, match="precision"):
         memory(precision="")
+
+
+def test_a_collective_over_nodes_needs_no_number_of_them_in_the_name_of_the_machine() -> None:
+    """It was told that nothing joins the nodes of a machine with network cards, and "dgx-a100:2" had four nodes."""
+    asked: dict[str, Any] = {"devices": 16, "nodes": 2}
+    there = trimaran.collective_cost("all_reduce", 1e8, cluster="dgx-a100:2", **asked)
+    assert trimaran.collective_cost("all_reduce", 1e8, cluster="dgx-a100", **asked) == there
+    found = trimaran.collective_algorithms("all_reduce", 1e8, cluster="dgx-a100", **asked)
+    assert found[0].seconds == pytest.approx(there.seconds)
+    with raises("collective.too-few-nodes", match="dgx-a100:2 has 2 nodes, and 4 are asked for"):
+        trimaran.collective_cost("all_reduce", 1e8, cluster="dgx-a100:2", devices=32, nodes=4)

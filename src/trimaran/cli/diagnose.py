@@ -1,5 +1,6 @@
 """Where time goes: `trimaran observe` of a script as it is, `trimaran profile` of a job."""
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,14 +51,15 @@ def observe(
             if ended is None:
                 raise
             raise ExecutionError(f"{ended}; {error.message}", exit_code_of_command=observed.exit_code) from None
+        words = ["trimaran", "observe", *(() if again else ("--not-again",)), "--", *command]
         if as_json:
-            print_json({"exit_code_of_command": observed.exit_code} | observation_document(observation))
+            document = observation_document(observation) | {"command": shlex.join(words)}
+            print_json({"exit_code_of_command": observed.exit_code} | document)
         else:
             from trimaran.report.tables import print_next
 
             out = console()
             out.print(observation_view(observation))
-            words = ["trimaran", "observe", *(() if again else ("--not-again",)), "--", *command]
             print_next(out, words, "after a change" if observation.remedies else "")
         if observed.stopped is not None:
             raise Interrupted(observed.stopped)

@@ -88,9 +88,15 @@ def emulate(
             print_json(emulation_document(found))
         else:
             from trimaran.cli.following import following
+            from trimaran.machine.detect import detect_machine
             from trimaran.report.tables import print_next
 
             out = console()
             print_emulation(out, found)
-            words = ["trimaran", "explain", subject] if plan_path(subject) is not None else following("plan")
+            # --nodes of those commands is of the sum of gradients.
+            if plan_path(subject) is not None:
+                words = following("explain", subject, without=("--nodes", "--batch", "--devices"))
+            else:
+                is_shared = (devices or 0) > detect_machine().devices
+                words = following("plan", subject, without=("--nodes",), oversubscribe=is_shared)
             print_next(out, words)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimaran.base.errors import InputError
+from trimaran.base.units import format_figure
 from trimaran.jobs.learning_rate import Recipe
 
 Unit = Literal["epochs", "samples", "steps", "tokens"]
@@ -297,7 +298,7 @@ def oddities(table: CurveTable) -> tuple[str, ...]:
         if right.amount < left.amount * _FALLS:
             found.append(
                 f"not monotone: batch {right.global_batch} needs less than {left.global_batch}, "
-                f"{right.amount:.4g} against {left.amount:.4g} {table.unit}"
+                f"{format_figure(right.amount, 4)} against {format_figure(left.amount, 4)} {table.unit}"
             )
         updates = right.amount * left.global_batch / (left.amount * right.global_batch)
         if updates > _UPDATES_RISE:

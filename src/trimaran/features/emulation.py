@@ -167,14 +167,20 @@ def emulate_subject(
     devices = devices or (None if plan is None else plan.strategy.devices)
     given = parse_link(link) if link is not None else None if plan is None else plan.premises.rate_limit
     if devices is None or given is None:
+        lacking = {
+            "how many devices to emulate": "" if devices else "--devices 4",
+            "the rate limit of the links between them": "" if given else "--link 1Gb/s",
+        }
         raise InputError(
-            "say how many devices to emulate, and the rate limit of the links between them: --devices 4 --link 1Gb/s",
+            f"say {' and '.join(what for what, option in lacking.items() if option)}: "
+            f"{' '.join(option for option in lacking.values() if option)}",
             devices=devices,
         )
-    if plan is not None and devices < plan.strategy.devices:
+    if plan is not None and devices != plan.strategy.devices:
         raise InputError(
-            f"--devices {devices}: {subject} is a plan for {plan.strategy.devices}; leave it out, or plan for fewer",
-            code="emulate.too-few-devices",
+            f"--devices {devices}: {subject} is a plan for {plan.strategy.devices}; leave it out, or plan for "
+            f"{devices}",
+            code="emulate.other-number-of-devices",
             devices=devices,
         )
     source = JobSource(reference=subject if plan is None else plan.job, global_batch_size=batch)

@@ -614,13 +614,24 @@ def _score(
         ) from error
     lack = lack_of_memory(chosen.peak_bytes, problem)
     if lack:
-        raise InfeasibleError(
-            f"{path} has {strategy.name}, which does not fit {request.cluster}: {lack}; give devices more (--memory), "
-            "or plan again",
-            code="explain.plan-does-not-fit",
-            path=str(path),
-        )
+        raise does_not_fit(path, strategy.name, request.cluster, lack)
     return chosen, traces
+
+
+def does_not_fit(path: Path | None, strategy: str, cluster: str, lack: str) -> InfeasibleError:
+    """The refusal of a plan from a file that lacks memory.
+
+    Args:
+        path: of the plan
+        strategy: its name
+        cluster: where it was to run
+        lack: what is needed, and what there is
+    """
+    return InfeasibleError(
+        f"{path} has {strategy}, which does not fit {cluster}: {lack}; give devices more (--memory), or plan again",
+        code="explain.plan-does-not-fit",
+        path=str(path),
+    )
 
 
 def _memory_of(plan: Plan, request: PlanRequest) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.units import format_bytes
 from trimaran.jobs.resolve import JobSource
 from trimaran.planner.analytical.candidates import AnalyticalModel
 from trimaran.planner.candidates import Candidate
@@ -33,14 +34,14 @@ from trimaran.planning.answer.documents import goal_of_plan
 from trimaran.planning.answer.explained import Explained
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.best_strategy import chooser, search_within_memory
-from trimaran.planning.estimated import StepTracer, as_planned_there, load_plan_there, on_its_machine
+from trimaran.planning.estimated import StepTracer, as_planned_there, does_not_fit, load_plan_there, on_its_machine
 from trimaran.planning.loaded_plans import as_planned, load_plan
 from trimaran.planning.measurement import find_calibrated, trace_job, with_compressions
-from trimaran.planning.plan import make_plan
+from trimaran.planning.plan import check_is_made, make_plan, strategy_options
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan_file import Plan, read_plan
+from trimaran.program.plan_file import Plan, check_premises, read_plan
 from trimaran.program.strategy import Strategy
 
 
@@ -93,10 +94,14 @@ def explain_plan(
     """
     source = job if isinstance(job, JobSource) else JobSource(reference=job)
     plan = None if path is None else read_plan(path)
-    if plan is not None:
+    if plan is not None and path is not None:
+        check_is_made(path, _against(request, plan.strategy))
         request = on_its_machine(plan, request)
-        if request.pins == NO_PINS:
-            request = replace(request, pins=read_pins(plan.premises.decided))
+        if not strategy_options(request):
+            decided, fed = read_pins(plan.premises.decided), request.pins
+            workers = decided.workers if fed.workers is None else fed.workers
+            forbid = tuple(dict.fromkeys((*decided.forbid, *fed.forbid)))
+            request = replace(request, pins=replace(decided, workers=workers, forbid=forbid))
     asked = _Asked(
         source=source, request=request, path=path, plan=plan, why_not=why_not, what_if=what_if, progress=progress
     )
@@ -109,6 +114,14 @@ def explain_plan(
     evidence = planned.evidence
     explanation = explain(case, chosen=evidence.chosen, paid=evidence.prices, goal=goal_of_plan(planned.outlook))
     return Explained(planned=planned, found=case.found, explanation=explanation, notes=notes)
+
+
+def _against(request: PlanRequest, strategy: Strategy) -> tuple[str, ...]:
+    """Options that the strategy of a plan does not keep; others decide what it is compared with."""
+    found = tuple(filter(lambda option: option.startswith("--"), [request.pins.objection(strategy)]))
+    if request.execution in ("any", strategy.execution):
+        return found
+    return (*found, f"--execution {request.execution}")
 
 
 def _simulated(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
@@ -271,6 +284,10 @@ def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
     if plan is not None:
         model = AnalyticalModel(problem=evidence.problem)
         chosen = model.price(plan.strategy, model.taken(plan.strategy).admitted(plan.strategy))
+        needed, room = chosen.memory.peak, evidence.problem.memory_limit
+        if needed > room:
+            lack = f"its fullest rank needs {format_bytes(needed)}, a device leaves {format_bytes(room)}"
+            raise does_not_fit(asked.path, plan.strategy.name, request.cluster, lack)
         evidence = replace(evidence, plan=plan, chosen=chosen)
         notes = (*notes, *outdated(plan.strategy, found))
     evidence = with_prices(evidence)
@@ -289,6 +306,7 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
     asked = as_planned_there(plan, request)
+    check_premises(plan, world_size=asked.devices, global_batch_size=asked.batch)
     # Degrees have no program, so nothing is run eagerly or compiled.
     return replace(asked, execution=request.execution, options={**length, **asked.options})
 

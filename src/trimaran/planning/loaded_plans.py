@@ -220,6 +220,7 @@ def as_planned(plan: Plan, source: JobSource, request: PlanRequest) -> tuple[Job
         InputError: the job is wrong, or a choice of batches, which the plan has made
     """
     check_batch_is_chosen(request)
+    source = replace(source, global_batch_size=request.batch or source.global_batch_size)
     return source_as_planned(plan, source), replace(
         request,
         devices=request.devices or len(plan.premises.devices),

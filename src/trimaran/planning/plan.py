@@ -8,7 +8,7 @@ Each searches at one batch. A training to a target is one loop around all of the
 backend for the alternatives at each, and `target.conclude` chooses.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,7 +70,22 @@ def obtain_plan(
             "make a plan with the curve (`trimaran plan … --output FILE`)",
             path=str(path),
         )
-    decided = _for_new_plans(request)
+    check_is_made(path, _for_new_plans(request))
+    if not request.is_here:
+        return load_plan_there(path, request, progress=progress)
+    return load_plan(path, source, request, progress=progress)
+
+
+def check_is_made(path: Path, decided: Sequence[str]) -> None:
+    """Refuse options of a new plan, with a plan that is made already.
+
+    Args:
+        path: of the plan
+        decided: the options
+
+    Raises:
+        InputError: there are some
+    """
     if decided:
         raise InputError(
             f"{path} is a plan that is made already: leave {', '.join(decided)} out, or make a plan with "
@@ -78,16 +93,19 @@ def obtain_plan(
             code="plan.option-needs-new-plan",
             path=str(path),
         )
-    if not request.is_here:
-        return load_plan_there(path, request, progress=progress)
-    return load_plan(path, source, request, progress=progress)
 
 
-def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
-    """The options that a plan from a file has no use for; its feeding may be decided anew (`feeding.fed_as_asked`)."""
+def strategy_options(request: PlanRequest) -> tuple[str, ...]:
+    """The options that decide about the strategy of a new plan; its feeding may be decided anew (`fed_as_asked`)."""
     pins = request.pins
     forbid = tuple(kind for kind in pins.forbid if kind != "cache")
     found = replace(pins, workers=None, forbid=forbid).options
+    return found if request.execution == "any" else (*found, f"--execution {request.execution}")
+
+
+def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
+    """The options that a plan from a file has no use for."""
+    found = strategy_options(request)
     if request.documents is not None:
         found += (f"--lengths {request.documents.source}",)
     if request.objective in ("time", "cost"):
@@ -98,7 +116,7 @@ def _for_new_plans(request: PlanRequest) -> tuple[str, ...]:
         found += (f"--gap {request.gap:g}",)
     if request.time_limit_s is not None:
         found += (f"--time-limit {request.time_limit_s:g}",)
-    return found if request.execution == "any" else (*found, f"--execution {request.execution}")
+    return found
 
 
 def find_backend(source: JobSource, request: PlanRequest, progress: Progress = ignore_progress) -> Backend:

@@ -18,7 +18,7 @@ from trimaran.convergence.files import DoublingRatio, catalog_names
 from trimaran.convergence.types import LARGEST_BATCH, Need, oddities
 from trimaran.networks.names import parse_network
 from trimaran.program.json_files import finite, to_plain
-from trimaran.report.page.charts import SERIES_COLOURS, Axis, Series, chart_file, curve_chart
+from trimaran.report.page.charts import SERIES_COLOURS, Axis, Series, chart_file, curve_chart, plain_number
 from trimaran.report.tables import add_figures, frame_table, print_next
 
 _FAR_BELOW = 90.0
@@ -225,7 +225,7 @@ def points_table(study: CurveStudy) -> Table:
         form = curve.fit.e0 * (1 + point.global_batch / curve.fit.b_crit)
         spread = "" if point.deviation is None or point.runs < 2 else f"{point.deviation / point.amount:.1%}"
         table.add_row(
-            str(point.global_batch),
+            f"{point.global_batch:,}",
             figure(point.amount),
             str(point.runs),
             spread,
@@ -243,7 +243,7 @@ def asked_table(study: CurveStudy) -> Table:
     for asked in study.asked:
         need = asked.need
         table.add_row(
-            str(asked.global_batch),
+            f"{asked.global_batch:,}",
             figure(need.amount),
             format_span(figure(need.low), figure(need.high), to="–"),
             need.source,
@@ -252,7 +252,9 @@ def asked_table(study: CurveStudy) -> Table:
 
 
 def fit_lines(study: CurveStudy) -> list[str]:
-    """E0, Bcrit and the quality of the curve in words."""
+    """E0, Bcrit and the quality of the curve in words; nothing of one batch, which does not say them."""
+    if len(study.curve.table.points) < 2:
+        return []
     fit, unit = study.curve.fit, study.curve.table.unit
     e0 = f"E0 {figure(fit.e0)} {unit} ({format_span(*map(figure, fit.e0_interval), to='–')})"
     critical = f"Bcrit {figure(fit.b_crit)} ({format_span(*map(figure, fit.b_crit_interval), to='–')})"
@@ -286,7 +288,7 @@ def catalog_table(studies: Sequence[CurveStudy]) -> Table:
         mean = study.quality.mean
         table.add_row(
             study.name + ("*" if study.curve.table.projection else ""),
-            format_span(str(low), str(high), to="–"),
+            format_span(f"{low:,}", f"{high:,}", to="–"),
             str(len(study.curve.table.points)),
             study.curve.table.unit,
             "–" if len(study.curve.table.points) < 2 else figure(fit.b_crit),
@@ -297,17 +299,13 @@ def catalog_table(studies: Sequence[CurveStudy]) -> Table:
 
 
 def figure(value: float) -> str:
-    """Four figures, without an exponent up to a million.
+    """Four figures, without an exponent.
 
     Example:
         >>> figure(35.5594), figure(49486.4), figure(2308590.5), figure(float("inf"))
-        ('35.56', '49490', '2.309e+06', 'infinite')
+        ('35.56', '49,490', '2.309 M', 'infinite')
     """
-    if math.isinf(value):
-        return "infinite"
-    if 1000 <= abs(value) < 1e6:
-        return f"{float(f'{value:.4g}'):.0f}"
-    return f"{value:.4g}"
+    return "infinite" if math.isinf(value) else plain_number(float(f"{value:.4g}"))
 
 
 def _leave_one_out(point: LeftOut | None) -> str:
@@ -377,9 +375,8 @@ def print_curve(out: Console, study: CurveStudy) -> None:
     out.print(f"[bold]{escape(study.name)}[/]: {escape(curve_verdict(study))}")
     out.print(f"[dim]{escape(table.task)}[/]\n")
     out.print(points_table(study))
-    out.print()
-    for line in fit_lines(study):
-        out.print(escape(line))
+    for number, line in enumerate(fit_lines(study)):
+        out.print(f"{'' if number else chr(10)}{escape(line)}")
     if study.asked:
         out.print()
         out.print(asked_table(study))
@@ -417,13 +414,23 @@ def _job_of(name: str) -> str | None:
 
 def curve_verdict(study: CurveStudy) -> str:
     """From which batch on more samples a step need more training, as far as it was measured."""
-    fit, (low, high) = study.curve.fit, study.curve.range
+    return critical_words(finite(study.curve.fit.b_crit), *study.curve.range)
+
+
+def critical_words(b_crit: float | None, low: int, high: int) -> str:
+    """The batch at which twice the training is needed, in a sentence.
+
+    Args:
+        b_crit: of the fit [samples]; None: infinite
+        low: smallest batch that was measured [samples]
+        high: largest one [samples]
+    """
     measured = f"measured at {low:,} to {high:,}"
     if low == high:
         return f"what batches other than {low:,} need is not known: no other one was measured."
-    if math.isinf(fit.b_crit):
+    if b_crit is None:
         return f"no batch is seen to need more training than another ({measured})."
-    return f"batch {figure(fit.b_crit)} needs twice the training of a small one ({measured})."
+    return f"batch {figure(b_crit)} needs twice the training of a small one ({measured})."
 
 
 def print_catalog(

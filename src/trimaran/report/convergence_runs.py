@@ -1,7 +1,6 @@
 """Results of a measurement of convergence."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.text import Text
 from trimaran.base.units import format_count, format_seconds, format_span
 from trimaran.convergence.curve import Curve
 from trimaran.program.json_files import finite, to_plain
+from trimaran.report.convergence_curve import figure
 from trimaran.report.tables import add_figures, frame_table
 
 
@@ -236,9 +236,9 @@ def convergence_view(found: Convergence) -> RenderableType:
         shown.add_row(*_cells(found.curve, one))
     lines = [_verdict(found), _rate_line(found), ""]
     fitted = [
-        f"E(B) = {fit.e0:.3g} · (1 + B / {_count(fit.b_crit)}) epochs of {table.samples_per_epoch} samples, "
+        f"E(B) = {fit.e0:.3g} · (1 + B / {figure(fit.b_crit)}) epochs of {table.samples_per_epoch} samples, "
         f"rms {fit.rms:.1%}",
-        f"Bcrit {_count(fit.b_crit)}, 90 %: {format_span(*map(_count, fit.b_crit_interval))}",
+        f"Bcrit {figure(fit.b_crit)}, 90 %: {format_span(*map(figure, fit.b_crit_interval))}",
     ]
     # A form through one point says nothing of other batches.
     after = fitted if len(table.points) > 1 else []
@@ -246,8 +246,8 @@ def convergence_view(found: Convergence) -> RenderableType:
         noise = found.noise
         ratio = "" if noise.ratio is None else f", {noise.ratio:.2f} × the fitted one"
         after.append(
-            f"Bcrit by gradient noise {_count(noise.b_crit)}{ratio}; single runs {_count(noise.low)} to "
-            f"{_count(noise.high)}" + (f"; {noise.endless} of {noise.runs} show no signal" if noise.endless else "")
+            f"Bcrit by gradient noise {figure(noise.b_crit)}{ratio}; single runs {figure(noise.low)} to "
+            f"{figure(noise.high)}" + (f"; {noise.endless} of {noise.runs} show no signal" if noise.endless else "")
         )
     kept = f", {found.kept} kept from before" if found.kept else ""
     ended = sum(len(one.runs) for one in found.batches)
@@ -261,31 +261,43 @@ def convergence_view(found: Convergence) -> RenderableType:
 
 
 def _verdict(found: Convergence) -> str:
-    """The batch that reached the target in the fewest epochs, and from which batch on they double."""
-    reached = [point for point in found.curve.table.points if point.amount]
-    target = f"{found.target:g} ({found.target_source})"
-    if not reached:
-        return f"{found.job}: no run reached {target}."
-    fewest = min(reached, key=lambda point: point.amount)
-    if len(found.curve.table.points) < 2:
-        only = f"at batch {fewest.global_batch}; no other was measured"
-        return f"{found.job}: {fewest.amount:.2f} epochs to {target} {only}."
-    doubled = found.curve.fit.b_crit
-    more = "no batch needs more" if math.isinf(doubled) else f"batch {_count(doubled)} needs twice those of a small one"
-    return f"{found.job}: {fewest.amount:.2f} epochs to {target} at batch {fewest.global_batch}; {more}."
+    needed = [(point.global_batch, point.amount) for point in found.curve.table.points if point.amount]
+    return converged_words(found.job, found.target, found.target_source, needed, finite(found.curve.fit.b_crit))
+
+
+def converged_words(
+    job: str, target: float, source: str, needed: Sequence[tuple[int, float]], b_crit: float | None
+) -> str:
+    """The batch that reached the target in the fewest epochs, and from which batch on they double.
+
+    Args:
+        job: reference of the job
+        target: value of the metric
+        source: who says so
+        needed: batches that reached it [samples] and their epochs
+        b_crit: of the fit [samples]; None: infinite
+    """
+    said = f"{target:g} ({source})"
+    if not needed:
+        return f"{job}: no run reached {said}."
+    batch, fewest = min(needed, key=lambda one: one[1])
+    if len(needed) < 2:
+        return f"{job}: {fewest:.2f} epochs to {said} at batch {batch:,}; no other was measured."
+    more = "no batch needs more" if b_crit is None else f"batch {figure(b_crit)} needs twice those of a small one"
+    return f"{job}: {fewest:.2f} epochs to {said} at batch {batch:,}; {more}."
 
 
 def _cells(curve: Curve, one: ConvergedBatch) -> list[str]:
     point = next((point for point in curve.table.points if point.global_batch == one.global_batch), None)
     found = sorted(value for run in one.runs if (value := run.noise_b_crit) is not None)
     return [
-        str(one.global_batch),
+        f"{one.global_batch:,}",
         "–" if point is None else f"{point.amount:.2f}",
         "–" if point is None or point.deviation is None else f"{point.deviation:.2f}",
         f"{curve.fit.e0 * (1 + one.global_batch / curve.fit.b_crit):.2f}",
         f"{len(one.needed)} of {len(one.runs) + one.missing}",
         "–" if one.best is None else f"{one.best:.4g}",
-        _count(found[len(found) // 2]) if found else "–",
+        figure(found[len(found) // 2]) if found else "–",
     ]
 
 
@@ -301,7 +313,3 @@ def _rate_line(found: Convergence) -> str:
 
 def _devices(count: int) -> str:
     return "one device" if count == 1 else f"{count} devices"
-
-
-def _count(value: float) -> str:
-    return "∞" if math.isinf(value) else f"{value:.3g}" if value < 1000 else f"{value:.0f}"

@@ -355,12 +355,22 @@ def reason_lines(found: Crossover) -> list[str]:
     lines = []
     for one in found.crossings:
         lines.append(f"M = {one.width}, {'paper mode' if one.basis == 'paper' else 'ours'}: {one.reason}")
-        changed = [entry for entry in one.sensitivities if entry.devices != one.devices]
-        if changed:
-            lines.append("  otherwise " + _told(f"{entry.change}: {_count(entry.devices)}" for entry in changed))
-        elif one.sensitivities:
-            lines.append("  the same with every change of workers, curve or links that was tried")
+        said = otherwise(one.devices, [(entry.change, entry.devices) for entry in one.sensitivities])
+        lines += [f"  {said}"] if said else []
     return lines
+
+
+def otherwise(devices: int | None, tried: Sequence[tuple[str, int | None]]) -> str:
+    """What the crossover would be if something were otherwise; empty where nothing was tried.
+
+    Args:
+        devices: at which the hybrid is ahead; None: at none
+        tried: changes, and the devices then
+    """
+    changed = [f"{change}: {_count(then)}" for change, then in tried if then != devices]
+    if changed:
+        return f"otherwise {_told(changed)}"
+    return "the same with every change of workers, curve or links that was tried" if tried else ""
 
 
 def _legend(*, is_known: bool) -> str:

@@ -1,6 +1,6 @@
 """Observation of a script: the page that `observe` prints, and the same as JSON data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -50,7 +50,7 @@ class Observation:
             before which the device ran out of work; None: not known
         limiter: what limits the script; "not clear" where the run contradicts itself
         doubt: why the limiter is not clear; None where it is
-        remedies: ranked
+        remedies: ranked; where the limiter is not clear, those alone that surely help
         unseen: what could not be seen, one sentence each
     """
 
@@ -96,46 +96,64 @@ def observation_view(observation: Observation) -> RenderableType:
     limit.append("." if observation.doubt is None else f": {observation.doubt}")
     lines: list[RenderableType] = [head, limit, Text(), *_parts_table(observation)]
     lines += [Text(), _memory_line(observation)]
-    if observation.launch_bound is not None and observation.doubt is None:
-        lines.append(_launch_line(observation))
-    lines.append(Text())
-    if observation.doubt is None:
-        nothing = "No known remedy would save 1 % of the step."
-        lines.append(remedies_view(observation.remedies, nothing=nothing, of_script=True))
-    else:
-        # What names no limiter names no remedy either, but for one that helps whatever it is.
-        sure = [remedy for remedy in observation.remedies if remedy.gain_interval[0] > 0]
-        nothing = "No remedy is sure to help, as long as what limits it is not clear."
-        lines.append(remedies_view(sure, nothing=nothing, of_script=True))
+    if launch := launch_words(observation):
+        lines.append(Text(launch))
+    nothing = without_remedy(observation)
+    lines += [Text(), remedies_view(observation.remedies, nothing=nothing, of_script=True)]
     if observation.unseen:
         lines += [Text(), Text("Not seen", style="bold")]
         lines += [bullet(Text(sentence)) for sentence in observation.unseen]
     return Group(*lines)
 
 
-def _parts_table(observation: Observation) -> list[RenderableType]:
+def without_remedy(observation: Observation) -> str:
+    """What is said where no remedy is named."""
+    if observation.doubt is None:
+        return "No known remedy would save 1 % of the step."
+    return "No remedy is sure to help, as long as what limits it is not clear."
+
+
+def steps_words(observation: Observation) -> str:
+    """Which steps the figures are of."""
     left_out = ", ".join(f"{count} {reason}" for reason, count in observation.left_out.items() if count)
     backwards = f" of {observation.backwards:.1f} backwards each" if observation.backwards > 1.05 else ""
-    below = f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
-    table = frame_table("What a step is spent on", f"FP, BP, WU: forward, backward, weight update\n{below}")
+    return f"mean of {observation.steps} steps{backwards}" + (f"; left out: {left_out}" if left_out else "")
+
+
+_MOST_RANKS = 4
+"""Ranks that have a column each, side by side at 80 columns; of more the least and the most are shown."""
+
+
+def _parts_table(observation: Observation) -> list[RenderableType]:
+    ranks = observation.ranks
+    below = f"FP, BP, WU: forward, backward, weight update\n{steps_words(observation)}"
+    is_each = len(ranks) <= _MOST_RANKS
+    if not is_each:
+        below = f"least, most: of {len(ranks)} ranks, each of which --json has\n{below}"
+    table = frame_table("What a step is spent on", below)
     add_words(table, "")
     add_figures(table, "time", "share", no_wrap=False)
-    several = len(observation.ranks) > 1
-    for rank in observation.ranks if several else ():
-        add_figures(table, f"rank {rank.rank}", no_wrap=False)
+    several = len(ranks) > 1
+    names = [f"rank {rank.rank}" for rank in ranks] if is_each else ["least", "most"]
+    for name in names if several else ():
+        add_figures(table, name, no_wrap=False)
+
+    def cells(values: Sequence[float], written: Callable[[float], str]) -> Sequence[str]:
+        shown = values if is_each else (min(values), max(values))
+        return [written(value) for value in shown] if several else ()
+
     for name, seconds in observation.parts_s.items():
-        each = [rank.parts_s[name] for rank in observation.ranks]
+        each = [rank.parts_s[name] for rank in ranks]
         if max(seconds, *each) < 5e-4 * observation.step_time_s:
             continue
         share = f"{100 * seconds / observation.step_time_s:.1f} %"
-        table.add_row(name, format_seconds(seconds), share, *(map(format_seconds, each) if several else ()))
+        table.add_row(name, format_seconds(seconds), share, *cells(each, format_seconds))
     table.add_section()
-    total = [format_seconds(sum(rank.parts_s.values())) for rank in observation.ranks]
-    table.add_row("step", format_seconds(observation.step_time_s), "100 %", *(total if several else ()))
+    total = cells([sum(rank.parts_s.values()) for rank in ranks], format_seconds)
+    table.add_row("step", format_seconds(observation.step_time_s), "100 %", *total)
     if several:
-        table.add_row(
-            "samples", "", "", *(f"{rank.samples:.1f}" if rank.samples else "–" for rank in observation.ranks)
-        )
+        samples = cells([rank.samples for rank in ranks], lambda count: f"{count:.1f}" if count else "–")
+        table.add_row("samples", "", "", *samples)
     return [table]
 
 
@@ -145,9 +163,12 @@ def _memory_line(observation: Observation) -> Text:
     return Text(f"Memory: {format_bytes(peak)} at most in a process; {', '.join(parts)}.")
 
 
-def _launch_line(observation: Observation) -> Text:
-    share = observation.launch_bound or 0.0
+def launch_words(observation: Observation) -> str:
+    """Whether launching bounds the script; empty where that is not known."""
+    share = observation.launch_bound
+    if share is None or observation.doubt is not None:
+        return ""
     verdict = "Launch-bound" if share > 0.5 else "Not launch-bound"
     if observation.device == "cuda":
-        return Text(f"{verdict}: before {100 * share:.0f} % of the steps the device had run out of work.")
-    return Text(f"{verdict}: {100 * share:.0f} % of forward and backward do not depend on the batch.")
+        return f"{verdict}: before {100 * share:.0f} % of the steps the device had run out of work."
+    return f"{verdict}: {100 * share:.0f} % of forward and backward do not depend on the batch."

@@ -210,6 +210,7 @@ class Rehearsal:
         printed: the last lines that rank 0 printed, or the rank that failed
         took_s: that the rehearsal took [s]
         calibration: factors on the modelled times, as `--calibration` reads them; None: none
+        options: what was asked besides, each an option of the command and its value, such as "--memory", "80GiB"
     """
 
     verdict: Verdict
@@ -231,6 +232,7 @@ class Rehearsal:
     printed: Sequence[str]
     took_s: Positive
     calibration: Mapping[str, object] | None = None
+    options: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:
@@ -456,23 +458,34 @@ def _ending(rehearsal: Rehearsal) -> Iterator[str]:
         yield next_text(shlex.split(f"{trimaran}{options}")).replace("Next: ", "   ", 1)
 
 
+def asked_again(rehearsal: Rehearsal, *more: str) -> str:
+    """The command of a rehearsal, for a shell.
+
+    Args:
+        rehearsal: of a script
+        more: options, in the place of the same ones that were given
+    """
+    words = ["trimaran", "rehearse", "--world", str(rehearsal.world), "--cluster", rehearsal.cluster]
+    for name, value in zip(rehearsal.options[::2], rehearsal.options[1::2], strict=True):
+        words += () if name in more else (name, value)
+    script = rehearsal.script if rehearsal.script[:1] == ["-m"] else ["--", *rehearsal.script]
+    return shlex.join([*words, *more, *script])
+
+
 def next_command(rehearsal: Rehearsal) -> str:
     """What to do after a rehearsal, as a command or in words."""
-    head = f"trimaran rehearse --world {rehearsal.world} --cluster {rehearsal.cluster}"
-    script = shlex.join(rehearsal.script)
-    script = script if rehearsal.script[:1] == ["-m"] else f"-- {script}"
     if rehearsal.remedies:
         helps = [one for one in rehearsal.remedies if one.fits]
         what = helps[0].action.rstrip(".") if helps else "no remedy is enough alone: take several"
-        return f"{what}; then {head} {script}"
+        return f"{what}; then {asked_again(rehearsal)}"
     tight = any(one.reserved_bytes > _TIGHT * one.room_bytes for one in rehearsal.ranks)
     if rehearsal.verdict in ("out of memory", "not sure") and tight:
-        return f"{head} --alloc-conf expandable_segments:True {script}"
+        return asked_again(rehearsal, "--alloc-conf", "expandable_segments:True")
     if rehearsal.verdict in ("disagree", "hang"):
-        return f"repair the lines above, then {head} {script}"
+        return f"repair the lines above, then {asked_again(rehearsal)}"
     if rehearsal.verdict == "failed":
         rank = rehearsal.troubles[0].sides[0].rank if rehearsal.troubles and rehearsal.troubles[0].sides else 0
-        return f"{head} --ranks {rank} --logs logs {script}"
+        return asked_again(rehearsal, "--ranks", str(rank), "--logs", "logs")
     if rehearsal.verdict == "not trained":
-        return f"give the arguments with which the script trains: {head} {script} …"
-    return f"{head} --trace trace.json {script}"
+        return f"give the arguments with which the script trains: {asked_again(rehearsal)} …"
+    return asked_again(rehearsal, "--trace", "trace.json")

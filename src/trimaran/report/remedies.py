@@ -106,12 +106,20 @@ def _paragraph(number: int, remedy: Remedy, *, of_script: bool) -> RenderableTyp
     if remedy.at:
         where = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in remedy.at.items())
         text.append(f" With {where}.", style="dim")
-    text.append(f" {_METHODS[remedy.method]}{remedy.basis}", style="dim")
-    if remedy.assumption:
-        text.append(f" Assumes: {remedy.assumption}", style="dim")
-    actor: Actor = "script" if of_script and remedy.known.actor == "plan" else remedy.known.actor
-    text.append(f" By {_ACTORS[actor]}; needs {remedy.known.needs}.", style="dim")
+    text.append(f" {grounds(remedy, of_script=of_script)}", style="dim")
     return bullet(text, mark=str(number))
+
+
+def grounds(remedy: Remedy, *, of_script: bool = False) -> str:
+    """What the gain of a remedy is made of, what was assumed, who acts, and what it needs.
+
+    Args:
+        remedy: any
+        of_script: as for `remedies_view`
+    """
+    assumed = f" Assumes: {remedy.assumption}" if remedy.assumption else ""
+    actor: Actor = "script" if of_script and remedy.known.actor == "plan" else remedy.known.actor
+    return f"{_METHODS[remedy.method]}{remedy.basis}{assumed} By {_ACTORS[actor]}; needs {remedy.known.needs}."
 
 
 _METHODS: Mapping[Method, str] = {"re-simulated": "Simulated: ", "estimated": "", "rule": ""}

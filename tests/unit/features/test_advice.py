@@ -5,6 +5,7 @@ import pytest
 from tests.unit.measure.observe.observed import FACTS, make_record
 
 from trimaran.base.remedies import Remedy
+from trimaran.features.diagnose.observe import conclude
 from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe.analysis import analyse
 from trimaran.measure.observe.records import ProcessRecord
@@ -114,6 +115,17 @@ def test_a_run_whose_halves_are_limited_by_other_things_is_doubted() -> None:
     assert "the first half of the steps is limited by loader, the second by synchronisation" in said
     assert doubted(make_record([loads] * 65, loader=LOADER)) is None
     assert doubted(make_record([{"forward": 10}] * 65)) is None
+
+
+def test_an_observation_whose_limiter_is_not_clear_names_the_remedies_alone_that_surely_help() -> None:
+    """JSON and the page of a report named all of them, where the command said that none is sure."""
+    loads = {"load": 6, "forward": 4}
+    reads = {"sync": 6, "syncs": 1, "forward": 4}
+    records = [make_record([loads] * 35 + [reads] * 30, loader=LOADER)]
+    assert any(one.gain_interval[0] <= 0 for one in advise(analyse(records), handover=lambda _: 0.0))
+    seen = conclude(records)
+    assert seen.limiter == "not clear"
+    assert all(one.gain_interval[0] > 0 for one in seen.remedies)
 
 
 def test_a_best_remedy_that_may_as_well_lengthen_the_step_names_no_limiter() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.inspect import type_info
 from tests.raising import raises
-from tests.unit.report.pages import HOSTILE, remedy, small_plan, studies, write_run, write_study
+from tests.unit.report import test_converging
+from tests.unit.report.pages import HOSTILE, observation, remedy, small_plan, studies, write_run, write_study
 from tests.unit.report.test_files import REPORT
 from tests.unit.report.test_noise import NOISE
 from tests.unit.report.test_page import check_page
@@ -20,13 +21,18 @@ from tests.unit.report.test_page import check_page
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
 from trimaran.base.units import format_seconds
+from trimaran.features.convergence.curve import study_curve
 from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.answer.documents import plan_document
 from trimaran.program.plan_file import plan_verdict, write_plan
+from trimaran.report.convergence_curve import curve_verdict
+from trimaran.report.convergence_runs import convergence_document, convergence_view
+from trimaran.report.observation import observation_document
 from trimaran.report.page.studies import READERS
 from trimaran.report.remedies import remedies_document
 from trimaran.report.run_report import write_report
+from trimaran.report.tables import page_text
 
 NAMES = tuple(studies())
 
@@ -558,3 +564,75 @@ def test_without_a_curve_it_is_not_known_when_a_hybrid_is_ahead(tmp_path: Path) 
     assert "not known" in section
     assert "never" not in re.sub(r'<td class="words">.*?</td>', "", section)
     assert f"--cluster {document['cluster']} --curve NAME" in dict(found.absent)["Time to accuracy"]
+
+
+def test_the_page_of_an_observation_says_what_the_command_says(tmp_path: Path) -> None:
+    """It left out which steps do not count, what launching takes, and what a remedy assumes and needs."""
+    seen = replace(
+        observation(),
+        left_out={"at the start": 10},
+        backwards=4.0,
+        launch_bound=0.66,
+        remedies=[replace(remedy(), id="load-ahead", assumption="loading spreads over workers.")],
+    )
+    document = observation_document(seen) | {"command": "trimaran observe --not-again -- python my.py"}
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    for said in (
+        "mean of 20 steps of 4.0 backwards each; left out: 10 at the start",
+        "Launch-bound: 66 % of forward and backward do not depend on the batch.",
+        "Assumes: loading spreads over workers. By a change of the training script; needs cores and memory of the",
+        "trimaran observe --json --not-again -- python my.py",
+    ):
+        assert said in re.sub("</?span>", "", text)
+
+
+def test_the_page_of_an_observation_without_a_remedy_says_so(tmp_path: Path) -> None:
+    unclear = replace(observation(), remedies=[], limiter="not clear", doubt="the machine is too busy.")
+    path = write_study(tmp_path / "x.json", observation_document(unclear))
+    _, text = made(path, tmp_path / "report.html")
+    assert "No remedy is sure to help, as long as what limits it is not clear." in text
+
+
+def test_the_page_of_a_rehearsal_has_what_was_made_up_and_the_command_as_it_was_given(tmp_path: Path) -> None:
+    document = studies()["rehearse"]
+    document |= {"options": ["--memory", "22GiB"], "printed": ["loss 1.5"]}
+    document["invented"] = [{"what": "norm", "asked": "item", "value": "1.0", "line": "my.py:14", "count": 3}]
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    plain = re.sub("</?span>", "", text)
+    for said in ("Invented values", "my.py:14", "The script printed last", "loss 1.5", "--memory 22GiB --json"):
+        assert said in plain
+
+
+def test_the_page_of_a_curve_says_what_the_command_says_of_the_batches_that_were_asked_for(tmp_path: Path) -> None:
+    """They were left out, and of a curve of one batch it said that the critical batch is above what was measured."""
+    need = {"global_batch_size": 2048, "amount": 36.04, "interval": [33.55, 38.73], "source": "interpolated"}
+    document = studies()["curve"] | {"at": [need]}
+    found, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    section = text[text.index('id="asked"') :].partition("</section>")[0]
+    for said in ("2,048", "36.04", "33.55 to 38.73", "interpolated"):
+        assert said in section
+    assert curve_verdict(study_curve("resnet50", ())) in found.verdict
+    alone = document | {"points": document["points"][:1], "b_crit": None}
+    found, text = made(write_study(tmp_path / "y.json", alone), tmp_path / "alone.html")
+    assert "what batches other than 1,632 need is not known: no other one was measured." in found.verdict
+    assert "critical batch" not in text
+
+
+def test_the_page_of_a_measurement_of_convergence_has_the_verdict_of_the_command(tmp_path: Path) -> None:
+    measured = test_converging.found()
+    found, text = made(write_study(tmp_path / "x.json", convergence_document(measured)), tmp_path / "report.html")
+    assert " ".join(str(page_text(lambda out: out.print(convergence_view(measured)))).split()).startswith(found.verdict)
+    assert "the same by gradient noise" in text
+
+
+def test_the_page_of_a_crossover_study_warns_of_the_curve_and_says_what_would_be_otherwise(tmp_path: Path) -> None:
+    document = studies()["crossover"]
+    document["curve"] |= {"warnings": ["batch 256 is 2 times the largest measured one, 128"]}
+    document["crossings"][0] |= {
+        "crossover_devices": None,
+        "sensitivity": [{"change": "curve as steep", "crossover_devices": 8}],
+    }
+    _, text = made(write_study(tmp_path / "x.json", document), tmp_path / "report.html")
+    assert "batch 256 is 2 times the largest measured one, 128" in text
+    assert "otherwise curve as steep: 8" in text
+    assert "local batch of paper mode" in text

@@ -8,7 +8,7 @@ import pytest
 from tests import builders
 from tests.raising import raises
 
-from trimaran.base.errors import CorruptDataError, InfeasibleError
+from trimaran.base.errors import CorruptDataError, InfeasibleError, TrimaranError
 from trimaran.planner.explanation.what_if import changed, parse_change
 from trimaran.planner.pins import pins_of_strategy
 from trimaran.planner.problem import assess
@@ -132,6 +132,21 @@ def test_a_plan_of_degrees_is_explained_where_it_was_planned(tmp_path: Path) -> 
     assert explained.explanation.chosen.candidate.strategy == found.chosen.strategy
     assert explained.explanation.chosen.candidate.step_time_s == pytest.approx(found.chosen.step_time_s)
     assert explained.explanation.contrasts[0].other is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"batch": 128}, "plan.outdated"), ({"devices": 8}, "plan.outdated"), ({"memory_bytes": 2**34}, "explain.plan-")],
+)
+def test_a_plan_of_degrees_is_not_explained_for_what_it_is_not_for(
+    change: dict[str, Any], code: str, tmp_path: Path
+) -> None:
+    """At twice the batch it told of the same step and twice the tokens/s, and on 8 devices of a plan for 16."""
+    asked = builders.cluster_request(cluster="dgx-h100:2", batch=64)
+    write_plan(tmp_path / "plan.json", make_plan("llama2:7b", asked).evidence.whole_plan)
+    with pytest.raises(TrimaranError) as refused:
+        explain_plan("llama2:7b", builders.cluster_request(cluster="dgx-h100:2", **change), path=tmp_path / "plan.json")
+    assert str(refused.value.code).startswith(code)
 
 
 def test_other_degrees_than_a_search_would_choose_are_explained_too(tmp_path: Path) -> None:

@@ -17,14 +17,15 @@ from trimaran.features.emulation import emulate_subject
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.detect import lacks_gpus
 from trimaran.planner.candidates import Candidate
-from trimaran.planner.pins import pins_of_strategy
+from trimaran.planner.pins import pins_of_strategy, read_pins
 from trimaran.planner.problem import assess
 from trimaran.planning.estimated import asked_of_file
+from trimaran.planning.explanation import explain_plan
 from trimaran.planning.loaded_plans import _rejoined, _rescored, as_planned, load_plan
 from trimaran.planning.preparation import local_cluster
 from trimaran.planning.requests import Loading, parse_request
 from trimaran.program.lowering.lower import lower
-from trimaran.program.plan_file import program_lines, write_plan
+from trimaran.program.plan_file import program_lines, read_plan, write_plan
 from trimaran.program.strategy import Strategy
 
 PLAN = builders.plan(
@@ -213,7 +214,34 @@ def test_a_plan_for_this_machine_refuses_what_only_the_analytical_model_knows(tm
         load_plan(path, JobSource(reference="digits"), parse_request(reserve="5%"))
 
 
-def test_a_plan_is_not_emulated_on_fewer_devices_than_it_is_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", [2, 8])
+def test_a_plan_is_emulated_on_the_devices_that_it_is_for(devices: int, tmp_path: Path) -> None:
+    """On more than those it ran as if nothing had been said."""
     path = of_file(tmp_path, builders.strategy(dp=4))
-    with raises("emulate.too-few-devices", match="is a plan for 4"):
-        emulate_subject(str(path), devices=2, link="1Gb/s")
+    with raises("emulate.other-number-of-devices", match=f"is a plan for 4; leave it out, or plan for {devices}"):
+        emulate_subject(str(path), devices=devices, link="1Gb/s")
+
+
+def test_a_plan_says_how_many_devices_are_emulated_and_the_link_alone_is_asked_for(tmp_path: Path) -> None:
+    path = of_file(tmp_path, builders.strategy(dp=4))
+    with raises("input", match="^say the rate limit of the links between them: --link 1Gb/s$"):
+        emulate_subject(str(path))
+
+
+@pytest.mark.parametrize(
+    "asked", [{"pins": read_pins(["--dp 4"])}, {"pins": read_pins(["--forbid dp"])}, {"execution": "compiled"}]
+)
+def test_what_a_plan_does_not_keep_is_refused_with_a_plan_that_is_explained(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """The plan was explained as if nothing had been asked, or told to fit nowhere."""
+    path = of_file(tmp_path, builders.strategy(dp=2))
+    with raises("plan.option-needs-new-plan", match="is a plan that is made already"):
+        explain_plan("digits", parse_request(**asked), path=path)
+
+
+def test_a_plan_of_this_machine_is_not_explained_at_another_batch(tmp_path: Path) -> None:
+    """It was explained at its own, without a word, where `simulate` refuses."""
+    path = of_file(tmp_path, builders.strategy(dp=2))
+    source, _ = as_planned(read_plan(path), JobSource(reference="digits"), parse_request(batch=128))
+    assert source.global_batch_size == 128

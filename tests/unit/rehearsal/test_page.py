@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimaran.base.remedies import MemoryHelp
+from trimaran.features.rehearse.ask import ask
 from trimaran.report.rehearsal import (
     EXIT_CODES,
     InventedValue,
@@ -20,6 +22,7 @@ from trimaran.report.rehearsal import (
     Side,
     Trouble,
     Verdict,
+    asked_again,
     next_command,
     rehearsal_document,
 )
@@ -160,6 +163,29 @@ def test_the_next_command_repeats_the_script_as_it_was_given() -> None:
     assert shlex.split(command)[-4:] == ["--", "train.py", "--name", "a b"]
     module = next_command(made(script=["-m", "package.train", "--lr", "1"]))
     assert module.endswith("trace.json -m package.train --lr 1")
+
+
+def test_the_next_command_asks_of_the_same_devices_and_values(tmp_path: Path) -> None:
+    """Without --memory it told of a device with more."""
+    script = tmp_path / "train.py"
+    script.write_text("")
+    asked = ask(
+        script, world=4, cluster="dgx-a100", memory="22GiB", per_node=2, hints={"loss": 2.5}, alloc_conf="", steps=5
+    )
+    assert find_rest(asked_again(made(options=asked.options))) == (
+        "--memory 22GiB --per-node 2 --steps 5 --alloc-conf '' --hint loss=2.5"
+    )
+    tight = replace(ranks(1)[0], reserved_bytes=75 * GIB)
+    again = next_command(made("not sure", ranks=[tight], options=asked.options))
+    assert find_rest(again) == (
+        "--memory 22GiB --per-node 2 --steps 5 --hint loss=2.5 --alloc-conf expandable_segments:True"
+    )
+    assert ask(script, world=4, ranks="kinds", limit="10min").options == ()
+
+
+def find_rest(command: str) -> str:
+    """Options behind world and cluster."""
+    return command.partition("dgx-h100:16384 ")[2].partition(" -- train.py")[0]
 
 
 def test_after_a_lack_of_memory_the_first_remedy_that_is_enough_comes_next() -> None:

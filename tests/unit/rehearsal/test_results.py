@@ -1,8 +1,11 @@
 """What members of a group hold after an operation: as torch's gloo would, of values that are known."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from trimaran.features.rehearse.target import find_target
 from trimaran.rehearsal.results import Given, results
 
 TWO = [Given((torch.tensor([1, 2]),)), Given((torch.tensor([3, 4]),))]
@@ -84,3 +87,11 @@ def test_what_depends_on_an_unknown_value_is_unknown_and_what_cannot_go_together
     assert held("all_reduce", [TWO[0], Given((torch.ones(3),))])[0] == [None]
     assert held("broadcast", TWO)[0] == [None]
     assert held("something_new", TWO)[0] == [None]
+
+
+def test_nodes_of_several_kinds_are_told_to_count_as_the_slowest(tmp_path: Path) -> None:
+    """A script "fits 32 × A100" where half of the devices are others, without a word."""
+    mixed = tmp_path / "mixed.toml"
+    mixed.write_text('[machine]\nnodes = { "dgx-a100" = 2, "dgx-h100" = 2 }\nfabric = "8 ib-hdr"\n')
+    assert find_target(str(mixed)).notes == ("of 2 dgx-a100 and 2 dgx-h100 all count as dgx-a100, the slowest",)
+    assert find_target("dgx-a100").notes == ()

@@ -171,6 +171,10 @@ def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -
     remedies = advise(findings, handover=handover)
     doubted = doubt(findings, remedies, handover=handover, others=others)
     noise = noise_of(findings, others)
+    named = widened(remedies, noise)
+    if doubted is not None:
+        # What names no limiter names no remedy either, but for one that helps whatever it is.
+        named = [remedy for remedy in named if remedy.gain_interval[0] > 0]
     facts = findings.facts
     model = facts["model"] or {}
     _, low, high = figure_interval(lambda parts: parts.step_s, findings.mean, findings.blocks)
@@ -200,7 +204,7 @@ def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -
         launch_bound=_launch_bound(findings),
         limiter=name_limiter(remedies) if doubted is None else UNCLEAR,
         doubt=doubted,
-        remedies=widened(remedies, noise),
+        remedies=named,
         unseen=[*_noise_lines(noise), *_unseen(findings)],
     )
 

@@ -177,6 +177,18 @@ def ask(
             raise InputError(
                 f"hint {name}: expected a finite number, got {value}", code="rehearse.infinite-hint", hint=name
             )
+    options = {
+        "--memory": f"{memory}B" if isinstance(memory, int) else memory,
+        "--per-node": per_node,
+        "--ranks": None if ranks == "kinds" else ranks,
+        "--steps": None if steps == 3 else steps,
+        "--limit": f"{limit:g}s" if isinstance(limit, int | float) else None if limit == "10min" else limit,
+        "--alloc-conf": alloc_conf,
+        "--calibration": calibration,
+        "--kineto": kineto,
+    }
+    said = [(name, str(value)) for name, value in options.items() if value is not None]
+    said += [("--hint", f"{name}={value:g}") for name, value in (hints or {}).items()]
     if alloc_conf is None:
         alloc_conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     Settings.parse(alloc_conf)
@@ -194,6 +206,7 @@ def ask(
         allocator=alloc_conf,
         calibration=factors,
         profile=profile,
+        options=tuple(word for pair in said for word in pair),
     )
 
 

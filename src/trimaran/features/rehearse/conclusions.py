@@ -138,6 +138,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         calibration=None if factors is None else msgspec.to_builtins(factors),
         printed=_printed(rehearsed.runs, troubles),
         took_s=took_s,
+        options=question.options,
     )
     return Conclusion(rehearsal=rehearsal, step=timed)
 

@@ -62,6 +62,7 @@ class Question:
         allocator: as in PYTORCH_CUDA_ALLOC_CONF
         calibration: factors on the modelled times; None: of `profile`, or none
         profile: of the script on one device, which gives such factors; only with one rank
+        options: as of `Rehearsal`
     """
 
     script: str
@@ -75,6 +76,7 @@ class Question:
     allocator: str = ""
     calibration: Calibration | None = None
     profile: Profile | None = None
+    options: Sequence[str] = ()
 
     @property
     def command(self) -> list[str]:

@@ -141,6 +141,8 @@ def find_target(
         text = f"{head}:{needed}{at}{fabric}"
         machine = find_machine(text)
     notes = () if cluster else (f"no --cluster was given: {text}, of which the step time is",)
+    if machine.kinds:
+        notes = (f"of {machine.kinds_text} all count as {machine.node.name}, the slowest",)
     return Target(
         name=text,
         machine=machine,

@@ -19,7 +19,10 @@ from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import Need
 from trimaran.pricing.analytical.step_time import RankTraffic
 from trimaran.program.plan_file import Plan, against_baseline
-from trimaran.report.observation import Observation
+from trimaran.report.convergence_curve import critical_words, figure
+from trimaran.report.convergence_runs import converged_words
+from trimaran.report.crossover import otherwise
+from trimaran.report.observation import Observation, launch_words, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -44,7 +47,16 @@ from trimaran.report.page.steps import (
     prediction_section,
     rate,
 )
-from trimaran.report.rehearsal import PURPOSES, Rehearsal, RehearsedRank, RehearsedStep, Trouble
+from trimaran.report.rehearsal import (
+    PURPOSES,
+    InventedValue,
+    Rehearsal,
+    RehearsedRank,
+    RehearsedStep,
+    Trouble,
+    asked_again,
+)
+from trimaran.report.remedies import grounds
 
 Pair = tuple[Real | None, Real | None]
 
@@ -76,10 +88,12 @@ class StudyPage:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def _remedies(remedies: Sequence[Remedy], where: Sequence[str] = ()) -> Section | None:
-    """What would help, with how sure that is, and of each of which row, where there are several."""
+def _remedies(
+    remedies: Sequence[Remedy], where: Sequence[str] = (), *, of_script: bool = False, nothing: str = ""
+) -> Section | None:
+    """What would help, with how sure that is, and of each of which row, where there are several; else what is said."""
     if not remedies:
-        return None
+        return Section(id="remedies", title="What would help", content=[Words(lines=[nothing])]) if nothing else None
     chart = interval_chart(
         "Predicted gain of remedies",
         [
@@ -112,7 +126,7 @@ def _remedies(remedies: Sequence[Remedy], where: Sequence[str] = ()) -> Section 
                 percent(one.predicted_gain, signed=False),
                 format_span(*(percent(end, signed=False) for end in one.gain_interval)),
                 one.action,
-                one.basis,
+                grounds(one, of_script=of_script),
             )
             for n, one in enumerate(remedies)
         ],
@@ -459,6 +473,11 @@ class _CrossRow(msgspec.Struct):
         return self.ahead_by if low is None else low, self.ahead_by if high is None else high
 
 
+class _Tried(msgspec.Struct):
+    change: str
+    crossover_devices: Count | None
+
+
 class _Crossing(msgspec.Struct):
     model_parallel_width: Count
     basis: str
@@ -466,12 +485,14 @@ class _Crossing(msgspec.Struct):
     crossover_interval: tuple[Count | None, Count | None]
     reason: str
     rows: list[_CrossRow]
+    sensitivity: list[_Tried] = []
 
 
 class _UsedCurve(msgspec.Struct):
     name: str
     task: str
     source: str = ""
+    warnings: list[str] = []
 
 
 class _Crossover(msgspec.Struct):
@@ -482,6 +503,7 @@ class _Crossover(msgspec.Struct):
     software: str
     curve: _UsedCurve | None
     crossings: list[_Crossing]
+    local_batch_size: Count = 0
     notes: list[str] = []
     command: str = ""
 
@@ -517,6 +539,7 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=f"{found.job} on {found.cluster}",
         verdict=verdict,
         facts=[("precision", found.precision), ("software", found.software)]
+        + ([("local batch of paper mode", f"{found.local_batch_size:,}")] if found.local_batch_size else [])
         + ([("curve", found.curve.name)] if found.curve else []),
         sections=_kept(
             _speedups(found.crossings, found.curve),
@@ -532,7 +555,7 @@ def _crossover_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                 f"{shlex.quote(found.cluster)} --curve NAME --json",
             )
         ],
-        notes=found.notes,
+        notes=[*(found.curve.warnings if found.curve else ()), *found.notes],
         command=(
             f"{found.command or f'trimaran crossover {shlex.quote(found.job)} --cluster {shlex.quote(found.cluster)}'} "
             "--json"
@@ -664,7 +687,7 @@ def _crossing_ends(ends: tuple[int | None, int | None]) -> str:
 def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
     """Where the hybrid gets ahead, and why; without a curve that is a condition."""
     table = DataTable(
-        columns=("width", "basis", "ahead from", "90 % interval", "why"),
+        columns=("width", "basis", "ahead from", "90 % interval", "why", "if something were otherwise"),
         rows=[
             (
                 str(one.model_parallel_width),
@@ -676,10 +699,13 @@ def _reasons(crossings: Sequence[_Crossing], *, is_known: bool) -> Section:
                 ),
                 _crossing_ends(one.crossover_interval) if is_known else "–",
                 one.reason,
+                otherwise(
+                    one.crossover_devices, [(entry.change, entry.crossover_devices) for entry in one.sensitivity]
+                ),
             )
             for one in crossings
         ],
-        words=frozenset({1, 4}),
+        words=frozenset({1, 4, 5}),
     )
     return Section(id="reasons", title="Why", content=[table], is_wide=True)
 
@@ -695,6 +721,13 @@ class _Point(msgspec.Struct):
     values: list[Positive] = []
 
 
+class _Asked(msgspec.Struct):
+    global_batch_size: Count
+    amount: Positive
+    interval: Pair
+    source: str
+
+
 class _Curve(msgspec.Struct):
     name: str
     task: str
@@ -703,38 +736,77 @@ class _Curve(msgspec.Struct):
     e0: Positive
     b_crit: Positive | None
     points: list[_Point]
+    e0_interval: Pair = (None, None)
+    b_crit_interval: Pair = (None, None)
+    rms: Positive | None = None
+    leave_one_out_mean: Positive | None = None
+    at: list[_Asked] = []
     warnings: list[str] = []
     command: str = ""
 
 
 def _curve_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Curve = plain
-    critical = "above what was measured" if found.b_crit is None else f"{plain_number(found.b_crit)}"
     least = min(found.points, key=lambda point: point.global_batch_size, default=None)
     most = max(found.points, key=lambda point: point.global_batch_size, default=None)
-    grows = ""
-    if least is not None and most is not None and least.amount > 0 and most is not least:
-        grows = (
-            f"; batch {most.global_batch_size:,} needs {most.amount / least.amount:.3g} times the {found.unit} of "
-            f"batch {least.global_batch_size:,}"
-        )
+    said, grows = "nothing was measured.", ""
+    facts = []
+    if least is not None and most is not None:
+        said = critical_words(found.b_crit, least.global_batch_size, most.global_batch_size)
+        if least is not most:
+            facts = [
+                ("E0", f"{figure(found.e0)} {found.unit}{_within(found.e0_interval)}"),
+                ("critical batch", f"{_critical(found.b_crit)}{_within(found.b_crit_interval)}"),
+            ]
+            if least.amount > 0:
+                grows = (
+                    f" Batch {most.global_batch_size:,} needs {most.amount / least.amount:.3g} times the {found.unit} "
+                    f"of batch {least.global_batch_size:,}."
+                )
+    facts += [
+        (name, f"{100 * share:.1f} %")
+        for name, share in (("form misses by", found.rms), ("leave-one-out error", found.leave_one_out_mean))
+        if share is not None
+    ]
     return StudyPage(
         kind="Convergence curve",
         title=found.name,
-        verdict=f"{found.task}: the critical batch is {critical} samples{grows}.",
-        facts=[("E0", f"{plain_number(found.e0)} {found.unit}"), ("critical batch", critical)],
+        verdict=f"{found.task}: {said}{grows}",
+        facts=facts,
         sections=_kept(
             _need_section(
                 found.unit,
                 [(point.global_batch_size, point.amount, point.interval, point.values) for point in found.points],
                 found.e0,
                 found.b_crit,
-            )
+            ),
+            _asked_section(found),
         ),
         notes=found.warnings,
         command=f"{found.command or f'trimaran curve {shlex.quote(found.name)}'} --json",
         environment={"source": found.source},
     )
+
+
+def _critical(b_crit: float | None) -> str:
+    """A critical batch; None: it is infinite."""
+    return "infinite" if b_crit is None else figure(b_crit)
+
+
+def _within(ends: Pair) -> str:
+    """A 90 % interval behind a figure, which may have no upper end; nothing where it is not known."""
+    return "" if ends[0] is None else f" ({format_span(*map(_critical, ends))})"
+
+
+def _asked_section(found: _Curve) -> Section | None:
+    if not found.at:
+        return None
+    table = DataTable(
+        columns=("global batch", f"needs [{found.unit}]", "90 % interval", ""),
+        rows=[(f"{one.global_batch_size:,}", figure(one.amount), _ends(one.interval), one.source) for one in found.at],
+        words=frozenset({3}),
+    )
+    return Section(id="asked", title="Batches that were asked for", content=[table])
 
 
 def _form(batch: float, e0: float, b_crit: float | None) -> float:
@@ -826,6 +898,12 @@ class _Fitted(msgspec.Struct):
     e0: Positive
     b_crit: Positive | None
     points: list[_MeasuredPoint]
+    b_crit_interval: Pair = (None, None)
+
+
+class _Noise(msgspec.Struct):
+    b_crit: Positive | None
+    runs: Count
 
 
 class _ConvergedRun(msgspec.Struct):
@@ -843,6 +921,7 @@ class _Converged(msgspec.Struct):
     target_source: str
     curve: _Fitted
     runs: list[_ConvergedRun]
+    gradient_noise: _Noise | None = None
     devices: Count = 1
     warnings: list[str] = []
     curve_file: str = ""
@@ -853,7 +932,12 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Converged = plain
     fit = found.curve
     reached = [point for point in fit.points if point.epochs is not None]
-    critical = "above what was measured" if fit.b_crit is None else f"{plain_number(fit.b_crit)} samples"
+    facts = [("target", f"{found.target:g} ({found.target_source})")]
+    if len(reached) > 1:
+        facts.append(("critical batch", f"{_critical(fit.b_crit)}{_within(fit.b_crit_interval)}"))
+    if found.gradient_noise is not None:
+        by_noise = f"{_critical(found.gradient_noise.b_crit)}, {format_count(found.gradient_noise.runs, 'run')}"
+        facts.append(("the same by gradient noise", by_noise))
     runs = DataTable(
         columns=("batch", "seed", "ended by", "epochs to the target", "time", "best metric"),
         rows=[
@@ -898,9 +982,14 @@ def _converge_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     return StudyPage(
         kind="Measured convergence",
         title=found.job,
-        verdict=f"{found.job} to {found.target:g}: {len(reached)} of {len(fit.points)} batches reach it; the critical "
-        f"batch is {critical}.",
-        facts=[("target", f"{found.target:g} ({found.target_source})"), ("critical batch", critical)],
+        verdict=converged_words(
+            found.job,
+            found.target,
+            found.target_source,
+            [(one.global_batch_size, one.epochs) for one in reached if one.epochs],
+            fit.b_crit,
+        ),
+        facts=facts,
         sections=_kept(
             _need_section(
                 fit.unit,
@@ -1156,8 +1245,6 @@ _PURPOSE_COLOURS = (
 
 def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: Rehearsal = plain
-    script = shlex.join(found.script)
-    before = "" if found.script[:1] == ["-m"] else "-- "
     return StudyPage(
         kind="Rehearsal",
         title=f"{' '.join(found.script[:2])} on {format_count(found.world, 'rank')}",
@@ -1174,12 +1261,14 @@ def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             _helps_section(found.remedies),
             _collectives_section(found),
             _rehearsed_step_section(found.step),
+            _invented_section(found.invented),
+            _printed_section(found.printed),
         ),
         absent=[]
         if found.step is not None
         else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
         notes=found.notes,
-        command=f"trimaran rehearse --world {found.world} --cluster {shlex.quote(found.cluster)} {before}{script}",
+        command=asked_again(found, "--json"),
         environment={
             "cluster": found.cluster,
             "device": found.device,
@@ -1325,13 +1414,31 @@ def _rehearsed_step_section(step: RehearsedStep | None) -> Section | None:
     )
     caption = (
         f"Rank {step.rank}: {format_seconds(step.seconds)} (90 %: {format_span(*map(format_seconds, step.interval_s))})"
-        + (f", MFU {step.mfu:.1%}" if step.mfu is not None else "")
+        + (f", {100 * step.mfu:.1f} % of {step.peak} (MFU)" if step.mfu is not None else "")
         + "."
     )
     content: list[Chart | Words] = [Chart(svg=svg, table=table, caption=caption)]
     if step.notes:
         content.append(Words(lines=step.notes, is_list=True))
     return Section(id="parts", title="The step on the target cluster", content=content)
+
+
+def _invented_section(invented: Sequence[InventedValue]) -> Section | None:
+    if not invented:
+        return None
+    table = DataTable(
+        columns=("what", "answer", "asked by", "line", "times"),
+        rows=[(one.what, one.value, one.asked, one.line, f"{one.count:,}") for one in invented],
+        words=frozenset({0, 1, 2, 3}),
+    )
+    said = "What the script asked of tensors without data, and where; --hint says a value of yours."
+    return Section(id="invented", title="Invented values", content=[Words(lines=[said]), table])
+
+
+def _printed_section(printed: Sequence[str]) -> Section | None:
+    if not printed:
+        return None
+    return Section(id="printed", title="The script printed last", content=[Words(lines=printed, is_list=True)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1361,8 +1468,15 @@ def _observed_colours(names: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observed(Observation):
+    """An observation as its command writes it."""
+
+    command: str = "trimaran observe -- python SCRIPT"
+
+
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
-    found: Observation = plain
+    found: _Observed = plain
     low, high = found.interval_s
     verdict = f"{found.model} ({found.device}): {format_seconds(found.step_time_s)} a step, " + (
         f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
@@ -1394,10 +1508,11 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                     ],
                     words=frozenset(),
                 ),
-                caption=f"Mean of {format_count(found.steps, 'step')}, with its 90 % interval.",
+                caption=f"With its 90 % interval; {steps_words(found)}.",
             )
         ],
     )
+    launch = launch_words(found)
     rows = [("all", found.parts_s), *((str(one.rank), one.parts_s) for one in found.ranks if len(found.ranks) > 1)]
     parts = Section(
         id="parts",
@@ -1421,7 +1536,8 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
                     columns=("rank", *(f"{name} [{unit}]" for name in names)),
                     rows=[(name, *(f"{held.get(part, 0.0) / size:.4g}" for part in names)) for name, held in rows],
                 ),
-            )
+            ),
+            *([Words(lines=[launch])] if launch else []),
         ],
     )
     memory = Section(
@@ -1443,9 +1559,15 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         title=f"{found.model}, {format_count(len(found.ranks), 'rank')}",
         verdict=verdict,
         facts=[("step", format_seconds(found.step_time_s)), ("limited by", found.limiter), ("steps", str(found.steps))],
-        sections=_kept(step, parts, _remedies(found.remedies), memory, unseen if found.unseen else None),
+        sections=_kept(
+            step,
+            parts,
+            _remedies(found.remedies, of_script=True, nothing=without_remedy(found)),
+            memory,
+            unseen if found.unseen else None,
+        ),
         absent=[Absent(title="Timeline of every rank", how="observation records none; trimaran train records one")],
-        command="trimaran observe --json -- python SCRIPT",
+        command=found.command.replace(" observe ", " observe --json ", 1),
         environment={"device": found.device},
     )
 
@@ -2067,7 +2189,7 @@ READERS = (
     StudyReader(
         command="observe",
         keys=frozenset({"limiter", "unseen", "parts_s"}),
-        content=Observation,
+        content=_Observed,
         page=_observation_page,
     ),
 )
