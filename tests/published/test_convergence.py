@@ -5,7 +5,7 @@ import pytest
 from trimaran.convergence.curve import fit_curve
 from trimaran.convergence.files import find_curve
 from trimaran.convergence.types import CurveTable, Point
-from trimaran.features.convergence.curve import study_catalog
+from trimaran.report.convergence_curve import study_catalog
 
 RCP = "mlcommons/logging mlperf_logging/rcp_checker, reference convergence points"
 

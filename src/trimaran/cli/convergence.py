@@ -59,10 +59,9 @@ def curve(
     with errors_reported(as_json=as_json):
         from trimaran.base.errors import InputError
         from trimaran.convergence.files import doubling_ratios, write_curve
-        from trimaran.features.convergence.curve import study_catalog, study_curve
         from trimaran.planning.requests import parse_counts
         from trimaran.report import convergence_curve as curve_views
-        from trimaran.report.convergence_curve import catalog_document, study_document
+        from trimaran.report.convergence_curve import catalog_document, study_catalog, study_curve, study_document
 
         if list_names or name is None:
             if any(given is not None for given in (name, at, plot, output, network, samples_per_epoch)):

@@ -64,7 +64,7 @@ def _curves(_: Recorded) -> list[Check]:
     from trimaran.convergence.curve import fit_curve
     from trimaran.convergence.files import find_curve
     from trimaran.convergence.types import CurveTable
-    from trimaran.features.convergence.curve import study_catalog
+    from trimaran.report.convergence_curve import study_catalog
 
     together = study_catalog()[1]
     rms, mean, coverage = together.rms or 0.0, together.mean or 0.0, together.coverage or 0.0

@@ -21,12 +21,11 @@ from tests.unit.report.test_page import check_page
 import trimaran
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem
 from trimaran.base.units import format_seconds
-from trimaran.features.convergence.curve import study_curve
 from trimaran.features.report_page.make import ReportPage, report
 from trimaran.features.training.run_record import command_line
 from trimaran.planning.answer.documents import plan_document
 from trimaran.program.plan_file import plan_verdict, write_plan
-from trimaran.report.convergence_curve import curve_verdict
+from trimaran.report.convergence_curve import curve_verdict, study_curve
 from trimaran.report.convergence_runs import convergence_document, convergence_view
 from trimaran.report.observation import observation_document
 from trimaran.report.page.studies import READERS

@@ -15,9 +15,9 @@ from tests.unit.report.test_files import REPORT
 
 from trimaran.base.remedies import Remedy
 from trimaran.base.timeline import Timeline
-from trimaran.features.convergence.curve import study_curve
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan_file import CandidateRow, Plan, program_lines, write_plan
+from trimaran.report.convergence_curve import study_curve
 from trimaran.report.convergence_curve import study_document as curve_document
 from trimaran.report.convergence_runs import convergence_document
 from trimaran.report.crossover import crossover_document
