@@ -39,7 +39,8 @@ def test_planted_delays_land_in_their_parts_and_the_limiter_is_named(tmp_path: P
     spent = json.loads(said[1])
     assert found == pytest.approx([spent[kind] for kind in delays], rel=0.1)
     assert sum(seen["parts_s"].values()) == pytest.approx(seen["step_time_s"])
-    assert seen["remedies"][0]["limiter"] == "loader"  # a busy machine may make the limiter unclear
+    # A busy machine may make the limiter unclear, and then only what surely helps is named.
+    assert seen["doubt"] is not None or seen["remedies"][0]["limiter"] == "loader"
     assert seen["schema_version"] == 1
 
 
@@ -121,8 +122,12 @@ seen = watch.report()
 assert torch.equal(before[0], torch.get_rng_state())
 assert all(torch.equal(a, b.grad) for a, b in zip(before[1], model.parameters()))
 print(seen)
-assert any(remedy.name == "fused optimizer" for remedy in seen.remedies), seen.remedies
-assert 25 < seen.steps <= 35 and seen.remedies[0].limiter == "small kernels", (seen.steps, seen.remedies)
+assert 25 < seen.steps <= 35, seen.steps
+if seen.doubt is None:  # a busy machine may make the limiter unclear, and then only what surely helps is named
+    assert any(remedy.name == "fused optimizer" for remedy in seen.remedies), seen.remedies
+    assert seen.remedies[0].limiter == "small kernels", seen.remedies
+else:
+    assert all(remedy.gain_interval[0] > 0 for remedy in seen.remedies), seen.remedies
 """
 
 
