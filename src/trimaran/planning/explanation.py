@@ -41,7 +41,7 @@ from trimaran.planning.plan import check_is_made, make_plan, strategy_options
 from trimaran.planning.requests import EVERYTHING, PlanRequest
 from trimaran.pricing.offload_costs import TracedStep
 from trimaran.pricing.tables import Curve, CurveKey, merge
-from trimaran.program.plan_file import Plan, check_premises, read_plan
+from trimaran.program.plan_file import Plan, check_plan, read_plan
 from trimaran.program.strategy import Strategy
 
 
@@ -306,7 +306,7 @@ def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanReq
     premises = plan.premises
     length = {} if premises.sequence_length is None else {"sequence": str(premises.sequence_length)}
     asked = as_planned_there(plan, request)
-    check_premises(plan, world_size=asked.devices, global_batch_size=asked.batch)
+    check_plan(plan, needs_program=False, world_size=asked.devices, global_batch_size=asked.batch)
     # Degrees have no program, so nothing is run eagerly or compiled.
     return replace(asked, execution=request.execution, options={**length, **asked.options})
 

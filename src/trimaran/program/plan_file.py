@@ -609,6 +609,7 @@ def _check_layers(plan: Plan, *, source: str) -> None:
 def check_plan(
     plan: Plan,
     *,
+    needs_program: bool = True,
     graph_digest: str | None = None,
     world_size: int | None = None,
     memory_bytes: Sequence[int] | None = None,
@@ -618,6 +619,7 @@ def check_plan(
 
     Args:
         plan: the plan
+        needs_program: a plan of degrees is refused
         graph_digest: digest of the graph of the job at hand; None: not compared, and so for the others
         world_size: number of ranks at hand
         memory_bytes: memory of each rank's device at hand [bytes]
@@ -626,36 +628,8 @@ def check_plan(
     Raises:
         InputError: another graph, world or batch, a device with less memory than the plan needs, or no program
     """
-    check_has_program(plan)
-    check_premises(
-        plan,
-        graph_digest=graph_digest,
-        world_size=world_size,
-        memory_bytes=memory_bytes,
-        global_batch_size=global_batch_size,
-    )
-
-
-def check_premises(
-    plan: Plan,
-    *,
-    graph_digest: str | None = None,
-    world_size: int | None = None,
-    memory_bytes: Sequence[int] | None = None,
-    global_batch_size: int | None = None,
-) -> None:
-    """As `check_plan`, of a plan that may have no program.
-
-    Args:
-        plan: as for `check_plan`
-        graph_digest: as for `check_plan`
-        world_size: as for `check_plan`
-        memory_bytes: as for `check_plan` [bytes]
-        global_batch_size: as for `check_plan`
-
-    Raises:
-        InputError: as for `check_plan`
-    """
+    if needs_program:
+        check_has_program(plan)
     premises = plan.premises
     changed = []
     if graph_digest is not None and graph_digest != premises.graph_digest:
