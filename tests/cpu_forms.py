@@ -22,7 +22,7 @@ def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    mask: torch.Tensor | None = None,
+    attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
@@ -31,7 +31,8 @@ def _attend(
 ) -> Any:
     """The CPU has no fused dropout; masks that are trained, such as relative positions, take the plain form there."""
     if query.dim() != 4:
-        return func(query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return func(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    mask = attn_mask
     if enable_gqa:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)

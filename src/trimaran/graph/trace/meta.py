@@ -2,13 +2,15 @@
 
 The shapes, and so the lives and sizes of everything, are those of a real step. Where meta tensors would take another
 kernel than a device does, the device's is asked for: attention (`attend`), dropout (`drop_out`) and autocast
-(`autocast`), recurrent layers (`run_layers`). What still differs: the fused forms of optimizers may need scratch memory
+(`Autocast`), recurrent layers (`run_layers`). The backward runs under the same rules, as checkpoints run parts of the
+forward again in it. What still differs: the fused forms of optimizers may need scratch memory
 that is not seen; convolutions have no workspace.
 
 Lets functions of torch be replaced while a model runs, also those that functions of torch call.
 
 A function mode is told of `multi_head_attention_forward`, and is then switched off while that runs. To be told of what
-runs inside as well, functions of `torch.nn.functional` run from a copy that does not ask whether they are overridden.
+runs inside as well, functions of `torch.nn.functional` run from a copy that does not ask whether they are overridden;
+so do those that begin a backward within the forward, as what a checkpoint runs again runs inside of them.
 
 Autocast on meta tensors: torch's own looks at the device of a tensor, and has none for these.
 
@@ -17,7 +19,8 @@ Autocast on meta tensors: torch's own looks at the device of a tensor, and has n
     widest            functions of several tensors, which must agree
     as they are       everything else
 
-Casts of parameters are kept until the forward ends, so that a weight used twice is cast once.
+Casts of parameters are kept until the outermost context of autocast ends, that of the forward or of a part of it that
+runs again, so that a weight used twice in it is cast once. The backward is not cast.
 
 Source:
     torch's documentation of autocast: its lists of operations on CUDA.
@@ -59,17 +62,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.graph.optimizers import Trained, trained_parameters, without_hooks
 from trimaran.graph.trace.calls import replaced, tensors_in
-from trimaran.graph.trace.record import Recorder
-from trimaran.graph.trace.tape import ModulePaths
+from trimaran.graph.trace.record import ACCUMULATION, Recorder
+from trimaran.graph.trace.tape import ModulePaths, in_backward
 from trimaran.graph.trace.types import BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, GATES, NAMESPACE, StepTrace
 
 Replacement = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
 """Takes a function with its arguments, and gives the result."""
 
+_BACKWARDS = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -92,8 +97,12 @@ class Overrides(TorchFunctionMode):
         self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run a function, or what replaces it."""
+        if _accumulates():
+            with _HOST:  # an optimizer that steps there has its counters on the host
+                return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        if self._inside or self._paths is None or name == "__get__":  # a shape or the like: runs nothing
+        # A shape or the like runs nothing; what a backward runs belongs to the forward.
+        if self._inside or self._paths is None or name == "__get__" or func in _BACKWARDS:
             return self._run(func, args, kwargs or {})
         number = self._calls[func] = self._calls.get(func, 0) + 1
         self._inside = True
@@ -108,7 +117,7 @@ class Overrides(TorchFunctionMode):
         replacement = self._replace(getattr(func, "__name__", ""))
         if replacement is not None:
             return replacement(func, args, kwargs)
-        if isinstance(func, types.FunctionType) and func.__globals__ is vars(functional):
+        if isinstance(func, types.FunctionType) and (func in _BACKWARDS or func.__globals__ is vars(functional)):
             with self:
                 return _without_questions(func)(*args, **kwargs)
         return func(*args, **kwargs)
@@ -124,6 +133,12 @@ def _without_questions(func: types.FunctionType) -> types.FunctionType:
 
 def _never(*_: torch.Tensor) -> bool:
     return False
+
+
+def _accumulates() -> bool:
+    """Whether a gradient is being accumulated, or hooks run that were waiting for that."""
+    node = torch._C._current_autograd_node() if in_backward() else None
+    return node is not None and node.name() == ACCUMULATION
 
 
 _LOWER = """
@@ -150,20 +165,31 @@ FLOAT32 = frozenset(_FLOAT32.split())
 WIDEST = frozenset(_WIDEST.split())
 
 
-class Autocast:
-    """The rules of autocast for one forward.
+class Autocast(TorchDispatchMode):
+    """The rules of autocast, where it is on. Entered around a backward, it lets go of casts when their context ends.
 
     Args:
         dtype: the lower precision
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._dtype = dtype
         self._casts: dict[torch.Tensor, torch.Tensor] = {}
 
-    def end_forward(self) -> None:
-        """Let go of the casts of parameters."""
-        self._casts.clear()
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Compiled blocks run as they are."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operation; the first one outside of autocast finds no casts, as torch's own cache is empty by then."""
+        torch.autocast_increment_nesting()
+        if torch.autocast_decrement_nesting() == 0:
+            self._casts.clear()
+        return func(*args, **(kwargs or {}))
 
     def replacement(self, name: str) -> Replacement | None:
         """What runs in the place of a function; None where it runs as it is."""
@@ -368,7 +394,7 @@ for _cell in GATES:
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Runs the forward of a model on a batch, and gives the scalar that is minimised."""
 
-_META = torch.device("meta")
+_META, _HOST = torch.device("meta"), torch.device("cpu")
 
 _DRAWS = frozenset(
     ["normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "kaiming_uniform_", "xavier_normal_", "xavier_uniform_"]
@@ -469,11 +495,12 @@ def _step(
     rules: "_Rules",
     paths: ModulePaths | None = None,
 ) -> None:
-    with _META, rules.asked_for(), Overrides(rules.of, paths):
-        value = loss(model, batch)
-    rules.end_forward()
-    value.backward()
-    del value
+    with _META, Overrides(rules.of, paths):
+        with rules.asked_for():
+            value = loss(model, batch)
+        with rules.backward():
+            value.backward()
+        del value
     if optimizer is not None:
         optimizer.step()
 
@@ -500,7 +527,7 @@ class _Rules:
 
     def __init__(self, autocast: torch.dtype | None) -> None:
         self._dtype = autocast
-        self._casting = Autocast(autocast) if autocast is not None else None
+        self._autocast = Autocast(autocast) if autocast is not None else None
 
     def asked_for(self) -> AbstractContextManager[Any]:
         """Modules that ask whether autocast is on, as recurrent ones do, are told; meta tensors are not cast by it."""
@@ -508,10 +535,14 @@ class _Rules:
             return nullcontext()
         return torch.autocast("cpu", dtype=self._dtype, cache_enabled=False)
 
-    def end_forward(self) -> None:
-        """Let go of what a forward keeps."""
-        if self._casting is not None:
-            self._casting.end_forward()
+    def backward(self) -> AbstractContextManager[Any]:
+        """Around the backward: a part of the forward that runs again in it has rules of its own time."""
+        return nullcontext() if self._autocast is None else self._autocast
+
+    @property
+    def _casting(self) -> Autocast | None:
+        """The rules of autocast; None: it is off here."""
+        return self._autocast if torch.is_autocast_enabled("cpu") else None
 
     def of(self, name: str) -> Replacement | None:
         """What runs in the place of a function; None where it runs as it is."""
@@ -521,7 +552,8 @@ class _Rules:
             return drop_out
         if name in CELLS:
             return self._run_layers
-        return self._casting.replacement(name) if self._casting is not None else None
+        casting = self._casting
+        return casting.replacement(name) if casting is not None else None
 
     def _attend(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, kwargs = self._cast(args, kwargs)
@@ -532,11 +564,10 @@ class _Rules:
         return run_layers(func, args, kwargs)
 
     def _cast(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        if self._casting is None:
+        casting = self._casting
+        if casting is None:
             return args, kwargs
-        cast: tuple[tuple[Any, ...], Mapping[str, Any]] = replaced(
-            (args, dict(kwargs)), torch.Tensor, self._casting.cast
-        )
+        cast: tuple[tuple[Any, ...], Mapping[str, Any]] = replaced((args, dict(kwargs)), torch.Tensor, casting.cast)
         return cast
 
 

@@ -71,7 +71,7 @@ from trimaran.graph.trace.calls import (
 )
 from trimaran.graph.trace.live_bytes import WEIGHTS
 from trimaran.graph.trace.storages import PERSISTENT, Record, covered_bytes, has_storage, look, view_of
-from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape
+from trimaran.graph.trace.tape import NOWHERE, ModulePaths, Place, Tape, in_backward
 from trimaran.graph.trace.types import Role, Shape, StepTrace, Tick, TraceOp, TraceStorage, Value
 from trimaran.graph.types import OUTSIDE, Phase
 
@@ -946,7 +946,7 @@ class Recorder:
         return tape
 
     def _check_place(self) -> None:
-        if threading.get_ident() != self._thread or torch._C._current_graph_task_id() != -1:
+        if threading.get_ident() != self._thread or in_backward():
             raise ExecutionError(
                 "a recording must be stopped by the thread that started it and outside of the backward: "
                 "stop it after backward() has returned"

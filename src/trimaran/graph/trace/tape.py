@@ -11,6 +11,9 @@ backward, those that made the node of autograd that runs.
 
 Autograd numbers its nodes in the order in which the forward makes them. Noting that number whenever a module or a
 function begins or ends tells, in the backward, where a node came from.
+
+A module that is called in the backward runs again what it ran in the forward, as checkpoints do: the last call first.
+It has the places of that call.
 """
 
 import bisect
@@ -30,6 +33,11 @@ from trimaran.graph.types import OUTSIDE, ROOT, Phase
 
 _RANKS = {"cpu": 0, "meta": 1}
 """Which device a step is on that has tensors on several; not named: above these."""
+
+
+def in_backward() -> bool:
+    """Whether autograd runs a backward on this thread."""
+    return torch._C._current_graph_task_id() != -1
 
 
 @dataclass
@@ -105,7 +113,7 @@ class Tape:
         What runs without gradients between the backward and the optimizer, as the clipping of gradients does, is part
         of the update.
         """
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward():
             return Phase.BACKWARD
         if self.updating or (self.unpacks and not torch.is_grad_enabled()):
             return Phase.UPDATE
@@ -166,7 +174,10 @@ class ModulePaths:
         self._met = met
         self._names: dict[int, str] = {}
         self._roots: list[nn.Module] = []  # held, so that no other module gets the identity of one of theirs
-        self._calls: dict[str, int] = {}  # of each module so far
+        self._calls: dict[str, int] = {}  # of each module so far, in the forward
+        self._repeats: dict[str, int] = {}  # of each module since its last call in the forward
+        self._functions: dict[str, list[str]] = {}  # of each call, in order
+        self._replayed: dict[str, Iterator[str]] = {}  # of each call that runs again, those to come
         self._stack: list[Place] = []
         self._function: Place | None = None
         self._numbers: list[int] = []
@@ -206,12 +217,18 @@ class ModulePaths:
         return self._places[place] if place >= 0 else NOWHERE
 
     def begin_function(self, name: str) -> None:
-        """A torch function begins, called by the module that runs.
+        """A torch function begins, called by the module that runs; one that a node of autograd calls has its place.
 
         Args:
             name: of the function, with its number; see `TraceOp.origin`
         """
         caller = self._stack[-1] if self._stack else NOWHERE
+        if not in_backward():
+            self._functions.setdefault(caller.origin, []).append(name)
+        elif self._stack:
+            name = next(self._replayed.get(caller.origin, iter(())), name)
+        else:
+            return
         self._function = Place(caller.module, f"{caller.origin}/{name}")
         self._mark()
 
@@ -226,8 +243,15 @@ class ModulePaths:
         if id(module) not in self._names:
             self._adopt(module, "" if not self._roots else type(module).__name__)
         path = self._names[id(module)]
-        number = self._calls[path] = self._calls.get(path, -1) + 1
-        self._stack.append(Place(path, f"{path}@{number}" if number else path or ROOT))
+        calls = self._calls.get(path, 0)
+        repeats = self._repeats.get(path, 0)
+        again = in_backward()
+        number = -(repeats + 1) % (calls or 1) if again else calls
+        self._calls[path], self._repeats[path] = (calls, repeats + 1) if again else (calls + 1, 0)
+        origin = f"{path}@{number}" if number else path or ROOT
+        if again:
+            self._replayed[origin] = iter(self._functions.get(origin, ()))
+        self._stack.append(Place(path, origin))
         self._mark()
 
     def _end(self, module: nn.Module, _: Any, __: Any) -> None:
