@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 
 from trimaran.pricing.collectives import prediction as kriging
 from trimaran.pricing.collectives.links import family
-from trimaran.pricing.collectives.prediction import GRID, MeasuredCurve, constants, measured_curves, prior_time
+from trimaran.pricing.collectives.prediction import GRID, MeasuredCurve, constants, fitted_curves, prior_time
 
 CONSTANTS = Path(kriging.__file__).with_name("constants.toml")
 FIXED = {"tcp_limit", "call_empty", "pattern_year", "reached_virtual", "hop_ethernet", "reached_network", "call_stream"}
@@ -40,13 +40,13 @@ def main() -> None:
     options = parser.parse_args()
     known: Tables = {name: dict(table) for name, table in constants().items()}
     if options.write:
-        known["prior"] = fit_prior(measured_curves(), known["prior"])
-        known["kernel"] = fit_kernel(measured_curves(), known, rounds=options.rounds)
+        known["prior"] = fit_prior(fitted_curves(), known["prior"])
+        known["kernel"] = fit_kernel(fitted_curves(), known, rounds=options.rounds)
     if options.write or options.intervals:
-        known["intervals"] = fit_intervals(measured_curves(), known)
-        known["errors"] = errors(measured_curves(), known)
+        known["intervals"] = fit_intervals(fitted_curves(), known)
+        known["errors"] = errors(fitted_curves(), known)
         CONSTANTS.write_text(toml(known), encoding="utf-8")
-    report(measured_curves(), known)
+    report(fitted_curves(), known)
 
 
 def fit_prior(curves: tuple[MeasuredCurve, ...], start: Mapping[str, float]) -> dict[str, float]:

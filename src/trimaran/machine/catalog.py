@@ -131,6 +131,16 @@ class Table:
             raise self.wrong(key, f"expected a share between 0 and 1, got {_shown(value)}")
         return float(value)
 
+    def shares(self, key: str) -> tuple[float, float]:
+        """Two shares above 0 and up to 1, the lower one first; (0, 0) where the key is missing."""
+        value = self._value(key, [0.0, 0.0], expected="two shares")
+        numbers = value if isinstance(value, list) and len(value) == 2 else []
+        if any(not isinstance(one, int | float) or isinstance(one, bool) for one in numbers) or (
+            key in self and not (numbers and 0 < numbers[0] <= numbers[1] <= 1)
+        ):
+            raise self.wrong(key, f"expected the least and the most, between 0 and 1, got {_shown(value)}")
+        return float(numbers[0]), float(numbers[1])
+
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
         value = self._value(key, default, expected="true or false")
@@ -440,6 +450,10 @@ def squeezed(name: str) -> str:
 # Kinds of links, by name: `links.toml`
 
 
+ACCESS = ("direct", "host")
+"""How collectives use a card for the network, where that is known."""
+
+
 @functools.cache
 def link_types() -> Mapping[str, Link]:
     """Every kind of link of the catalog, by name."""
@@ -451,7 +465,10 @@ def link_types() -> Mapping[str, Link]:
 
 
 def find_link(name: str) -> Link:
-    """The kind of link of that name.
+    """The kind of link of that name, or a card for the network that is not listed, by the rate in its name.
+
+    A card of a listed kind sustains the share of its rate that the nearest one of that kind does; of another kind
+    nothing is known but the rate, and what collectives take over it has a wide interval.
 
     Raises:
         InputError: there is none
@@ -459,10 +476,74 @@ def find_link(name: str) -> Link:
     Example:
         >>> find_link("nvlink2").raw_bytes_per_s
         25000000000.0
+        >>> found = find_link("roce-800g")
+        >>> found.bytes_per_s / 1e9, found.access, find_link("bxi-200g").access
+        (92.0, 'direct', '')
     """
-    if name not in link_types():
-        raise InputError(f'unknown link "{name}"{did_you_mean(name, link_types())}', code="link.unknown", link=name)
-    return link_types()[name]
+    if name in link_types():
+        return link_types()[name]
+    rated = _RATED.fullmatch(name)
+    kind, gigabits = (rated[1], float(rated[2])) if rated else ("", 0.0)
+    # A listed kind at a rate that nobody sells, and a word that is nearly a listed kind, are slips of the pen.
+    listed = kind in network_kinds() and gigabits in _RATES_SOLD
+    strange = not difflib.get_close_matches(kind, (*network_kinds(), *_INSIDE), n=1, cutoff=0.75)
+    if not listed and not (strange and 0 < gigabits <= _MOST_GIGABITS):
+        near = did_you_mean(name, link_types()) or '; a network that is not listed is named by its rate, as "bxi-200g"'
+        raise InputError(f'unknown link "{name}"{near}', code="link.unknown", link=name)
+    return card_of(kind, gigabits * 1e9 / 8)
+
+
+_RATED = re.compile(r"([a-z][a-z0-9]*(?:-[a-z][a-z0-9]*)*)-(\d{1,5}(?:\.\d{1,3})?)g")
+_MOST_GIGABITS = 10_000.0
+_RATES_SOLD = (1.0, 10.0, 20.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0, 800.0, 1600.0)
+"""Of cards for the network [Gbit/s]."""
+_UNLISTED_LATENCY_S = 30e-6
+"""Of a card of which nothing is known, as the slowest that are: TCP."""
+
+
+@functools.cache
+def network_kinds() -> Mapping[str, tuple[Link, ...]]:
+    """Cards for the network, by their kind, and by how their names begin where that is another word ("ib")."""
+    found: dict[str, tuple[Link, ...]] = {}
+    for link in link_types().values():
+        if link.kind not in _INSIDE:
+            for word in {link.kind, link.name.split("-")[0]}:
+                found[word] = (*found.get(word, ()), link)
+    return found
+
+
+_INSIDE = ("nvlink", "nvlink-c2c", "xgmi", "pcie", "socket")
+"""Kinds of links inside a node."""
+
+
+def card_of(kind: str, bytes_per_s: float) -> Link:
+    """A card for the network of any kind and rate: the nearest one that is listed, or its share of another rate.
+
+    Args:
+        kind: of `network_kinds`, or another word
+        bytes_per_s: its rate [bytes/s]
+    """
+    name = f"{kind}-{bytes_per_s * 8 / 1e9:g}g"
+    if kind not in network_kinds():
+        return Link(
+            name=name,
+            kind=kind,
+            raw_bytes_per_s=bytes_per_s,
+            bytes_per_s=bytes_per_s,
+            latency_s=_UNLISTED_LATENCY_S,
+            source=f'not in the catalog: nothing is known of "{kind}" but its rate',
+        )
+    nearest = min(network_kinds()[kind], key=lambda link: abs(link.raw_bytes_per_s - bytes_per_s))
+    share = bytes_per_s / nearest.raw_bytes_per_s
+    if abs(share - 1) < 0.05:
+        return nearest
+    return replace(
+        nearest,
+        name=name,
+        raw_bytes_per_s=bytes_per_s,
+        bytes_per_s=nearest.bytes_per_s * share,
+        source=f"assumed: the share of its rate that {nearest.name} sustains",
+    )
 
 
 def read_link(entry: Table) -> Link:
@@ -471,8 +552,10 @@ def read_link(entry: Table) -> Link:
     Raises:
         InputError: a figure is missing, has a wrong unit or is not a figure; a key is unknown
     """
-    entry.allow("name", "kind", "raw", "sustained", "ring", "latency", "source")
-    raw = entry.rate("raw")
+    entry.allow("name", "kind", "raw", "sustained", "ring", "latency", "access", "hop", "reach", "source")
+    raw, access = entry.rate("raw"), entry.text("access", "")
+    if access not in ("", *ACCESS):
+        raise entry.wrong("access", f'expected one of {", ".join(ACCESS)}, got "{access}"')
     link = Link(
         name=entry.text("name"),
         kind=entry.text("kind"),
@@ -481,6 +564,9 @@ def read_link(entry: Table) -> Link:
         latency_s=entry.seconds("latency"),
         source=entry.text("source"),
         ring_bytes_per_s=entry.rate("ring", 0.0),
+        access=access,
+        hop_s=entry.seconds("hop", 0.0),
+        reach=entry.shares("reach"),
     )
     if link.bytes_per_s > raw:
         raise entry.wrong("sustained", f"expected no more than raw, {entry.values['raw']}")

@@ -302,8 +302,8 @@ def node_text(node: Node) -> str:
     return "\n".join([*links, f"[[nodes]]\n{toml_text(values)}"])
 
 
-def _link_values(link: Link) -> dict[str, str]:
-    values = {
+def _link_values(link: Link) -> dict[str, object]:
+    values: dict[str, object] = {
         "name": link.name,
         "kind": link.kind,
         "raw": f"{link.raw_bytes_per_s / 1e9!r} GB/s",
@@ -313,6 +313,12 @@ def _link_values(link: Link) -> dict[str, str]:
     }
     if link.ring_bytes_per_s:
         values["ring"] = f"{link.ring_bytes_per_s / 1e9!r} GB/s"
+    if link.access:
+        values["access"] = link.access
+    if link.hop_s:
+        values["hop"] = f"{link.hop_s * 1e6!r} us"
+    if link.reach[1]:
+        values["reach"] = list(link.reach)
     return values
 
 

@@ -8,6 +8,7 @@ bus of another device, or to the bus of a switch for them. Values that the file 
 into the caveat, such as the speed of a slot. The caller names the device, unless its PCI number is known.
 """
 
+import re
 import xml.parsers.expat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from trimaran.base.decoding import MOST_DEPTH
 from trimaran.base.errors import InputError
 from trimaran.base.units import whole_number
-from trimaran.machine.catalog import find_device, find_link
+from trimaran.machine.catalog import card_of, find_device, find_link, link_types
 from trimaran.machine.types import Device, Edge, Link, Node
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -130,25 +131,28 @@ def card_link(name: str, bytes_per_s: float, assumed: list[str]) -> Link:
         bytes_per_s: its rate [bytes/s]
         assumed: takes what was assumed, in words
     """
-    kind = "ib" if name.startswith(("mlx", "ib")) else "efa" if name.startswith(("rdmap", "efa")) else "ethernet"
+    kind = next((kind for kind, begins in _CARDS.items() if name.startswith(begins)), "")
     if kind == "ib":
         assumed.append("that cards of Mellanox are InfiniBand, not RoCE")
-    kinds = {
-        "ib": ("ib-edr", "ib-hdr", "ib-ndr", "ib-xdr", "ib-fdr"),
-        "efa": ("efa-v1-100g", "efa-v3-200g", "efa-v4-400g"),
-    }
-    rates = kinds.get(kind, tuple(f"ethernet-{rate}g" for rate in (1, 10, 25, 40, 50, 100, 200, 400)))
-    nearest = min((find_link(rate) for rate in rates), key=lambda link: abs(link.raw_bytes_per_s - bytes_per_s))
-    share = bytes_per_s / nearest.raw_bytes_per_s
-    if abs(share - 1) < 0.05:
-        return nearest
-    assumed.append(f"that {name} sustains the share of its rate that {nearest.name} does")
-    return replace(
-        nearest,
-        name=f"{kind}-{bytes_per_s * 8 / 1e9:g}g",
-        raw_bytes_per_s=bytes_per_s,
-        bytes_per_s=nearest.bytes_per_s * share,
-    )
+    found = card_of(kind or _NO_LETTER.sub("", name.lower()) or "card", bytes_per_s)
+    if not kind:
+        assumed.append(f"nothing of {name} but its rate")
+    elif found.name not in link_types():
+        assumed.append(f"of {name}, {found.source.removeprefix('assumed: ')}")
+    return found
+
+
+_CARDS = {
+    "ib": ("mlx", "ib"),
+    "efa": ("rdmap", "efa"),
+    "slingshot": ("cxi",),
+    "omni-path": ("hfi",),
+    "roce": ("roce", "bnxt_re", "irdma"),
+    "ethernet": ("eth", "en", "em", "bond", "hsn"),
+}
+"""Kinds of cards by how their devices are called. "hsn" is the Ethernet that Slingshot's cards offer besides."""
+
+_NO_LETTER = re.compile(r"[^a-z]+")
 
 
 def socket_edges(system: Element) -> Iterator[Edge]:

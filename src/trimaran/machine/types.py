@@ -266,6 +266,11 @@ class Link:
         raw_bytes_per_s: after encoding [bytes/s]; 0 where it is not known
         ring_bytes_per_s: share of a large ring all-reduce that goes over one of them (bus bandwidth) [bytes/s]; 0 where
             it is not measured
+        access: of a card for the network, how collectives of devices use it: "direct", it reads and writes the memory
+            of devices (RDMA); "host", processors copy through the memory of the host (TCP); "" where it is not known
+        hop_s: of such a card, a message of a collective, with its way through software [s]; 0 where it is not measured
+        reach: of such a card, the least and the most of `bytes_per_s` that large collectives reach; (0, 0) where it is
+            not measured
     """
 
     bytes_per_s: float
@@ -275,6 +280,9 @@ class Link:
     kind: str = ""
     raw_bytes_per_s: float = 0.0
     ring_bytes_per_s: float = 0.0
+    access: str = ""
+    hop_s: float = 0.0
+    reach: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

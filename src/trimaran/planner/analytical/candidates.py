@@ -78,6 +78,7 @@ from trimaran.pricing.analytical.step_time import (
     step_constants,
     transformer_step,
 )
+from trimaran.pricing.collectives.prediction import network_ends
 from trimaran.program.strategy import (
     RANK_ORDER,
     SELECTIVE,
@@ -300,6 +301,13 @@ class AnalyticalModel:
             _EXCHANGES[key] = MachineExchange(problem.machine, ranks=problem.devices, year=problem.program.year)
         return _EXCHANGES[key].of_ranks(problem.devices)
 
+    @cached_property
+    def _ends(self) -> tuple["AnalyticalModel", ...]:
+        """The same problem over a network of which little is known, at its slowest and its fastest."""
+        return tuple(
+            AnalyticalModel(problem=replace(self.problem, machine=end)) for end in network_ends(self.problem.machine)
+        )
+
     def traffic(self, strategy: Strategy) -> tuple[RankTraffic, ...]:
         """Which ranks' messages cross nodes, by kind of rank."""
         return rank_traffic(strategy, self._exchange)
@@ -503,13 +511,14 @@ class AnalyticalModel:
         shape, device = problem.shape, problem.machine.node.device
         step = self.step(strategy) if step is None else step
         spread = math.exp(constants.half_width(step, shape, problem.program, device, not_said=problem.not_said))
+        times = [step.seconds, *(model.step(strategy).seconds for model in self._ends)]
         sequences = strategy.dp * strategy.microbatch * strategy.microbatches
         return AnalyticalCandidate(
             strategy=strategy,
             fits_as=fits,
             step=step,
             memory=memory,
-            interval_s=(step.seconds / spread, step.seconds * spread),
+            interval_s=(min(times) / spread, max(times) * spread),
             utilization=sequences * self._model_flops / (step.seconds * strategy.devices * peak_of(device)),
         )
 

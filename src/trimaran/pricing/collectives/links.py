@@ -48,7 +48,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -56,6 +56,7 @@ import numpy.typing as npt
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
+from trimaran.machine.catalog import network_kinds
 from trimaran.machine.rings import RingSet, ring_bandwidth, ring_rate, slowdowns
 from trimaran.machine.topology import pair, relays, switch_links
 from trimaran.machine.types import Link, Machine, Node, NodeKey
@@ -596,9 +597,6 @@ memory of the host, on bare metal or in a virtual machine."""
 OVER_PCIE = frozenset({"pcie", "host", "virtual"})
 """Kinds of devices without links between devices (no NVLink)."""
 
-CardKind = Literal["", "infiniband", "efa", "ethernet"]
-"""Network between nodes; "ethernet" is TCP, without direct access to device memory."""
-
 Timing = Literal["stream", "threads", "single", "processes", "torch", "wall"]
 """How a time was taken, which decides the fixed cost in it.
 
@@ -620,9 +618,12 @@ class Group:
         generation: of those links, counted within their family: NVLink 1 to 5, PCIe 3 to 6
         ring_bytes_per_s: of the best set of rings inside a node, one direction [bytes/s]
         exchange_bytes_per_s: of a device when each sends another part to each other one [bytes/s]
-        card_kind: network between the nodes; "" with one node
+        card_kind: network between the nodes, by which measured groups are compared; "" with one node
         cards_bytes_per_s: of these cards of a node together, one direction [bytes/s]; 0 with one node
         cards: of a node that the members send by
+        access: of these cards to the memory of devices, as of `Link`
+        hop_s: over these cards [s]; 0: as of their kind
+        reach: of their rate, as of `Link`
         sharing: by how much less of these cards' rate is left to the group: as many groups alike use them at the same
             time, this one included, or that share of the links above their leaf
         fullest: devices of the node that has most, where nodes have different numbers; 0: as many on each
@@ -637,9 +638,12 @@ class Group:
     generation: float
     ring_bytes_per_s: float
     exchange_bytes_per_s: float
-    card_kind: CardKind = ""
+    card_kind: str = ""
     cards_bytes_per_s: float = 0.0
     cards: int = 0
+    access: str = "direct"
+    hop_s: float = 0.0
+    reach: tuple[float, float] = (0.0, 0.0)
     sharing: float = 1
     fullest: int = 0
     inside: float = 1.0
@@ -716,22 +720,30 @@ def group_across(machine: Machine, crossing: Crossing) -> Group:
     """
     node = machine.node.like or machine.node
     inside = _inside(_Place(node, node.name, node.edges, node.peer_access, crossing.local))
-    card_kind, rate = _cards(machine) if crossing.nodes > 1 else ("", 0.0)
-    return Group(
+    group = Group(
         devices=crossing.devices,
         nodes=crossing.nodes,
         kind=inside.kind,
         generation=inside.generation,
         ring_bytes_per_s=inside.ring,
         exchange_bytes_per_s=inside.exchange,
-        card_kind=card_kind,
-        cards_bytes_per_s=crossing.cards * rate,
         cards=crossing.cards,
         sharing=max(crossing.sharing, crossing.uplinks),
         fullest=len(crossing.local) if crossing.members else 0,
         inside=crossing.inside,
         node=node.name,
         device=node.device.name,
+    )
+    if crossing.nodes == 1:
+        return group
+    card = _network(machine)
+    return replace(
+        group,
+        card_kind=card.kind,
+        cards_bytes_per_s=crossing.cards * card.bytes_per_s,
+        access=card.access,
+        hop_s=card.hop_s,
+        reach=card.reach,
     )
 
 
@@ -799,11 +811,26 @@ def _mesh_exchange(node: Node, local: Sequence[int], link: Link) -> float:
     return (len(local) - 1) / max(load[step] / rate[step] for step in load)
 
 
-def _cards(machine: Machine) -> tuple[CardKind, float]:
-    """Kind and rate of a network card."""
+def _network(machine: Machine) -> Link:
+    """The card between nodes, with what its kind says where it does not say it itself.
+
+    Of a user's card only the rate may be said; its name or its kind tells which cards of the catalog it is like.
+    """
     _, link = fabric_of(machine)
-    if "efa" in link.name or link.kind == "efa":
-        return "efa", link.bytes_per_s
-    if link.kind == "infiniband" or "roce" in link.name:
-        return "infiniband", link.bytes_per_s
-    return "ethernet", link.bytes_per_s
+    kind = next((word for word in _BY_NAME if word in link.name), link.kind)
+    like = next(iter(network_kinds().get(kind, ())), link)
+    access = link.access or like.access
+    return replace(
+        link,
+        kind="ethernet" if access == "host" else _COMPARED.get(like.kind, like.kind),
+        access=access,
+        hop_s=link.hop_s or like.hop_s,
+        reach=link.reach if link.reach[1] or link.access else like.reach,
+    )
+
+
+_BY_NAME = ("efa", "roce")
+"""Kinds of cards that run over another one: what a name says goes before the kind."""
+
+_COMPARED = {"roce": "infiniband"}
+"""Kinds of the same verbs, with the same part of the library of collectives."""

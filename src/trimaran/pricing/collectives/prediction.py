@@ -53,8 +53,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trimaran.base.files import packaged_text, packaged_toml
+from trimaran.machine.catalog import link_types
+from trimaran.machine.types import Machine
 from trimaran.pricing.collectives.formulas import bus_factor
-from trimaran.pricing.collectives.links import OVER_PCIE, CardKind, Group, LinkKind, Timing, family
+from trimaran.pricing.collectives.links import OVER_PCIE, Crossing, Group, LinkKind, Timing, family, group_across
 from trimaran.pricing.types import Cost
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -207,7 +209,7 @@ def uses_nvls(group: Group, year: float) -> bool:
 
 def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
     """Bus rate between nodes [bytes/s]: rings leave a node once on each card, an all-to-all with nearly everything."""
-    rate = network_rate(group.cards_bytes_per_s, group.cards, group.card_kind, known) / group.sharing
+    rate = group.cards_bytes_per_s * math.sqrt(math.prod(network_reach(group, known))) / group.sharing
     if op == "all_to_all":
         n, g = group.devices, group.per_node
         return rate / g * (n - 1) / max(1, n - g)
@@ -216,21 +218,31 @@ def between_rate(op: str, group: Group, known: Mapping[str, float]) -> float:
     return rate
 
 
-def network_rate(bytes_per_s: float, cards: int, kind: str, known: Mapping[str, float]) -> float:
-    """Sustained rate of a node's cards together for a library of collectives [bytes/s].
+def network_reach(group: Group, known: Mapping[str, float]) -> tuple[float, float]:
+    """Of the rate of a node's cards, the least and the most that large collectives of a library reach.
 
-    TCP is limited by the cores that copy: a card reaches `r / (1 + r/limit)`.
+    TCP is limited by the cores that copy: a card of rate `r` reaches `1/(1 + r/limit)`. A card of which it is not known
+    how it is used reaches at least what the slowest known one does, at that rate, and at most what the fastest does.
     """
-    if kind == "ethernet":
-        each = bytes_per_s / max(1, cards)
-        return max(1, cards) * each / (1 + each / known["tcp_limit"])
-    return bytes_per_s * known["reached_network"]
+    if group.reach[1]:
+        return group.reach
+    copied = 1 / (1 + group.cards_bytes_per_s / max(1, group.cards) / known["tcp_limit"])
+    direct = known["reached_network"]
+    if group.access:
+        return (copied, copied) if group.access == "host" else (direct, direct)
+    least = min((copied, *(link.reach[0] for link in link_types().values() if link.reach[1])))
+    return max(least, direct / WIDEST), direct
+
+
+WIDEST = 8.0
+"""Between the ends of what a card may reach of which nothing is known: from TCP at 400 Gb/s to InfiniBand."""
 
 
 def hop_times(group: Group, known: Mapping[str, float]) -> tuple[float, float]:
     """Latency of a hop inside a node, and between nodes [s]."""
     inside = known["hop_pcie" if group.kind in OVER_PCIE else "hop_nvlink"]
-    return inside, known[f"hop_{group.card_kind or 'infiniband'}"]
+    other = known["hop_infiniband" if group.access == "direct" else "hop_ethernet"]
+    return inside, group.hop_s or known.get(f"hop_{group.card_kind}", other)
 
 
 def ring_latency(op: str, group: Group, known: Mapping[str, float]) -> float:
@@ -325,7 +337,7 @@ def _curve(row: dict[str, str]) -> MeasuredCurve:
         generation=float(row["generation"]),
         ring_bytes_per_s=float(row["ring_gb_s"]) * 1e9,
         exchange_bytes_per_s=float(row["exchange_gb_s"]) * 1e9,
-        card_kind=cast(CardKind, row["card_kind"]),
+        card_kind=row["card_kind"],
         cards_bytes_per_s=float(row["cards_gb_s"] or 0) * 1e9,
         cards=int(row["cards"] or 0),
         node=row["node"],
@@ -433,10 +445,29 @@ class Field:
     known: Mapping[str, Mapping[str, float]]
 
 
+FITTED = ("", "infiniband", "efa", "ethernet")
+"""Networks whose curves the constants of the covariance were fitted with."""
+
+
 @functools.cache
-def field() -> Field:
-    """Of all curves of the package."""
-    return solve(measured_curves(), constants())
+def field(network: str = "") -> Field:
+    """Of the curves that say something of groups over a network: of another one than those of the fit its own.
+
+    Args:
+        network: as `Group.card_kind`
+    """
+    return solve(_own_curves(network) or fitted_curves(), constants())
+
+
+def fitted_curves() -> tuple[MeasuredCurve, ...]:
+    """Curves of one node, and over networks that the constants were fitted with."""
+    return tuple(one for one in measured_curves() if one.group.card_kind in FITTED)
+
+
+@functools.cache
+def _own_curves(network: str) -> tuple[MeasuredCurve, ...]:
+    """Curves over another network than those of the fit."""
+    return tuple(one for one in measured_curves() if one.group.card_kind == network not in FITTED)
 
 
 def solve(curves: Sequence[MeasuredCurve], known: Mapping[str, Mapping[str, float]]) -> Field:
@@ -640,11 +671,31 @@ def half_width(sigma: float, group: Group) -> float:
 
     Args:
         sigma: standard deviation of the logarithm of the time, among groups like this one; what repeats of one
-            measurement differ by comes on top
+            measurement differ by comes on top, and what is known of how collectives use the cards. Over a network with
+            few curves, a machine that has none is as unsure as one that was left out of the fit
         group: the devices
     """
     known = constants()["intervals"]
-    return math.exp(math.hypot(known[f"scale_{family(group)}"] * 1.645 * sigma, known["repeat"]))
+    width = math.hypot(known[f"scale_{family(group)}"] * 1.645 * sigma, known["repeat"], _spread(group))
+    if group.card_kind not in FITTED and group.node not in {one.group.node for one in _own_curves(group.card_kind)}:
+        width = max(width, math.log1p(constants()["errors"]["machine_left_out_p80"]))
+    return math.exp(width)
+
+
+def _spread(group: Group) -> float:
+    """Half of the logarithm of what the group's cards may reach, from the least to the most."""
+    least, most = network_reach(group, constants()["prior"])
+    return math.log(most / least) / 2 if group.nodes > 1 else 0.0
+
+
+def network_ends(machine: Machine) -> tuple[Machine, ...]:
+    """The machine with cards that reach the least and the most of what they may; none where one figure is known."""
+    if machine.fabric is None:
+        return ()
+    count, link = machine.fabric
+    reach = network_reach(group_across(machine, Crossing(local=(0,), nodes=2, cards=1)), constants()["prior"])
+    ends = [replace(machine, fabric=(count, replace(link, reach=(share, share)))) for share in reach]
+    return tuple(ends) if reach[0] < reach[1] else ()
 
 
 def group_seconds(op: str, nbytes: float, group: Group, *, timing: Timing = "stream", year: float = 2024.0) -> float:
@@ -663,7 +714,7 @@ def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Sizes
         timing: how the time is taken
         year: of the library
     """
-    factor = correction(Query(op=op, group=group, timing=timing, year=year), field())
+    factor = correction(Query(op=op, group=group, timing=timing, year=year), field(group.card_kind))
     seconds = prior_time(op, GRID, group, timing, constants()["prior"], year=year) * np.exp(factor)
     curve: Sizes = np.maximum.accumulate(seconds)
     return curve
@@ -672,7 +723,7 @@ def predicted_curve(op: str, group: Group, timing: Timing, year: float) -> Sizes
 @functools.lru_cache(maxsize=4096)
 def predicted_doubt(op: str, group: Group, timing: Timing, year: float) -> Sizes:
     """Standard deviation of the logarithm of these times; arguments as of `predicted_curve`."""
-    return doubt(Query(op=op, group=group, timing=timing, year=year), field())
+    return doubt(Query(op=op, group=group, timing=timing, year=year), field(group.card_kind))
 
 
 _LOG_GRID = np.log(GRID)
@@ -683,4 +734,5 @@ def _source(sigma: float, group: Group) -> str:
         return f"interpolated: collectives measured on {group.node or 'like machines'}"
     if sigma <= LIKELY:
         return "calibrated: a model of the links, corrected by collectives measured on machines like it"
-    return "analytic: a model of the links"
+    unknown = group.nodes > 1 and not group.access and not group.reach[1]
+    return f"analytic: a model of the links{', and how collectives use the cards is not known' if unknown else ''}"
