@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -30,6 +29,7 @@ from trimaran.planning.estimated_problem import machine_problem
 from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.exchange.step import Sync
 from trimaran.program.strategy import Strategy
+from trimaran.report.tables import frame_table
 
 Challenge = Literal["input pipeline", "gradient exchange", "idle devices", "memory"]
 """What limits a job."""
@@ -650,7 +650,7 @@ def _cell(outcome: Outcome) -> str:
 
 def survey_table(found: Sequence[SurveyedWork], jobs: Sequence[SurveyedJob] = JOBS) -> Table:
     """The survey for people, a line for each work."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = frame_table()
     for title in ("remedy", *(f"{job.reference}, {job.cluster}" for job in jobs)):
         table.add_column(title)
     for each in found:

@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from trimaran.base.errors import InputError, TrimaranError
@@ -17,7 +18,7 @@ from trimaran.base.files import shown_path
 DEBUG = "TRIMARAN_DEBUG"
 
 _PACKAGES = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in ("trimaran", "trimaran_studies"))
-_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))
+_STANDARD = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "scripts"))
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _FRAMES = 3
 _LONGEST = 300
@@ -82,6 +83,10 @@ def raised_by_user(error: BaseException) -> bool:
     return bool(frames) and is_users(frames[-1].filename)
 
 
+_asked: ContextVar[str] = ContextVar("asked", default="")
+"""What of the user's code is called; empty: none."""
+
+
 @contextmanager
 def users(what: str, *, code: str = "user.raised") -> Iterator[None]:
     """Around a call of the user's code that says what is to be trained: what it raises is wrong input, with its lines.
@@ -91,14 +96,48 @@ def users(what: str, *, code: str = "user.raised") -> Iterator[None]:
         code: of the error
 
     Raises:
-        InputError: it raised
+        InputError: it raised, or ended the process
     """
+    before = _asked.set(what)
     try:
         yield
     except TrimaranError:
         raise
+    except SystemExit as error:
+        number = error.code if isinstance(error.code, int) else int(error.code is not None)
+        said = f"{what} ended the process with exit code {number}: {told(error)}{_guarded(error)}"
+        raise InputError(said, code="user.exited", exit_code=number) from error
     except Exception as error:
-        raise InputError(f"{what} failed: {told(error)}", code=code) from error
+        started = any(frame.name in _STARTS for frame in traceback.extract_tb(error.__traceback__))
+        raise InputError(f"{what} failed: {told(error)}{_guarded(error) if started else ''}", code=code) from error
+    finally:
+        _asked.reset(before)
+
+
+_STARTS = frozenset({"init_process_group", "start_processes"})
+"""Functions of torch that begin a training of several ranks."""
+
+_GUARD = 'put the code that trains under `if __name__ == "__main__":`, so that the file can be imported'
+
+
+def _guarded(error: BaseException) -> str:
+    """The advice, where a file did it while it was imported."""
+    return f"\n{_GUARD}" if any(frame.name == "<module>" for frame in _user_frames(error)) else ""
+
+
+def refuse_training(how: str) -> None:
+    """Refuse to train where the user's code is asked for a job: each look at the job, in every rank, would train.
+
+    Args:
+        how: it begins, as "trimaran.init"
+
+    Raises:
+        InputError: with the line
+    """
+    asked = _asked.get()
+    if asked:
+        lines = frame_lines(traceback.extract_stack())
+        raise InputError("\n".join([f"{asked} starts a training: {how}", *lines, _GUARD]), code="user.trains", how=how)
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:

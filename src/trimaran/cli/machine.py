@@ -22,10 +22,9 @@ def doctor(as_json: Json = False) -> None:
     """Say what is here, what is missing and what is exposed."""
     with errors_reported(as_json=as_json):
         from rich.markup import escape
-        from rich.table import Table
 
         from trimaran.features.doctor import examine
-        from trimaran.report.tables import print_next
+        from trimaran.report.tables import frame_table, print_next
 
         checks = examine()
         missing = [check.name for check in checks if check.verdict == "missing"]
@@ -34,7 +33,7 @@ def doctor(as_json: Json = False) -> None:
             raise SystemExit(EnvironmentProblem.exit_code if missing else 0)
         out = console()
         out.print(f"{_verdict(checks, missing)}\n")
-        table = Table(box=None, show_header=False)
+        table = frame_table(ruled=False)
         for check in checks:
             detail = f"{escape(check.detail)}\n[dim]{escape(check.advice)}[/]" if check.advice else escape(check.detail)
             table.add_row(_SIGNS[check.verdict], check.name, detail)

@@ -17,7 +17,7 @@ from trimaran.base.files import given_from_here
 from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say_ended
-from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, user_lines
+from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, told, user_lines
 
 if TYPE_CHECKING:
     # A page of help needs none of it.
@@ -155,6 +155,10 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         # Whoever read our output has had enough (`| head`); what is still buffered goes nowhere, without a word.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+    except SystemExit as error:
+        if not user_lines(error):
+            raise
+        _end(InputError(f"your code ended the process: {told(error)}", code="user.exited"), error, as_json=as_json)
     except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
         _end(_told(error), error, as_json=as_json)
 
@@ -169,16 +173,16 @@ def _told(error: Exception) -> TrimaranError:
     )
 
 
-def _end(told: TrimaranError, error: Exception, *, as_json: bool) -> NoReturn:
+def _end(said: TrimaranError, error: BaseException, *, as_json: bool) -> NoReturn:
     if as_json:
-        figures = {name: value for name, value in told.figures.items() if _plain(value)}
-        kind = type(told).__name__
-        ours = {"kind": kind, "code": told.code, "message": told.message, "exit_code": told.exit_code}
+        figures = {name: value for name, value in said.figures.items() if _plain(value)}
+        kind = type(said).__name__
+        ours = {"kind": kind, "code": said.code, "message": said.message, "exit_code": said.exit_code}
         print_json({"error": {**ours, **figures}})
     if debugging():
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
-    sys.stderr.write(f"trimaran: {printable(told.message)}\n")
-    raise SystemExit(told.exit_code) from None
+    sys.stderr.write(f"trimaran: {printable(said.message)}\n")
+    raise SystemExit(said.exit_code) from None
 
 
 def _plain(value: object) -> bool:

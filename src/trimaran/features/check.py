@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.job import Job
@@ -19,7 +18,7 @@ from trimaran.jobs.resolve import JobSource, check_room
 from trimaran.planning.preparation import gathering_confirmed
 from trimaran.program.json_files import to_plain
 from trimaran.program.refusals import KINDS, objection
-from trimaran.report.tables import page_text
+from trimaran.report.tables import add_words, frame_table, page_text
 
 GRAPH_KINDS = {"pipeline", "tensor parallel", "placement"}
 
@@ -99,7 +98,7 @@ def print_checked(out: Console, checked: Checked, *, show_all: bool = False) -> 
     exact = [one.kind for one in checked.kinds if one.exact]
     verdict = f"{checked.job}: {len(exact)} of {len(checked.kinds)} kinds of plans train it exactly."
     out.print(verdict, "", sep="\n", markup=False)
-    kinds = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    kinds = frame_table(ruled=False)
     if exact:
         kinds.add_row("exact", Text(", ".join(exact)))
     reasons: dict[tuple[bool, str], list[str]] = {}
@@ -110,7 +109,8 @@ def print_checked(out: Console, checked: Checked, *, show_all: bool = False) -> 
         kinds.add_row("refused" if known else "not known", Text(f"{', '.join(of)}\n{reason}"))
     out.print(kinds)
     out.print("[dim]exact: they train what one process with the whole batch trains[/]")
-    seen = Table("looked at", "seen", box=None, padding=(0, 2, 0, 0))
+    seen = frame_table(ruled=False)
+    add_words(seen, "looked at", "seen")
     for row in checked.seen:
         if row.unusual or show_all:
             seen.add_row(row.what, Text(row.found))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
-from trimaran.user_code.functions import load_function
+from trimaran.user_code.functions import asked, load_function
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -208,16 +208,10 @@ def rate_factor(rule: str, ratio: float) -> float:
             code="recipe.unknown-rule",
             rule=rule,
         )
-    try:
-        given = load_function(rule)(ratio)
+    function = load_function(rule)
+    with asked(rule, code="recipe.rule-fails"):
+        given = function(ratio)
         factor = float(given)  # type: ignore[arg-type]  # whatever it is, it is checked
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 it is the user's function
-        raise InputError(
-            f"the rule {rule} failed at {ratio:g} times the batch: {type(error).__name__}: {error}",
-            code="recipe.rule-fails",
-        ) from None
     if not (math.isfinite(factor) and factor > 0):
         raise InputError(
             f"the rule {rule} returned {given!r} for {ratio:g} times the batch: it must be a positive number, by which "

@@ -21,7 +21,7 @@ from trimaran.jobs.huggingface import configured_job, is_configuration
 from trimaran.jobs.learning_rate import Recipe, follow_recipe
 from trimaran.networks.names import PUBLISHED, canonical_network, parse_network
 from trimaran.networks.published_decoders import unknown_size
-from trimaran.user_code.functions import drawing_alike, load_function
+from trimaran.user_code.functions import asked, load_function
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ def _unknown(reference: str) -> str:
 
 
 def _call(factory: Callable[..., object], reference: str) -> Job:
-    with drawing_alike(), users(reference, code="job.factory-fails"):
+    with asked(reference, code="job.factory-fails"):
         job = factory()
     if not isinstance(job, Job):
         raise InputError(

@@ -41,6 +41,7 @@ from trimaran.base.files import folder_of_command, given, temporary_folder
 from trimaran.base.processes import Process
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import c_function, needs_linux
+from trimaran.base.user_errors import refuse_training
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
 from trimaran.launch.hangs import MEASURING, HangLimits, Watch
@@ -167,6 +168,7 @@ def launch(
         ExecutionError: a rank raised something else or died, with the end of its log; or a rank holds the others up;
             the others have been ended
     """
+    refuse_training("ranks of Trimaran")
     needs_linux("starting ranks")
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)

@@ -669,7 +669,7 @@ def storage_table(lines: Sequence[StorageLine]) -> Table:
     """The decision on each storage, and its reason."""
     table = frame_table("Storages", "made by: module, or what it is; becomes: kept, offloaded or recomputed")
     add_figures(table, "")
-    table.add_column("made by", max_width=26, overflow="ellipsis", no_wrap=True)
+    table.add_column("made by", max_width=26)
     add_figures(table, "size")
     add_words(table, "becomes", no_wrap=True)
     add_words(table, "why")

@@ -172,7 +172,7 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
     table.padding = (0, 0)
     add_words(table, "", no_wrap=True)
     add_figures(table, "devices", "spares")
-    table.add_column("strategy", min_width=12, overflow="fold")
+    table.add_column("strategy", min_width=12)
     add_figures(table, "step", "days", "interval", "goodput", "cost")
     for count in sorted(fastest):
         row = fastest[count]
@@ -280,7 +280,7 @@ def _target_table(document: Mapping[str, Any], most: int | None) -> Table:
     table.padding = (0, 0)
     add_words(table, "", no_wrap=True)
     add_figures(table, "batch", "devices", "local")
-    table.add_column("strategy", min_width=12, overflow="fold")
+    table.add_column("strategy", min_width=12)
     add_figures(table, *(("step", "epochs", "time", "interval", "cost") if timed else ("step", "samples/s")))
     for row in _shown(document, most):
         is_chosen = _key(row) == _key(document["chosen"])

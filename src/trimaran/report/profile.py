@@ -424,7 +424,7 @@ def spot_table(profile: Profile, *, top: int) -> Table:
         "saved: bytes kept for the backward\n"
         "src: m measured, i interpolated, a assumed or analytic",
     )
-    table.add_column(profile.by, overflow="fold")
+    table.add_column(profile.by)
     add_figures(table, "FP", "BP", "share", "FLOP", "FLOP/s", "B/s", "param", "saved")
     add_words(table, "src", no_wrap=True)
     for spot in shown:

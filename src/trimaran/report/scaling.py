@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
@@ -23,7 +22,7 @@ from trimaran.base.units import format_bytes, format_count, format_seconds, form
 from trimaran.pricing.exchange.step import ScaledStep
 from trimaran.pricing.input_pipeline import RESOURCES, Resource
 from trimaran.report.remedies import remedies_document, remedy_table
-from trimaran.report.tables import add_figures, add_words, page_text
+from trimaran.report.tables import add_figures, add_words, frame_table, page_text
 from trimaran.simulator.exchange_comparison import Ratio
 
 Mode = Literal["weak", "strong"]
@@ -373,16 +372,8 @@ def groups(rows: Iterable[ScalingRow], *, strong: bool) -> list[list[ScalingRow]
 def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
     first, unit = rows[0].step, _unit(rows)
     batch = first.local_batch * (first.devices if study.mode == "strong" else 1)
-    table = Table(
-        title=f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
-        + ("" if unit == "ms" else f", times in {unit}"),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        padding=(0, 0, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
+    title = f"{first.sync}, batch {batch} {'in all' if study.mode == 'strong' else 'a device'}"
+    table = frame_table(title if unit == "ms" else f"{title}, times in {unit}")
     add_figures(table, *_COLUMNS)
     add_words(table, "limit", no_wrap=True)
     add_figures(table, "memory")
@@ -391,7 +382,6 @@ def _table(study: ScalingStudy, rows: Sequence[ScalingRow]) -> Table:
     above = [row for row in rows if row.why_above_linear]
     if above:
         table.caption = "\n".join(f"^ {row.step.devices} GPUs: {row.why_above_linear}" for row in above)
-        table.caption_justify = "left"
     return table
 
 

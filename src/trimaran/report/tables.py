@@ -11,8 +11,10 @@ from io import StringIO
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -103,6 +105,9 @@ class Joined:
     def __init__(self, text: Text) -> None:
         self.text = text
 
+    def __str__(self) -> str:
+        return self.text.plain
+
     def _joined(self) -> Text:
         found = self.text.copy()
         found.plain = join_figures(self.text.plain)
@@ -120,36 +125,143 @@ class Joined:
 # The tables that pages for people are made of: a title, one line under the head, no frame
 
 
+_WORD = 24
+"""Longest word that stays in one line wherever a column has room; paths and names of modules are longer."""
+
+
 class _Framed(Table):
-    """A table whose title and legend have the width of the page: a narrow table would else fold them to its own."""
+    """A table of which nothing is elided: words are folded at spaces, and what has no room then stands below.
+
+    Its title and legend have the width of the page: a narrow table would else fold them to its own.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        title, legend = self.title, self.caption
-        self.title = self.caption = None
-        if title:
-            yield title
-        yield from super().__rich_console__(console, options)
-        self.title, self.caption = title, legend
-        if legend:
-            yield Joined(Text(str(legend), style="dim"))
+        if self.title:
+            yield self.title
+        if self.columns:
+            yield from _laid_out(self, console, options)
+        if self.caption:
+            yield Joined(Text(str(self.caption), style="dim"))
 
 
-def frame_table(title: str = "", caption: str = "") -> Table:
+def _laid_out(table: Table, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    """The table, or where its columns have no room in one another, several with the columns that tell rows apart."""
+    room = options.max_width
+    cells = [[_cell(console, one) for one in column.cells] for column in table.columns]
+    heads = [_cell(console, column.header) for column in table.columns]
+    every = [(head, *below) for head, below in zip(heads, cells, strict=True)]
+    wide = [
+        min(max(cell_len(line) for one in column for line in one.text.plain.split("\n")), said.max_width or room)
+        for column, said in zip(every, table.columns, strict=True)
+    ]
+    least = [
+        min(width, max(said.min_width or 1, *(_longest_word(one) for one in column)))
+        for column, width, said in zip(every, wide, table.columns, strict=True)
+    ]
+    kept = [
+        width if said.no_wrap and not said.max_width else low
+        for width, low, said in zip(wide, least, table.columns, strict=True)
+    ]
+    every_column = range(len(wide))
+    for floors, gap in ((kept, Padding.unpack(table.padding)[1] + (table.box is not None)), (kept, 1), (least, 1)):
+        widths = _narrowed(wide, floors, room - gap * (len(wide) - 1))
+        if widths is not None:
+            yield _part(table, heads, cells, every_column, widths, gap)
+            return
+    keys = _key_columns(cells)
+    if sum(least[:keys]) + keys > room // 2:
+        keys = 1
+    rest = list(every_column[keys:])
+    while rest:
+        if len(rest) < len(every_column) - keys:
+            yield Text()
+        taken = [*range(keys), rest.pop(0)]
+        while rest and sum(least[one] for one in (*taken, rest[0])) + len(taken) <= room:
+            taken.append(rest.pop(0))
+        free = room - len(taken) + 1
+        floors = [least[one] for one in taken]
+        # Where two words are wider than the page, the wider one is folded.
+        widths = _narrowed([wide[one] for one in taken], floors, free) or _narrowed(floors, [1] * len(taken), free)
+        yield _part(table, heads, cells, taken, widths or floors, 1)
+
+
+def _cell(console: Console, content: RenderableType) -> Joined:
+    return (
+        content
+        if isinstance(content, Joined)
+        else Joined(content if isinstance(content, Text) else console.render_str(str(content)))
+    )
+
+
+def _longest_word(cell: Joined) -> int:
+    return min(_WORD, max(map(cell_len, join_figures(cell.text.plain).split()), default=0))
+
+
+def _narrowed(wide: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+    """Widths that have room, taken from the widest columns first; None where there are none."""
+    if sum(least) > room:
+        return None
+    widths = list(wide)
+    while (excess := sum(widths) - room) > 0:
+        loose = [one for one, width in enumerate(widths) if width > least[one]]
+        widest = max(widths[one] for one in loose)
+        for one in [one for one in loose if widths[one] == widest][:excess]:
+            widths[one] -= 1
+    return widths
+
+
+def _key_columns(cells: Sequence[Sequence[Joined]]) -> int:
+    """How many of the first columns tell rows apart, where an empty cell repeats the one above."""
+    rows: list[tuple[str, ...]] = [()] * len(cells[0])
+    for count, column in enumerate(cells[:-1], start=1):
+        above = ""
+        for number, cell in enumerate(column):
+            above = cell.text.plain or above
+            rows[number] += (above,)
+        if len(set(rows)) == len(rows):
+            return count
+    return 1
+
+
+def _part(
+    table: Table,
+    heads: Sequence[Joined],
+    cells: Sequence[Sequence[Joined]],
+    taken: Sequence[int],
+    widths: Sequence[int],
+    gap: int,
+) -> Table:
+    """Some columns of a table at their widths."""
+    ruled = table.box is not None
+    part = Table(
+        box=table.box,
+        show_header=any(head.text.plain for head in heads),
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, gap - ruled, 0, 0),
+    )
+    for one, width in zip(taken, widths, strict=True):
+        said = table.columns[one]
+        part.add_column(heads[one], justify=said.justify, style=said.style, width=width, overflow="fold")
+    for number, row in enumerate(table.rows):
+        part.add_row(*(cells[one][number] for one in taken), style=row.style, end_section=row.end_section)
+    return part
+
+
+def frame_table(title: str = "", caption: str = "", *, ruled: bool = True, gap: int = 2) -> Table:
     """An empty table.
 
     Args:
         title: above it; brackets in it are no markup; "": none
         caption: the legend below it, likewise: a line or two on each column and mark that does not explain itself
+        ruled: a line stands under the head
+        gap: between two columns; 1 where there is no room for more [columns]
     """
     return _Framed(
-        box=box.SIMPLE_HEAD,
+        box=box.SIMPLE_HEAD if ruled else None,
+        padding=(0, gap - ruled, 0, 0),
         title=Text(title, style="bold") if title else None,
-        title_justify="left",
         caption=Text(caption) if caption else None,
-        caption_justify="left",
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
     )
 
 
@@ -222,10 +334,10 @@ def add_figures(table: Table, *titles: str, no_wrap: bool = True) -> None:
 
 def bullet(text: Text, *, mark: str = "-") -> Table:
     """A paragraph behind a mark, of which no line begins below the mark."""
-    row = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    row = frame_table(ruled=False, gap=1)
     row.add_column(justify="right", no_wrap=True)
     row.add_column()
-    row.add_row(mark, Joined(text))
+    row.add_row(mark, text)
     return row
 
 

@@ -6,15 +6,15 @@ Errors in such a file are reported as the user's, with the line and without a tr
 import functools
 import importlib.util
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.abc import Loader
 from pathlib import Path
 from types import ModuleType
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import given, is_file
-from trimaran.base.user_errors import users
+from trimaran.base.user_errors import refuse_training, users
 
 
 def load_function(reference: str) -> Callable[..., object]:
@@ -46,18 +46,49 @@ def _load(path: Path) -> ModuleType:
     # The file may import its neighbours, as it could when run as a script.
     sys.path.insert(0, str(path.parent))
     try:
-        with drawing_alike(), users(str(path), code="user-function.file-raises"):
+        with asked(str(path), code="user-function.file-raises"), _not_training():
             _execute(module, spec.loader, path)
     finally:
         sys.path.remove(str(path.parent))
     return module
 
 
-def drawing_alike() -> AbstractContextManager[None]:
-    """What a file and its factory draw, such as the teacher of a loss, is the same in each process."""
+@contextmanager
+def asked(reference: str, *, code: str) -> Iterator[None]:
+    """Around code of a file of the user's, which draws the same in each process and gets no arguments of a command.
+
+    Args:
+        reference: "file.py" or "file.py:function"
+        code: of the error where it raises
+
+    Raises:
+        InputError: it raised, ended the process, or began to train
+    """
     from trimaran.user_code.randomness import seeded
 
-    return seeded(0)
+    arguments = sys.argv
+    sys.argv = [reference.rpartition(":")[0] or reference]
+    try:
+        with seeded(0), users(reference, code=code):
+            yield
+    finally:
+        sys.argv = arguments
+
+
+@contextmanager
+def _not_training() -> Iterator[None]:
+    """Around the import of a file: an update of an optimizer, or a process group that it leaves, is of a training."""
+    import torch.distributed as dist
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    grouped = dist.is_available() and dist.is_initialized()
+    hook = register_optimizer_step_pre_hook(lambda *_: refuse_training("a step of an optimizer"))
+    try:
+        yield
+    finally:
+        hook.remove()
+    if not grouped and dist.is_available() and dist.is_initialized():
+        refuse_training("a process group of torch.distributed")
 
 
 def _execute(module: ModuleType, loader: Loader, path: Path) -> None:

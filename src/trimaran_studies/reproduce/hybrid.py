@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rich import box
 from rich.table import Table
 
 from trimaran.base.errors import InputError
@@ -32,7 +31,7 @@ from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.strategy import Schedule
 from trimaran.report.crossover import Basis, Row, Way, Worker, way_document, worker_document
-from trimaran.report.tables import add_figures, add_words
+from trimaran.report.tables import add_figures, add_words, frame_table
 from trimaran_studies.reproduce.hybrid_speedup import hybrid_over_data, needed_worker_speedup
 
 Grade = Literal["published", "recalled", "derived"]
@@ -236,7 +235,7 @@ def _row(row: HybridRow) -> dict[str, Any]:
 
 def hybrid_table(found: ReproducedHybrid) -> Table:
     """A line for each network and number of devices: published, the paper's arithmetic, ours."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, title_justify="left")
+    table = frame_table()
     add_words(table, "network", no_wrap=True)
     add_figures(table, "GPUs", "published", "paper mode", "ours", "90 %")
     for row in found.rows:

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from trimaran.base.errors import InputError
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.report.tables import frame_table
 from trimaran_studies.specification.hybrid_parallelism import HYBRID_PARALLELISM
 from trimaran_studies.specification.memory_virtualization import MEMORY_VIRTUALIZATION
 from trimaran_studies.specification.multi_gpu_profile import MULTI_GPU_PROFILE
@@ -110,7 +110,7 @@ def verdict_line(found: Iterable[Found]) -> str:
 
 def lines_table(found: Iterable[Found]) -> Table:
     """Requirements for people, a line for each check."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = frame_table()
     table.add_column("id", no_wrap=True)
     for title in ("figure", "bound", "verdict"):
         table.add_column(title)

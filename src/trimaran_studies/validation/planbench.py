@@ -295,7 +295,7 @@ def planbench_tables(bench: Bench) -> tuple[Table, Table]:
 def _table(title: str, legend: str, *figures: str) -> Table:
     table = frame_table(title, legend)
     table.add_column("part", no_wrap=True)
-    table.add_column("source", no_wrap=True, overflow="ellipsis", max_width=20)
+    table.add_column("source", max_width=20)
     add_figures(table, *figures)
     return table
 

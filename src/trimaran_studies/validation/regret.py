@@ -189,7 +189,7 @@ def regret_table(jobs: Sequence[Job], *, most: int = 24) -> Table:
         "regret, rule's: measured time of our plan, and of the guides', over that of the fastest",
     )
     for name in ("network", "ours", "rule"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=20)
+        table.add_column(name, max_width=20)
     add_figures(table, "GPUs", "batch", "of", "regret", "rule's")
     for job in several[:most]:
         regrets = (f"{job.regret(plan):.3f}" for plan in (job.chosen, job.by_rule))

@@ -406,7 +406,7 @@ def worst_table(rows: Iterable[Scored], *, most: int = 8) -> Table:
     known = [(abs(row.error), row) for row in rows if row.error is not None and not row.flag]
     table = frame_table("Largest errors", "error: predicted / measured - 1; figures in the unit of their row")
     for name in ("row", "network", "machine"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=18)
+        table.add_column(name, max_width=18)
     add_figures(table, "measured", "predicted", "error")
     for _, row in sorted(known, key=lambda pair: -pair[0])[:most]:
         places = (row.row_id, row.groups.get("network", ""), row.groups.get("machine", ""))
@@ -418,7 +418,7 @@ def rows_table(rows: Iterable[Scored]) -> Table:
     """Every row: measured, predicted with its interval, error or the reason why there is none."""
     table = frame_table("", "90 %: interval; error: predicted / measured - 1; figures in the unit of their row")
     for name in ("row", "network", "machine"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=16)
+        table.add_column(name, max_width=16)
     add_figures(table, "measured", "predicted", "90 %", "error", no_wrap=False)
     for row in rows:
         places = (row.row_id, row.groups.get("network", ""), row.groups.get("machine", ""))
@@ -441,7 +441,7 @@ def skipped_lines(rows: Sequence[Scored], *, most: int = 8) -> list[str]:
 
 def _table(title: str) -> Table:
     table = frame_table(title, _LEGEND)
-    table.add_column("", no_wrap=True, overflow="ellipsis", max_width=_NAME)
+    table.add_column("", max_width=_NAME)
     add_figures(table, *_COLUMNS)
     return table
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import rich.table
+from tests.tables import assert_whole
 from typer.testing import CliRunner
 
 from trimaran.cli import app
 from trimaran.cli.help import GROUPS
+from trimaran.report.tables import frame_table
 
 _LENET = "lenet --cluster dgx1-v100 --devices 2 --batch 4096"
 
@@ -85,14 +87,15 @@ OBVIOUS = frozenset(
 def looked_at(command: str) -> tuple[str, list[rich.table.Table]]:
     """The page of a command, and the tables on it; a command of a target cluster says the same each time."""
     found: list[rich.table.Table] = []
-    render = rich.table.Table.__rich_console__
+    framed = type(frame_table())
+    render = framed.__rich_console__
 
     def remembered(table: rich.table.Table, *rest: object) -> Iterator[object]:
         found.append(table)
         yield from render(table, *rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rich.table.Table, "__rich_console__", remembered)
+        patched.setattr(framed, "__rich_console__", remembered)
         done = CliRunner().invoke(app, command.split(), env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
     return done.stdout, found
@@ -106,7 +109,7 @@ def unexplained(page: str, tables: list[rich.table.Table]) -> list[str]:
     """Headings of tables that neither explain themselves nor are explained below."""
     missing, page = [], " ".join(page.split())
     for table in tables:
-        titles = [str(column.header) for column in table.columns] if table.show_header else []
+        titles = [str(column.header) for column in table.columns]
         for title in titles:
             word = title.strip().lower()
             if not word or word in OBVIOUS or re.match(r"[a-z]+\d|one device|\d", word):
@@ -135,6 +138,13 @@ def check(command: str, page: str, tables: list[rich.table.Table]) -> None:
 @pytest.mark.parametrize("command", QUICK)
 def test_a_page_has_a_verdict_legends_and_a_next_command_at_80_columns(command: str) -> None:
     check(command, *looked_at(command))
+
+
+@pytest.mark.parametrize("command", QUICK)
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_no_table_of_a_command_elides_a_word(command: str, width: int) -> None:
+    for table in looked_at(command)[1]:
+        assert_whole(table, width)
 
 
 @pytest.mark.parametrize("command", PUBLISHED)

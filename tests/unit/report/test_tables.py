@@ -1,15 +1,30 @@
 """Tables are complete at 80 columns and without colour."""
 
 import io
+import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console, RenderableType
+from rich.table import Table
+from tests.tables import assert_whole
 from tests.unit.report.runs import PROGRAM, measured, predicted
 
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import PARTS, Breakdown, utilization
 from trimaran.report.comparison import Comparison, Figure, KindComparison, RankComparison, compare
-from trimaran.report.tables import kind_table, make_console, rank_table, utilization_table
+from trimaran.report.tables import (
+    add_figures,
+    add_words,
+    frame_table,
+    kind_table,
+    make_console,
+    rank_table,
+    utilization_table,
+)
 
 
 def lines(table: RenderableType, width: int = 80) -> list[str]:
@@ -50,11 +65,63 @@ def widest() -> Comparison:
     return Comparison(step=figure, ranks=ranks, kinds=kinds, instructions={}, steps=500, warmup=10)
 
 
+@pytest.mark.parametrize("width", [80, 60, 30])
 @pytest.mark.parametrize("table", [rank_table, kind_table])
-def test_nothing_is_cut_off_at_80_columns(table: object) -> None:
-    rows = lines(table(widest()))  # type: ignore[operator]
-    assert max(map(len, rows)) <= 80
-    assert "…" not in "".join(rows)
+def test_nothing_is_cut_off(table: Callable[[Comparison], Table], width: int) -> None:
+    assert_whole(table(widest()), width)
+
+
+FIGURES = st.one_of(
+    st.floats(0, 1e6).map(lambda value: f"{value:,.1f}"),
+    st.floats(0, 1e3).map(lambda value: f"{value:.2f} GiB"),
+    st.sampled_from(["–", "", "1.93 TB/s", "2,695–3,901", "+0.0 %"]),
+)
+WORDS = st.one_of(
+    st.lists(st.sampled_from(["dp1024", "interleaved", "x10", "recompute:26", "limited", "by"]), max_size=8).map(
+        " ".join
+    ),
+    st.just("model.layers.17.self_attn.q_proj.weight"),
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    table, columns = frame_table("title", "legend", gap=draw(st.sampled_from([1, 2]))), []
+    for number in range(draw(st.integers(1, 14))):
+        figures = draw(st.booleans())
+        title = draw(st.sampled_from(["", "GPUs", "samples/s\nnccl", "limited by", f"column {number}"]))
+        (add_figures if figures else add_words)(table, title, no_wrap=draw(st.booleans()))
+        columns.append(FIGURES if figures else WORDS)
+    for _ in range(draw(st.integers(0, 5))):
+        table.add_row(*(draw(column) for column in columns))
+    return table
+
+
+@given(table=tables(), width=st.integers(30, 100))
+def test_no_word_is_ever_elided_and_no_figure_folded(table: Table, width: int) -> None:
+    assert_whole(table, width)
+
+
+def test_what_has_no_room_stands_below_with_the_columns_that_tell_rows_apart() -> None:
+    table = frame_table()
+    add_figures(table, "batch", "GPUs", *("samples/s",) * 3)
+    for batch, devices in ((16, 1), (16, 2), (32, 1), (32, 2)):
+        table.add_row(str(batch), str(devices), *("1,234,567",) * 3)
+    rows = [words(line) for line in lines(table, width=32)]
+    assert rows[0] == ["batch", "GPUs", "samples/s", "samples/s"]
+    assert rows[6:8] == [[], ["batch", "GPUs", "samples/s"]]
+    assert rows[9:] == [[*row[:2], "1,234,567"] for row in rows[2:6]]
+
+
+def test_every_table_is_one_that_elides_nothing() -> None:
+    """A table of rich's own elides what has no room; `frame_table` does not."""
+    for path in sorted(Path("src").rglob("*.py")):
+        if path.name != "tables.py":
+            text = path.read_text(encoding="utf-8")
+            assert "ellipsis" not in text or path.name == "rehearsal.py", path
+            assert not re.search(r"^from rich\.table import Table$", text, re.MULTILINE) or not re.search(
+                r"(?<!\w)Table\(", text
+            ), path
 
 
 def test_the_kind_table_shows_what_was_not_observed() -> None:

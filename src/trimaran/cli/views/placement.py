@@ -126,8 +126,8 @@ def _stretch_table(placed: Placed) -> Table:
         "From front to back",
         "0, 1, …: forward and backward time on each device; crosses: bytes between devices; –: none",
     )
-    table.add_column("operations", overflow="ellipsis", no_wrap=True, max_width=24)
-    table.add_column("kinds", overflow="ellipsis", no_wrap=True, max_width=20)
+    table.add_column("operations", max_width=24)
+    table.add_column("kinds", max_width=20)
     shown = min(devices, 4)
     for device in range(shown):
         add_figures(table, f"{device}", no_wrap=False)

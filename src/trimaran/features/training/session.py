@@ -39,6 +39,7 @@ from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_some
+from trimaran.base.user_errors import refuse_training
 from trimaran.checkpoint_files.commit import Store
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
@@ -1203,6 +1204,7 @@ def init(
     """
     import torch.distributed as dist
 
+    refuse_training("trimaran.init")
     needs_linux("training")
     for name, value in (("gradient_noise", gradient_noise), ("verify", verify)):
         if value < 0:

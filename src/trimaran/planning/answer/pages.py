@@ -380,7 +380,7 @@ def candidate_table(
     columns = ["interval: 90 %, in the unit of the step", "peak: memory of the fullest rank"]
     table = frame_table("Candidates")
     add_words(table, "", no_wrap=True)
-    table.add_column("strategy", min_width=12, overflow="fold")
+    table.add_column("strategy", min_width=12)
     add_figures(table, "step", "interval", "peak")
     more: list[tuple[str, Callable[[Option], str]]] = []
     if len({row.devices for row in rows if isinstance(row, AnalyticalCandidate)}) > 1:
