@@ -4,12 +4,15 @@ A `Job` holds callables and costs nothing until it runs: the model, the optimize
 that needs them. It is the only type with live torch objects in it.
 """
 
+import functools
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import math
+import numbers
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import parse_precision
 
 if TYPE_CHECKING:
@@ -26,12 +29,58 @@ JOB_PRECISIONS: tuple[JobPrecision, ...] = get_args(JobPrecision)
 """Those that the runtime trains in."""
 
 
-_MADE: dict[str, tuple[tuple[str, ...], str]] = {
+_CALLED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "model": ((), "model=lambda: MyModel(width=64)"),
     "optimizer": (("the parameters",), "optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"),
     "dataset": ((), 'dataset=lambda: MyDataset("train")'),
+    "evaluation_dataset": ((), 'evaluation_dataset=lambda: MyDataset("test")'),
+    "lr_schedule": (
+        ("the optimizer",),
+        "lr_schedule=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)",
+    ),
+    "loss": (("the output", "the target"), "loss=torch.nn.functional.cross_entropy"),
+    "metric": (
+        ("the output", "the target"),
+        "metric=lambda output, target: (output.argmax(1) == target).float().mean()",
+    ),
+    "collate": (("the samples",), "collate=torch.utils.data.default_collate"),
+    "sampler": (("the data set", "the epoch"), "sampler=lambda dataset, epoch: range(len(dataset))"),
+    "on_step": (("the session", "the step", "the figures"), "on_step=lambda session, step, figures: print(figures)"),
+    "on_epoch": (
+        ("the session", "the epoch", "the figures"),
+        "on_epoch=lambda session, epoch, figures: print(figures)",
+    ),
+    "loss_weight": (("the batch",), 'loss_weight=lambda batch: (batch["labels"] != -100).sum()'),
 }
 """What each callable of a job is called with, and how it is written."""
+
+_MAKERS = frozenset({"model", "optimizer", "dataset", "evaluation_dataset", "lr_schedule"})
+"""Those that make something: the thing itself would be shared by all that is made of it."""
+
+_NUMBERS: Mapping[str, tuple[type[Any], str, float]] = {
+    "global_batch_size": (numbers.Integral, "an integer of at least 1", 1),
+    "epochs": (numbers.Integral, "an integer of at least 0", 0),
+    "seed": (numbers.Integral, "an integer", -math.inf),
+    "target": (numbers.Real, "a number", -math.inf),
+    "clip_norm": (numbers.Real, "a positive number", 5e-324),
+}
+
+_OTHERWISE = {
+    "batch": "global_batch_size",
+    "batch_size": "global_batch_size",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "data": "dataset",
+    "train_dataset": "dataset",
+    "eval_dataset": "evaluation_dataset",
+    "scheduler": "lr_schedule",
+    "lr_scheduler": "lr_schedule",
+    "num_epochs": "epochs",
+    "dtype": "precision",
+    "grad_clip": "clip_norm",
+    "collate_fn": "collate",
+}
+"""Names of fields elsewhere."""
 
 
 def _takes(made: Callable[..., Any], count: int) -> bool:
@@ -53,6 +102,71 @@ def _brief(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def _check(name: str, value: Any) -> None:
+    """Refuse a field of a wrong kind.
+
+    Raises:
+        InputError: with what it is instead, and how it is written
+    """
+    if name in _CALLED:
+        taken, example = _CALLED[name]
+        is_made = name in _MAKERS and hasattr(value, "state_dict") and not inspect.isroutine(value)
+        if not callable(value) or (is_made and not isinstance(value, type)):
+            raise InputError(
+                f"Job.{name} must be a callable{' that makes it' if name in _MAKERS else ''}, got {_brief(value)}: "
+                f"{'wrap it' if name in _MAKERS else 'write it'}, as in Job({example})",
+                code="job.not-callable",
+                field=name,
+            )
+        if not _takes(value, len(taken)) or (name not in _MAKERS and isinstance(value, type)):
+            what = f"with {' and '.join(taken)}" if taken else "without arguments"
+            raise InputError(
+                f"Job.{name} is called {what}, and {_brief(value)} cannot be: wrap it, as in Job({example})",
+                code="job.wrong-arguments",
+                field=name,
+            )
+    if name in _NUMBERS:
+        kind, what, least = _NUMBERS[name]
+        if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
+            raise InputError(f"Job.{name} must be {what}, got {value!r}", value=value)
+    if name == "drop_last" and not isinstance(value, bool):
+        raise InputError(f"Job.drop_last must be True or False, got {value!r}", value=value)
+    if name == "name" and not isinstance(value, str):
+        raise InputError(f"Job.name must be a text, got {value!r}", value=value)
+    if name == "curve" and (not isinstance(value, str) or not value.strip()):
+        raise InputError(
+            f"Job.curve must be a file of a curve or a name of the catalog, got {value!r}", code="job.bad-curve"
+        )
+
+
+def _told(kind: "type[Job]") -> "type[Job]":
+    """The class, whose fields that are unknown, missing or of a wrong kind are told before any is used."""
+    made = kind.__init__
+    known = {one.name: one for one in fields(kind)}
+
+    @functools.wraps(made)
+    def checked(job: Any, *args: Any, **given: Any) -> None:
+        for name, value in given.items():
+            if name not in known:
+                hint = f'; did you mean "{_OTHERWISE[name]}"?' if name in _OTHERWISE else did_you_mean(name, known)
+                raise InputError(f'Job has no field "{name}"{hint}', code="job.unknown-field", field=name)
+            if value is not None or (known[name].default is MISSING and name != "loss"):
+                _check(name, value)
+        lacking = [name for name, one in known.items() if name not in given and one.default is MISSING]
+        if args or lacking:
+            raise InputError(
+                f"Job takes {', '.join(name for name, one in known.items() if one.default is MISSING)} and more, "
+                f"each by its name{'; missing: ' if lacking else ''}{', '.join(lacking)}",
+                code="job.missing-fields",
+                fields=lacking,
+            )
+        made(job, **given)
+
+    kind.__init__ = checked  # type: ignore[method-assign,assignment]
+    return kind
+
+
+@_told
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A training job.
@@ -102,7 +216,7 @@ class Job:
             `lambda batch: (batch["labels"] != -100).sum()`; None: found out, from a few batches of the training data
 
     Raises:
-        InputError: a figure out of range
+        InputError: a field is missing, unknown, of a wrong kind or out of range
     """
 
     model: "Callable[[], nn.Module]"
@@ -128,35 +242,5 @@ class Job:
     loss_weight: Callable[[Any], Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("sampler", "on_step", "on_epoch", "loss_weight"):
-            if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise InputError(f"Job.{name} must be a callable, got {getattr(self, name)!r}")
-        for name, (taken, example) in _MADE.items():
-            made = getattr(self, name)
-            if not callable(made):
-                raise InputError(
-                    f"Job.{name} must be a callable that makes it, got {_brief(made)}: wrap it, as in Job({example})",
-                    code="job.not-callable",
-                    field=name,
-                )
-            if not _takes(made, len(taken)):
-                what = f"with {' and '.join(taken)}" if taken else "without arguments"
-                raise InputError(
-                    f"Job.{name} is called {what}, and {_brief(made)} cannot be: wrap it, as in Job({example})",
-                    code="job.wrong-arguments",
-                    field=name,
-                )
-        for name, smallest in (("global_batch_size", 1), ("epochs", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < smallest:
-                raise InputError(f"Job.{name} must be an integer of at least {smallest}, got {value!r}", value=value)
-        if self.curve is not None and (not isinstance(self.curve, str) or not self.curve.strip()):
-            raise InputError(
-                f"Job.curve must be a file of a curve or a name of the catalog, got {self.curve!r}",
-                code="job.bad-curve",
-            )
-        object.__setattr__(
-            self, "precision", parse_precision(self.precision, known=JOB_PRECISIONS, what="Job.precision")
-        )
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise InputError(f"Job.clip_norm must be positive, got {self.clip_norm!r}", value=self.clip_norm)
+        precision = parse_precision(self.precision, known=JOB_PRECISIONS, what="Job.precision")
+        object.__setattr__(self, "precision", precision)

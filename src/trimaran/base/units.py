@@ -84,17 +84,16 @@ def parse_memory(given: str | int) -> int:
     """Memory of a device, as people write it or in bytes, of which there is some.
 
     Args:
-        given: such as "12GiB", or bytes
+        given: such as "12GiB", or bytes, a million or more: nobody means 12 bytes by 12
 
     Raises:
         InputError: no size, or none at all
 
     Example:
-        >>> parse_memory("2 KiB"), parse_memory(2048)
-        (2048, 2048)
+        >>> parse_memory("2 KiB"), parse_memory(2_000_000)
+        (2048, 2000000)
     """
-    text = f"{given}B" if type(given) is int else str(given)
-    return round(_positive(parse_bytes(text), text, 'memory such as "16 GiB"'))
+    return round(_positive(parse_bytes(str(given)), str(given), 'memory such as "16 GiB"'))
 
 
 def parse_rate(text: str) -> float:
@@ -259,6 +258,8 @@ def _quantity(text: str, units: Mapping[str, float], *, what: str, example: str,
     unit = re.sub(r"\s+", "", found[2] or "") if found else ""
     if found is None or (unit not in units and (unit or number < least)):
         forgotten = ": what is its unit?" if found and not unit else ""
+        if found and forgotten and what == "size" and number > 0:
+            forgotten = f': what is its unit? GiB are written "{found[1]}GiB"'
         if found and what == "size" and unit.upper() in ("K", "M", "G", "T"):
             forgotten = f': write "{found[1]}{unit.upper()}iB" or "{found[1]}{unit.upper()}B"'
         raise InputError(

@@ -4,12 +4,13 @@ Pages are plain text of at most 80 columns. Types have no column: what an option
 """
 
 import contextlib
+import difflib
 import inspect
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -250,14 +251,104 @@ _PLAIN = (
 """What the parser says of a value, and how people say it."""
 
 
+_CALLED_HERE = (
+    (
+        "gpus num-gpus ngpus n-gpus gpu-count num-devices n-devices world-size nproc nproc-per-node gpus-per-node",
+        ("--devices", "--world", "--ranks"),
+        "",
+    ),
+    ("devices", ("--world",), ""),
+    ("world", ("--devices",), ""),
+    (
+        "nodes num-nodes nnodes n-nodes",
+        ("--cluster",),
+        "nodes are part of a machine's name, as in --cluster dgx-h100:4",
+    ),
+    (
+        "batch-size bs global-batch-size global-batch gbs train-batch-size total-batch-size",
+        ("--batch", "--batches", "--global-batch"),
+        "",
+    ),
+    ("per-device-batch-size per-device-train-batch-size local-batch-size batch-per-gpu", ("--local-batch",), ""),
+    (
+        "micro-batch-size microbatch-size mbs per-device-batch-size per-device-train-batch-size local-batch-size",
+        ("--micro-batch", "--microbatch"),
+        "",
+    ),
+    (
+        "gradient-accumulation-steps gradient-accumulation grad-accum accumulation-steps gas num-microbatches",
+        ("--microbatches",),
+        "",
+    ),
+    (
+        "seq-len seqlen seq-length sequence-length seq context context-length max-seq-len max-length block-size",
+        ("--sequence",),
+        "",
+    ),
+    ("dtype mixed-precision amp bf16 fp16 fp8 fp32 tf32 half", ("--precision",), ""),
+    ("tensor-parallel tensor-parallel-size tensor-model-parallel-size tp-size tp-degree", ("--tp", "--strategy"), ""),
+    ("pipeline-parallel pipeline-parallel-size pipeline-model-parallel-size pp-size", ("--pp", "--strategy"), ""),
+    ("data-parallel data-parallel-size data-parallel-replicate-degree dp-size ddp", ("--dp", "--strategy"), ""),
+    ("context-parallel context-parallel-size cp-size", ("--cp", "--strategy"), ""),
+    ("expert-parallel expert-parallel-size expert-model-parallel-size ep-size", ("--ep", "--strategy"), ""),
+    ("zero-stage fsdp fsdp2 deepspeed sharding sharding-strategy", ("--zero", "--strategy"), ""),
+    (
+        "activation-checkpointing gradient-checkpointing checkpointing recomputation recompute-granularity ac",
+        ("--recompute", "--strategy"),
+        "",
+    ),
+    (
+        "offload cpu-offload optimizer-offload",
+        ("--allow",),
+        "the optimizer's state on the host: --allow optimizer-offload",
+    ),
+    ("optim optimizer", ("--optimizer-state",), ""),
+    ("hardware machine system accelerator gpu gpu-type device", ("--cluster",), ""),
+    ("hardware machine system accelerator gpu gpu-type cluster", ("--device",), ""),
+    ("gpu-memory vram mem max-memory memory-budget", ("--memory", "--budget"), ""),
+    ("out output-file output-dir save", ("--output",), ""),
+    ("num-epochs num-train-epochs max-epochs", ("--epochs", "--max-epochs"), ""),
+    ("train-tokens num-tokens total-tokens", ("--tokens",), ""),
+    ("format target framework", ("--to",), ""),
+    ("model model-name network job arch", (), "the job stands without an option, first: trimaran COMMAND JOB"),
+    ("lr learning-rate", (), "the learning rate is one of the job's optimizer"),
+)
+"""What options are called elsewhere, what they are called here (the first that a command has), and another answer."""
+
+_SAMPLES = "; samples are counted, sequences of a language model: 4,194,304 tokens in sequences of 8,192 are 512"
+_COUNTS_SAMPLES = frozenset({"--batch", "--local-batch", "--micro-batch"})
+
+
+def _unknown_option(name: str, options: Collection[str]) -> str:
+    """That a command has no such option, and which one it has.
+
+    Args:
+        name: as it was typed
+        options: that the command has
+    """
+    typed = name.lower().replace("_", "-").strip("-")
+    for spellings, here, instead in _CALLED_HERE:
+        meant = next((one for one in here if one in options), "")
+        if typed in spellings.split() and (meant or not here):
+            return f"no option {name}: {instead or f'it is {meant} here'}"
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
+    return f"no option {name}" + (f"; did you mean {near[0]}?" if near else "")
+
+
 def _mistyped(error: Any) -> str:
     """What is wrong with a command line, and where it says what is right."""
     context = getattr(error, "ctx", None)
     said: str = error.format_message()
     if context is None:
         return said
+    if type(error).__name__ == "NoSuchOption":
+        options = [name for option in context.command.params for name in option.opts if name.startswith("--")]
+        said = _unknown_option(error.option_name, options)
     for pattern, plain in _PLAIN:
         said = pattern.sub(plain, said)
+    asked = getattr(getattr(error, "param", None), "opts", ("",))[0]
+    if asked in _COUNTS_SAMPLES and said.endswith("expected a whole number"):
+        said += _SAMPLES
     extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", said.replace("(s)", ""))
     if extra and any("--strategy" in option.opts for option in context.command.params):
         with contextlib.suppress(InputError):

@@ -9,6 +9,7 @@ Errors in a file of the user's are reported as theirs, with the line and without
 
 import dataclasses
 import functools
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -19,8 +20,8 @@ from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import users
 from trimaran.jobs.huggingface import configured_job, is_configuration
 from trimaran.jobs.learning_rate import Recipe, follow_recipe
-from trimaran.networks.names import PUBLISHED, canonical_network, parse_network
-from trimaran.networks.published_decoders import unknown_size
+from trimaran.networks.names import PUBLISHED, canonical_network, parse_network, sizes_of
+from trimaran.networks.published_decoders import find_published, unknown_size
 from trimaran.user_code.functions import asked, load_function
 
 
@@ -142,12 +143,45 @@ def resolve(reference: str) -> Job:
     return _call(load_function(reference), reference)
 
 
+_SIZE = re.compile(r"[0-9]+x?[0-9.]*[bm]", re.IGNORECASE)
+
+
+def _meant(reference: str) -> str:
+    """The end of a sentence that names the network of a spelling, as of the Hugging Face Hub, or its sizes.
+
+    Example:
+        >>> _meant("meta-llama/Llama-3.1-8B-Instruct"), _meant("Qwen3-31B").partition(", ")[0]
+        ('; did you mean "llama3.1:8b"?', ': qwen3 has the sizes 0.6b')
+    """
+    parts = reference.rpartition("/")[2].split("-")
+    for end in range(len(parts), 0, -1):
+        decoder = find_published("-".join(parts[:end]))
+        if decoder is not None:
+            return f'; did you mean "{decoder.name}"?'
+        if _SIZE.fullmatch(parts[end - 1]):
+            known = canonical_network(reference)
+            return f'; did you mean "{known}"?' if known else _sizes_of("-".join(parts[: end - 1]), parts[end - 1])
+    known = canonical_network(reference)
+    return f'; did you mean "{known}"?' if known else ""
+
+
+def _sizes_of(family: str, size: str) -> str:
+    without = unknown_size(f"{family}:{size}")
+    if without is not None:
+        return f": {without[0]} has the sizes {', '.join(without[1])}"
+    network = canonical_network(family)
+    sizes = sizes_of(network.partition(":")[0]) if network else ()
+    return f": {network} has the sizes {', '.join(sizes)}" if sizes else ""
+
+
 def _unknown(reference: str) -> str:
     without = unknown_size(reference)
     if without is not None:
         return f'"{reference}": {without[0]} has the sizes {", ".join(without[1])}'
-    known = canonical_network(reference.partition(":")[0])
-    hint = f'; did you mean "{known}"?' if known else did_you_mean(reference.lower(), [*BUILT_IN, *NETWORKS]) or "."
+    meant = _meant(reference.partition(":")[0])
+    if meant:
+        return f'unknown job "{reference}"{meant}'
+    hint = did_you_mean(reference.lower(), [*BUILT_IN, *NETWORKS]) or "."
     if reference.endswith(".py"):
         hint = f'; name the function that makes the job too, as in "{reference}:make_job".'
     return (

@@ -427,10 +427,8 @@ def find_device(name: str) -> Device:
     names = _names()
     if squeezed(name) in names:
         return catalog()[names[squeezed(name)]]
-    near = difflib.get_close_matches(squeezed(name), names, n=1)
-    hint = f'; did you mean "{names[near[0]]}"?' if near else ":"
     raise InputError(
-        f'unknown device "{name}"{hint} `trimaran clusters --devices` lists those that are known',
+        f'unknown device "{name}"{_nearest(name, names, "trimaran clusters --devices")}',
         code="device.unknown",
         device=name,
     )
@@ -1130,11 +1128,39 @@ def find_node(name: str) -> Node:
 
 
 def nearest_machine(name: str) -> str:
-    """The end of a sentence that names the nearest machine, where one is near."""
-    near = difflib.get_close_matches(squeezed(name), nodes_by_alias(), n=1)
-    return (
-        f'; did you mean "{nodes_by_alias()[near[0]]}"?' if near else "; `trimaran clusters` lists those that are known"
-    )
+    """The end of a sentence that names the nearest machine or device, where one is near."""
+    return _nearest(name, {**nodes_by_alias(), **_names()}, "trimaran clusters")
+
+
+_NEAR = 0.8
+"""Likeness of two names from which on one is taken for the other with a slip: "tpu-v5e" and "p5en" have 0.6 [0..1]."""
+
+_ELSEWHERE = (
+    (r"tpu.*|v[2-6][ep]|trillium|ironwood", "TPUs of Google"),
+    (r"trn.*|trainium.*|inf[12].*|inferentia.*", "Trainium and Inferentia of AWS"),
+    (r"gaudi.*|habana.*|hpu.*|hl.?[0-9]+|dl1.*", "Gaudi of Intel"),
+    (r"(intel)?(max1[15]50|arc.*|pvc|pontevecchio|flex[0-9]+)", "GPUs of Intel"),
+    (r"(apple)?m[1-5](pro|max|ultra)?|apple.*|mac.*|mps", "Apple silicon"),
+    (r"(huawei)?ascend.*|910[abc]", "Ascend of Huawei"),
+    (r"cerebras.*|wse.*|cs[23]|graphcore.*|ipu.*|groq.*|lpu|sambanova.*|tenstorrent.*", "accelerators of this maker"),
+)
+"""Hardware that people ask for and the catalog has not, by what its squeezed names look like."""
+
+
+def _nearest(name: str, known: Mapping[str, str], command: str) -> str:
+    base = squeezed(name.partition(":")[0].partition("@")[0])
+    kind = next((kind for pattern, kind in _ELSEWHERE if re.fullmatch(pattern, base)), "")
+    if kind:
+        return (
+            f": the catalog has no {kind}, only GPUs of NVIDIA and AMD and processors; a file of yours may describe "
+            "another machine by its rates, memory and links, as in docs/clusters.md"
+        )
+    counted = re.fullmatch(r"(.+?)[x*]([0-9]+)", base)
+    if counted and counted[1] in known:
+        return f'; did you mean "{counted[2]}x{known[counted[1]]}"?'
+    near = difflib.get_close_matches(squeezed(name), known, n=1, cutoff=_NEAR)
+    listed = f"`{command}` lists those that are known, a file of yours may describe another (docs/clusters.md)"
+    return f'; did you mean "{known[near[0]]}"?' if near else f"; {listed}"
 
 
 def is_machine(name: str) -> bool:

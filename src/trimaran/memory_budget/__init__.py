@@ -61,7 +61,7 @@ def virtual_memory(
 
     Args:
         budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
-            such as "12GiB", a number of bytes, or a share such as "50%" of the peak without a plan
+            such as "12GiB", a million bytes or more, or a share such as "50%" of the peak without a plan
         host: most that may lie on the host at once; None: what it has to spare
         smallest: smaller storages are kept
         limit_s: most time for planning [s]; None: as long as it takes, so that plans do not depend on the machine

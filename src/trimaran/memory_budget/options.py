@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import parse_bytes
+from trimaran.base.units import parse_bytes, parse_memory
 from trimaran.program.memory import CodecChoice
 
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
@@ -30,7 +30,7 @@ class Budget:
             keep_peak_bytes: peak of the step without a plan [bytes]
 
         Example:
-            >>> parse_budget("50%").resolve(1000), parse_budget(300).resolve(1000)
+            >>> parse_budget("50%").resolve(1000), parse_budget("300B").resolve(1000)
             (500, 300)
         """
         if self.nbytes is not None:
@@ -42,7 +42,7 @@ def parse_budget(budget: str | int) -> Budget:
     """A budget as a person gives it.
 
     Args:
-        budget: a number of bytes, a size such as "12GiB", or a share such as "50%" of the peak without a plan
+        budget: a size such as "12GiB", a million bytes or more, or a share such as "50%" of the peak without a plan
 
     Raises:
         InputError: none of these, not positive, or more than 100 %
@@ -57,11 +57,9 @@ def parse_budget(budget: str | int) -> Budget:
             code="budget.malformed",
             budget=budget,
         )
-    if isinstance(budget, int):
-        return _positive(Budget(nbytes=budget), budget)
-    share = _SHARE.fullmatch(budget)
+    share = _SHARE.fullmatch(str(budget))
     if share is None:
-        return _positive(Budget(nbytes=parse_bytes(budget)), budget)
+        return Budget(nbytes=parse_memory(budget))
     value = float(share[1]) / 100
     if not 0 < value <= 1:
         raise InputError(
@@ -70,12 +68,6 @@ def parse_budget(budget: str | int) -> Budget:
             budget=budget,
         )
     return Budget(share=value)
-
-
-def _positive(budget: Budget, given: str | int) -> Budget:
-    if budget.nbytes is not None and budget.nbytes <= 0:
-        raise InputError(f'budget: expected more than 0 bytes, got "{given}"', code="budget.too-small", budget=given)
-    return budget
 
 
 OnViolation = Literal["replan", "note"]

@@ -231,14 +231,14 @@ def test_a_batch_too_large_for_any_plan_runs_on_demand() -> None:
     def step(number: int, model: nn.Module, batch: Tensor) -> list[Tensor]:
         return square(model(batch if number < 4 else batch.repeat(8, 1)))
 
-    report = assert_trains_alike(step, budget=800_000, steps=8)
+    report = assert_trains_alike(step, budget="800kB", steps=8)
     assert report.fallback_steps == 3  # one was recorded
     assert any("on demand" in note for note in report.notes)
 
 
 def test_the_first_steps_still_say_that_a_budget_is_too_small() -> None:
     with pytest.raises(trimaran.base.errors.InfeasibleError):
-        trained(lambda _, model, batch: square(model(batch)), budget=300_000)
+        trained(lambda _, model, batch: square(model(batch)), budget="300kB")
 
 
 def test_uses_of_one_look_take_turns() -> None:

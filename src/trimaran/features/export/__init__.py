@@ -28,6 +28,20 @@ __all__ = [
 
 Target = Literal["torchtitan", "megatron", "accelerate", "pytorch"]
 
+_CALLED = {
+    "torchtitan": ("titan",),
+    "megatron": ("megatron-lm", "megatron-core", "mcore", "nemo"),
+    "accelerate": ("huggingface", "hf", "transformers", "trainer", "deepspeed"),
+    "pytorch": ("torch", "fsdp", "fsdp2", "ddp", "torchrun", "script", "lightning"),
+}
+"""What people type for a target: what it is for, or another program that starts by the same settings or script."""
+
+
+def _meant(target: str) -> str:
+    typed = target.lower().replace("_", "-")
+    return next((f": that is --to {name}" for name, called in _CALLED.items() if typed in (name, *called)), "")
+
+
 _WRITERS = {"torchtitan": to_torchtitan, "megatron": to_megatron, "accelerate": to_accelerate, "pytorch": to_pytorch}
 
 
@@ -45,7 +59,7 @@ def export_plan(path: Path, target: str) -> Exported:
     """
     if target not in _WRITERS:
         raise InputError(
-            f'cannot export to "{target}": choose one of {", ".join(get_args(Target))}',
+            f'cannot export to "{target}"{_meant(target)}; the targets are {", ".join(get_args(Target))}',
             code="export.unknown-target",
             target=target,
         )

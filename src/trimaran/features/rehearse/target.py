@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from trimaran.base.errors import InputError
-from trimaran.base.units import format_count, parse_bytes
+from trimaran.base.units import format_count, parse_memory
 from trimaran.machine.find import find_machine
 from trimaran.machine.types import Device, Machine
 from trimaran.rehearsal.request import Gpu
@@ -167,9 +167,7 @@ def _memory(device: Device, memory: str | int | None, *, is_named: bool) -> int:
     """What torch is told that the device has [bytes]; of a cluster that is named no more than there is."""
     if memory is None:
         return device.memory.reported_bytes
-    nbytes = parse_bytes(memory) if isinstance(memory, str) else memory
-    if nbytes <= 0:
-        raise InputError(f"memory={memory}: expected more than 0 bytes", code="rehearse.no-memory", memory=memory)
+    nbytes = parse_memory(memory)
     # 80 GiB of a card of that size are what its driver reports of them.
     return min(device.checked_bytes(nbytes), device.memory.reported_bytes) if is_named else nbytes
 
