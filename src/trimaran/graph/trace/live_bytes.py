@@ -99,7 +99,8 @@ class StepMemory:
         buffer_bytes: of all buffers [bytes]
         gradient_bytes: of all gradients [bytes]
         optimizer_bytes: state of the optimizer [bytes]
-        kept: by autograd, by what makes it, in the order of the forward; the batch and the weights are not in it
+        kept: by autograd, by what makes it, in the order of the forward; the batch and the weights are not in it. Empty
+            where checkpoints run parts of the forward again: the graph of such a job runs without them
     """
 
     lines: tuple[Line, ...]
@@ -161,6 +162,8 @@ def step_memory(low: StepTrace, high: StepTrace, *, batch: int, untraced_bytes: 
 
 def _kept(trace: StepTrace, gains: list[int], batch: int) -> tuple[KeptBytes, ...]:
     found: dict[str, Line] = {}
+    if trace.repeats:
+        return ()
     for storage in trace.storages:
         if storage.role is Role.ACTIVATION and storage.packs and storage.birth >= 0:
             maker = trace.events[storage.birth]

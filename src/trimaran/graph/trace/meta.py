@@ -65,6 +65,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.user_errors import user_lines
 from trimaran.graph.optimizers import Trained, trained_parameters, without_hooks
 from trimaran.graph.trace.calls import replaced, tensors_in
 from trimaran.graph.trace.record import ACCUMULATION, Recorder
@@ -425,7 +426,8 @@ def trace_on_meta(
         The trace, with no durations.
 
     Raises:
-        InputError: the model cannot run without data, as where it decides by the values of a tensor
+        InputError: the model cannot run without data, as where it decides by the values of a tensor; what else fails in
+            it is raised as it is
     """
     rules = _Rules(autocast)
     with _telling():
@@ -505,18 +507,28 @@ def _step(
         optimizer.step()
 
 
+_READS_VALUES = ("item() cannot be called on meta", "out of meta tensor", "convert meta device type tensor to numpy")
+"""What torch says where a value is read that a meta tensor does not have."""
+
+
 @contextmanager
 def _telling() -> Iterator[None]:
-    """What fails without data is told as such."""
+    """What fails because there are no data is told as such; all else is an error of the step itself."""
     try:
         yield
     except TrimaranError:
         raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        if any(words in str(error) for words in _READS_VALUES):
+            why = "its course depends on the values of its tensors"
+        elif isinstance(error, NotImplementedError):
+            why = "torch cannot run one of its operations without them"
+        else:
+            raise
+        lines = "\n".join([_first_line(error), *user_lines(error)])
         raise InputError(
-            f"this step cannot be traced without data: {_first_line(error)}. A model whose course depends on the "
-            "values of its tensors needs a real step: record one with `Recorder`, or run it under "
-            "`trimaran.virtual_memory`",
+            f"this step cannot be traced without data: {why}: {lines}\nRecord a real step with `Recorder`, or run it "
+            "under `trimaran.virtual_memory`",
             code="trace.needs-data",
             error=type(error).__name__,
         ) from error

@@ -464,6 +464,8 @@ class Operations(TorchDispatchMode):
         if not made and not changed and (outputs or not inputs or torch.Tag.inplace_view in func.tags):
             return out  # a view
         moment = len(tape.events)
+        phase = tape.phase()
+        tape.repeats |= phase is Phase.BACKWARD and torch.is_grad_enabled()
         call = None if template is None else self._call(func, template, made, changed)
         if call is not None:
             tape.calls[moment] = call
@@ -472,7 +474,7 @@ class Operations(TorchDispatchMode):
         operation = TraceOp(
             moment=moment,
             name=f"{func.namespace}.{func._opname}.{func._overloadname}",
-            phase=tape.phase(),
+            phase=phase,
             module=place.module,
             origin=place.origin,
             reads=reads,
@@ -744,6 +746,7 @@ def finished(tape: Tape) -> Recording:
         device=tape.device,
         gradients=dict(tape.gradients),
         optimizer=tape.optimizer,
+        repeats=tape.repeats,
     )
     return Recording(trace=trace, calls=tape.calls, externals=externals)
 

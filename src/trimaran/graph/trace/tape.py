@@ -62,6 +62,7 @@ class Tape:
         loaded: moment at which a batch was last made, unseen; 0: none was, or before the first event
         gradients: storage of the gradient by that of its parameter
         optimizer: class name of the first optimizer that steps
+        repeats: see `StepTrace`
     """
 
     events: list[TraceOp | Tick] = field(default_factory=list)
@@ -81,6 +82,7 @@ class Tape:
     loaded: int = 0
     gradients: dict[int, int] = field(default_factory=dict)
     optimizer: str = ""
+    repeats: bool = False
     book: StorageBook = field(init=False)
 
     def __post_init__(self) -> None:

@@ -185,6 +185,7 @@ class StepTrace:
         device: of the tensors while tracing: "meta", "cpu" or "cuda"
         gradients: storage of the gradient that each parameter has at the end or in the update, by the parameter's
         optimizer: class name of the optimizer whose step is the update, such as "SGD"; "" without an update
+        repeats: whether the backward runs parts of the forward again, as checkpoints do
     """
 
     events: tuple[TraceOp | Tick, ...]
@@ -193,6 +194,7 @@ class StepTrace:
     device: str
     gradients: Mapping[int, int] = field(default_factory=dict)
     optimizer: str = ""
+    repeats: bool = False
 
     @property
     def length(self) -> int:

@@ -250,7 +250,10 @@ class JobTracer:
             raise
         except Exception as error:
             raise InputError(
-                f"tracing the step of {self._job.name} failed: {told(error)}", job=self._job.name
+                f"tracing the step of {self._job.name} on meta tensors, which have shapes and no values, failed: "
+                f"{told(error)}",
+                code="trace.failed",
+                job=self._job.name,
             ) from error
 
     def _make_model(self) -> nn.Module:

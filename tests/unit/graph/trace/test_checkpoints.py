@@ -15,6 +15,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, create_selective_checkpoint_contexts
 
 from trimaran.base.job import Job
+from trimaran.graph.trace.live_bytes import live_kept, step_memory
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.graph.types import Phase
@@ -190,6 +191,19 @@ def test_what_runs_again_has_the_kernels_and_places_of_the_forward(way: str, aut
     again = {(name, origin) for name, origin in of(Phase.BACKWARD) if (name, origin) in of(Phase.FORWARD)}
     early = {place for place in of(Phase.FORWARD) - again if "dense.2" in place[1]}  # stopped before its end
     assert again | early == of(Phase.FORWARD)
+
+
+@pytest.mark.parametrize("way", ["reentrant", "not reentrant", "nested", "selective"])
+def test_peaks_at_any_batch(way: str) -> None:
+    """From two small steps. A graph runs without checkpoints, so what these keep is not said of it."""
+
+    def step(samples: int) -> StepTrace:
+        return trace_on_meta(lambda: Net(WAYS[way]), lambda: torch.ones(samples, 16, 8), loss)
+
+    memory = step_memory(step(2), step(3), batch=3)
+    assert memory is not None
+    assert memory.peak(64) == live_kept(step(64)).max()
+    assert not memory.kept
 
 
 class Shared(nn.Module):

@@ -1,5 +1,8 @@
 """Tracing without data: the same as a real step wherever the kernels are the same."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from tests.cpu_forms import forms_of_a_cpu
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Adam
 
+from trimaran.base.errors import TrimaranError
 from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
@@ -130,6 +134,73 @@ def test_a_model_that_decides_by_values_is_refused_with_a_way_out() -> None:
 
     with raises("trace.needs-data"):
         trace_on_meta(Deciding, lambda: torch.ones(2, 4), lambda model, batch: model(batch).sum())
+
+
+UNTRACED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
+    "a list of values": (lambda model, x: model(x).sum() * x.tolist()[0][0], "values"),
+    "an array": (lambda model, x: model(x).sum() * float(x.numpy().mean()), "values"),
+    "a size": (lambda model, x: model(x[x[:, 0].nonzero()[:, 0]]).sum(), "operations"),
+    "an operation": (lambda model, x: model(x).sum() * torch.unique(x).numel(), "operations"),
+}
+
+
+@pytest.mark.parametrize("kind", UNTRACED)
+def test_what_needs_data_says_what_for(kind: str) -> None:
+    step, why = UNTRACED[kind]
+    with raises("trace.needs-data") as caught:
+        trace_on_meta(lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4), step)
+    assert why in str(caught.value).partition(":")[2]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda model, x: model(x.repeat(1, 2)).sum(),
+        lambda model, x: model(x, 3).sum(),
+        lambda model, x: model(x),
+        lambda model, x: model(x).sum().detach(),
+        lambda model, x: model(x).sum() + torch.zeros((), dtype=torch.float32).view(7),
+    ],
+)
+def test_an_error_of_the_step_is_told_as_it_is(step: Callable[[nn.Module, Tensor], Tensor]) -> None:
+    """Wrong shapes, arguments and losses are none of the trace's business: with data they fail alike."""
+    with pytest.raises((RuntimeError, TypeError)) as caught:
+        trace_on_meta(lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4), step)
+    assert not isinstance(caught.value, TrimaranError)
+
+
+def test_an_optimizer_that_steps_in_the_backward_keeps_its_counter_on_the_host() -> None:
+    """Its state is 2 × 8 numbers; Adam reads the counter, which a meta tensor would not let it."""
+
+    def make() -> nn.Module:
+        model = nn.Linear(4, 2, bias=False)
+        optimizer = Adam(model.parameters())
+        model.weight.register_post_accumulate_grad_hook(lambda _: optimizer.step())
+        return model
+
+    trace = trace_on_meta(make, lambda: torch.ones(2, 4), lambda model, x: model(x).sum())
+    assert sum(operation.name.startswith("aten.addcdiv") for operation in trace.ops) == 1
+
+
+@pytest.mark.parametrize("way", ["hook", "function"])
+def test_what_the_backward_makes_is_where_the_model_is(way: str) -> None:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * torch.full((4,), 2.0)
+
+    def step(model: nn.Module, x: Tensor) -> Tensor:
+        value = model(x)
+        if way == "hook":
+            value.register_hook(lambda grad: grad * torch.ones(4))
+            return value.sum()
+        return Doubled.apply(value).sum()  # type: ignore[no-untyped-call,no-any-return]
+
+    assert trace_on_meta(lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4), step).device == "meta"
 
 
 def test_a_model_that_reads_values_while_it_is_made_is_made_for_real() -> None:
