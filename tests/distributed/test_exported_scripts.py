@@ -26,7 +26,7 @@ from trimaran.features.export.recipe import Recipe, Stage
 from trimaran.graph.capture.capture import capture
 from trimaran.graph.types import Graph
 from trimaran.jobs.resolve import JobSource
-from trimaran.pricing.analytical.shapes import gpt_shape
+from trimaran.pricing.analytical.shapes import Experts, gpt_shape
 from trimaran.program.lowering.lower import lower
 from trimaran.program.plan_file import program_lines, write_plan
 
@@ -42,6 +42,9 @@ LLAMA = builders.transformer_shape(
     layers=4, hidden=32, heads=4, kv_heads=2, head_size=8, ffn=64, vocabulary=128, sequence=16
 )
 GPT = gpt_shape(layers=4, hidden=32, heads=4, vocabulary=128, sequence=16)
+QWEN = dataclasses.replace(LLAMA, query_key_norm="head")
+MIXTRAL = dataclasses.replace(LLAMA, experts=Experts(count=4, active=2, ffn=48))
+MIXED = dataclasses.replace(QWEN, experts=Experts(count=4, active=2, ffn=48, dense_layers=1))
 EVERY_LAYER = frozenset({"layers"})
 
 
@@ -83,6 +86,10 @@ MORE_PLANS = {
     "pp2 dp2 in another order": recipe(pp=2, dp=2, microbatches=2, rank_order=("tp", "cp", "pp", "dp")),
     "hsdp 2x2 zero1 m2": recipe(dp=4, zero=1, shard_ranks=2, microbatches=2),
     "gpt tp2 dp2 sequence zero1": recipe(shape=GPT, tp=2, dp=2, zero=1, sequence_parallel=True),
+    "qwen tp2": recipe(shape=QWEN, tp=2),
+    "qwen tp2 dp2 zero3 sequence": recipe(shape=QWEN, tp=2, dp=2, zero=3, sequence_parallel=True),
+    "mixed pp2 dp2 zero2": recipe(shape=MIXED, pp=2, dp=2, zero=2, microbatches=2),
+    "pp2 dp2 zero3": recipe(pp=2, dp=2, zero=3, microbatches=2),
     "gpt dp2 zero3 recompute": recipe(shape=GPT, dp=2, zero=3, recomputed=EVERY_LAYER),
 }
 
@@ -184,6 +191,11 @@ def test_losses_of_decoders_are_those_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.sweep
 def test_losses_of_more_decoders_are_those_of_one_process(tmp_path: Path) -> None:
     check_decoders(tmp_path, MORE_PLANS)
+
+
+def test_experts_and_norms_of_queries_and_keys_train_as_one_process_does(tmp_path: Path) -> None:
+    plans = {"mixtral": recipe(shape=MIXTRAL, dp=2, zero=3, microbatches=2, recomputed=EVERY_LAYER)}
+    check_decoders(tmp_path, plans | {"qwen": recipe(shape=QWEN, tp=2, sequence_parallel=True)})
 
 
 @pytest.mark.sweep
@@ -308,7 +320,7 @@ def test_losses_of_a_clipped_job_are_those_of_one_process(tmp_path: Path) -> Non
     ("settings", "reason"),
     [
         ({"cp": 2, "dp": 1}, "context"),
-        ({"pp": 2, "dp": 2, "zero": 3}, "ZeRO-3 in a pipeline"),
+        ({"shape": MIXTRAL, "tp": 2}, "experts are whole"),
         ({"tp": 8}, "heads 4"),
         ({"precision": "fp16"}, "fp16"),
         ({"pp": 2, "schedule": "zero-bubble"}, "zero-bubble"),

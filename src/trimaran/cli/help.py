@@ -107,7 +107,7 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
         *("--repair", "--spare-probability"),
     ),
     "Search": ("--time-limit", "--gap"),
-    "Rehearsal of the export": ("--rehearse", "--to"),
+    "Export": ("--to", "--rehearse"),
     "Learning rate and length of runs": (
         *("--lr-rule", "--warmup", "--schedule", "--max-epochs", "--time-limit", "--evaluations"),
     ),

@@ -43,7 +43,8 @@ def plan(
         bool, option("Export the plan and rehearse the export before the plan is shown (with --cluster).", "--rehearse")
     ] = False,
     to: Annotated[
-        str | None, option("With --rehearse: pytorch, torchtitan or accelerate.", usual="pytorch", metavar="TARGET")
+        str | None,
+        option("Plan what torchtitan, megatron, accelerate or pytorch can run: see `export`.", metavar="TARGET"),
     ] = None,
     accept_inexact: AcceptInexact = False,
     as_json: Json = False,
@@ -60,15 +61,15 @@ def plan(
             accept_inexact=accept_inexact,
             loading=loading.read(),
         )
-        if to is not None and not rehearse:
-            from trimaran.base.errors import InputError
-
-            raise InputError("--to says what is rehearsed: add --rehearse", code="plan.to-without-rehearse")
         found: list[PlanRehearsed] = []
         check = None
         if rehearse:
             check = rehearsal_by(job, request, to or "pytorch", found)
-            request = for_target(job, request, to or "pytorch")
+        if rehearse or to is not None:
+            from trimaran.features.export import check_target_name, request_for
+
+            check_target_name(to or "pytorch")
+            request = request_for(job, request, to or "pytorch")
         planned = show_plan(JobSource(reference=job, seed=seed), request, output=output, as_json=as_json, check=check)
         if found:
             from trimaran.report.rehearsal import EXIT_CODES
@@ -78,10 +79,15 @@ def plan(
                 raise SystemExit(code)
         if as_json:
             return
-        console().print(_next(job, request, planned, output), soft_wrap=True, markup=False)
+        follows = _next(request, planned, output)
+        if to is not None and output is not None:
+            from trimaran.report.tables import next_text
+
+            follows = next_text(["trimaran", "export", str(output), "--to", to])
+        console().print(follows, soft_wrap=True, markup=False)
 
 
-def _next(job: str, request: "PlanRequest", planned: "Planned", output: Path | None) -> str:
+def _next(request: "PlanRequest", planned: "Planned", output: Path | None) -> str:
     """What follows a plan: of a target cluster its explanation, here the training."""
     from trimaran.cli.following import DECIDED, following
     from trimaran.report.tables import next_text
@@ -155,26 +161,6 @@ def rehearsal_by(
         return found[0]
 
     return rehearse
-
-
-def for_target(job: str, request: "PlanRequest", target: str) -> "PlanRequest":
-    """A request whose plans have memory and time of what will run them, unless it says other software.
-
-    Args:
-        job: reference of it
-        request: for what plan
-        target: runtime that the plan is exported to
-    """
-    from dataclasses import replace
-
-    from trimaran.features.export import SOFTWARE
-    from trimaran.planning.analytical import shape_of
-    from trimaran.planning.requests import parse_software
-
-    if request.software is not None or shape_of(job, request) is None:
-        return request
-    software = parse_software(SOFTWARE[target])
-    return replace(request, software=replace(software, source=f"what runs an export to {target}"))
 
 
 def rehearse_plan(

@@ -269,7 +269,7 @@ def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
         check_analytical(change)
     kinds = [(name, pins_of_kind(name)) for name in asked.why_not]
     if plan is not None:
-        source, request = replace(source, reference=plan.job), _as_modelled(plan, request, asked.path)
+        source, request = replace(source, reference=plan.job), as_modelled(plan, request, asked.path)
     shape = decoder_shape(source.reference, request)
     if shape is None:
         raise InputError(
@@ -295,8 +295,17 @@ def _modelled(asked: _Asked) -> tuple[Planned, Case, tuple[str, ...]]:
     return replace(planned, evidence=evidence), case, notes
 
 
-def _as_modelled(plan: Plan, request: PlanRequest, path: Path | None) -> PlanRequest:
-    """As `as_planned_there`, with the precision and the sequence of a plan of degrees."""
+def as_modelled(plan: Plan, request: PlanRequest, path: Path | None = None) -> PlanRequest:
+    """As `as_planned_there`, with the precision and the sequence of a plan of degrees.
+
+    Args:
+        plan: of the analytical model
+        request: says the machine
+        path: of the plan's file, for errors
+
+    Raises:
+        InputError: no machine, or a plan that is wrong
+    """
     if request.is_here:
         raise InputError(
             f"{path} does not say for which machine it was made: give it as --cluster",

@@ -141,8 +141,8 @@ def use_of_plan(plan: Plan, shown: str) -> tuple[list[str], str]:
         Words of a command that is not refused, and where it is to be run: "" for this machine.
     """
     if not plan.has_program:
-        # This target takes every plan of degrees; a script of plain PyTorch is not written for all of them.
-        return ["trimaran", "export", shown, "--to", "torchtitan", "--output", "trimaran_torchtitan.py"], ""
+        # A plan of degrees is of Megatron's software, unless another was asked for.
+        return ["trimaran", "export", shown, "--to", "megatron", "--output", "trimaran_megatron.args"], ""
     cluster = plan.premises.cluster
     return ["trimaran", "train", plan.job, "--plan", shown], f"on {cluster}" if cluster else ""
 

@@ -1,12 +1,12 @@
 """`trimaran export`: read a plan, and write it for another runtime."""
 
 from pathlib import Path
-from typing import Literal, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import write_whole
 from trimaran.features.export.accelerate import to_accelerate
-from trimaran.features.export.launching import SOFTWARE, Launch, check_network, check_target, launch_of
+from trimaran.features.export.fitting import TARGETS, check_fits, request_for
+from trimaran.features.export.launching import Launch, check_network, check_target, launch_of
 from trimaran.features.export.megatron import to_megatron
 from trimaran.features.export.pytorch import to_pytorch
 from trimaran.features.export.recipe import Exported, Recipe, recipe_of_degrees, recipe_of_plan
@@ -15,18 +15,16 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.program.plan_file import Plan, check_plan, read_plan
 
 __all__ = [
-    "SOFTWARE",
     "Exported",
     "Launch",
-    "Target",
     "check_network",
+    "check_target_name",
     "export_plan",
     "launch_plan",
     "recipe_of",
+    "request_for",
     "write_export",
 ]
-
-Target = Literal["torchtitan", "megatron", "accelerate", "pytorch"]
 
 _CALLED = {
     "torchtitan": ("titan",),
@@ -55,14 +53,10 @@ def export_plan(path: Path, target: str) -> Exported:
     Raises:
         InputError: no such target; the plan is wrong, was made for another model than its job has now, or has what
             the target cannot do
+        InfeasibleError: what would be written does not fit the devices
         CorruptDataError: the plan was damaged or edited
     """
-    if target not in _WRITERS:
-        raise InputError(
-            f'cannot export to "{target}"{_meant(target)}; the targets are {", ".join(get_args(Target))}',
-            code="export.unknown-target",
-            target=target,
-        )
+    check_target_name(target)
     if not path.exists() and not path.suffix:
         raise InputError(
             f'"{path}" is no plan file: make one, such as trimaran plan {path} --cluster dgx-h100 --output plan.json, '
@@ -70,7 +64,24 @@ def export_plan(path: Path, target: str) -> Exported:
             code="export.no-plan-file",
         )
     plan = read_plan(path)
-    return _WRITERS[target](recipe_of(plan))
+    return check_fits(plan, _WRITERS[target](recipe_of(plan)))
+
+
+def check_target_name(target: str) -> None:
+    """Refuse a name of no target.
+
+    Args:
+        target: name of a runtime
+
+    Raises:
+        InputError: with the names
+    """
+    if target not in TARGETS:
+        raise InputError(
+            f'cannot export to "{target}"{_meant(target)}; the targets are {", ".join(TARGETS)}',
+            code="export.unknown-target",
+            target=target,
+        )
 
 
 def recipe_of(plan: Plan) -> Recipe:

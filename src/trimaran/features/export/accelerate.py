@@ -1,13 +1,24 @@
 """A recipe as a configuration file of Hugging Face accelerate.
 
-Names are those of accelerate 1.15: `ClusterConfig`, FSDP version 2, `ParallelismConfig`. It has no pipelines.
+Names are those of accelerate 1.15: `ClusterConfig`, FSDP version 2, `ParallelismConfig`. It has no
+pipelines for training, and no ranks with different experts.
 """
 
 import json
 from collections.abc import Iterator
 
 from trimaran.base.units import format_count
-from trimaran.features.export.recipe import SETTINGS, Exported, Recipe, lost_account, lost_copies, lost_order
+from trimaran.features.export.recipe import (
+    SETTINGS,
+    Exported,
+    Recipe,
+    lost_account,
+    lost_copies,
+    lost_order,
+    lost_to_fsdp2,
+    refuse,
+    sharded_by_fsdp2,
+)
 
 RELEASE = "1.15"
 
@@ -17,17 +28,32 @@ def to_accelerate(recipe: Recipe) -> Exported:
 
     Args:
         recipe: of a plan
+
+    Raises:
+        InputError: the plan has what accelerate lacks
     """
-    section = _cluster(recipe)
+    refuse(recipe, "accelerate", _reasons(recipe))
+    said, lost = sharded_by_fsdp2(recipe), tuple(_lost(recipe))
+    section = _cluster(said)
     return Exported(
         target="accelerate",
         release=RELEASE,
         file_name="trimaran_accelerate.yaml",
-        text=_text(recipe, section),
-        sections={"cluster": section, "accelerator": _accelerator(recipe)},
+        text=_text(said, section, lost),
+        sections={"cluster": section, "accelerator": _accelerator(said)},
         next=f"{SETTINGS} accelerate launch --config_file trimaran_accelerate.yaml train.py",
-        lost=tuple(_lost(recipe)),
+        lost=lost,
+        degrees=said,
     )
+
+
+def _reasons(recipe: Recipe) -> Iterator[str]:
+    if recipe.pp > 1:
+        yield f"a pipeline of {recipe.pp} stages: accelerate has none for training (--pp 1)"
+    if recipe.ep > 1:
+        yield f"experts over {recipe.ep} ranks: accelerate has all experts on each (--ep 1)"
+    if recipe.tp > 1 and recipe.zero == 0 and recipe.dp > 1:
+        yield "tensor parallelism with plain replicas: accelerate wants the replicas sharded (--tp 1, or --zero 2)"
 
 
 def _cluster(recipe: Recipe) -> dict[str, object]:
@@ -87,25 +113,13 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
     yield from lost_order(recipe)
     yield from lost_account(recipe, "accelerate")
+    yield from lost_to_fsdp2(recipe, "accelerate")
+    recipe = sharded_by_fsdp2(recipe)
     if recipe.zero >= 2 and recipe.copies_of_state()[0] == 1:
         yield from lost_copies(recipe)
-    if recipe.gradients == "bf16":
-        yield "gradients in bf16: by the script, such as a mixed precision policy; with the file alone they are in fp32"
-    if recipe.optimizer_state not in (None, "fp32"):
-        yield f"states of the optimizer in {recipe.optimizer_state}: by the script, which makes the optimizer"
     machines, each = recipe.nodes(recipe.dp * recipe.tp * recipe.cp)
     if machines > 1:
         yield f"machines of {each} ranks: write the first one's address for HOST, on each its number as machine_rank"
-    if recipe.pp > 1:
-        started = recipe.dp * recipe.tp * recipe.cp
-        yield (
-            f"a pipeline of {recipe.pp} stages: accelerate has none for training; the file leaves it out, and starts "
-            f"{started:,} {'process' if started == 1 else 'processes'} on as many devices, not on {recipe.devices:,}"
-        )
-    if recipe.zero == 1:
-        yield "ZeRO-1: in accelerate only through DeepSpeed; the file says replicas"
-    if recipe.tp > 1 and recipe.zero < 2 and recipe.dp > 1:
-        yield "tensor parallelism with plain replicas: accelerate wants the replicas sharded (dp_shard_size)"
     if recipe.precision not in ("fp32", "fp16", "bf16"):
         yield f'precision {recipe.precision}: set by the script; the file says "no" mixed precision'
     if recipe.recompute != "none" and (recipe.recompute != "full" or recipe.zero < 2):
@@ -125,9 +139,9 @@ def _lost(recipe: Recipe) -> Iterator[str]:
         yield f"bucket size: DistributedDataParallelKwargs(bucket_cap_mb={megabytes}) in the script"
 
 
-def _text(recipe: Recipe, section: dict[str, object]) -> str:
+def _text(recipe: Recipe, section: dict[str, object], lost: tuple[str, ...]) -> str:
     lines = [f"# {recipe.job} on {format_count(recipe.devices, 'device')}, for accelerate {RELEASE}."]
-    lines += [f"# Not said here: {line}" for line in _lost(recipe)]
+    lines += [f"# Not said here: {line}" for line in lost]
     for name, value in section.items():
         if isinstance(value, dict):
             lines.append(f"{name}:")

@@ -13,22 +13,17 @@ The files are of one folder, and one of them is the script that torchrun starts.
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-
-from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.features.export.accelerate import RELEASE as ACCELERATE
 from trimaran.features.export.accelerate import scatters_each_time
 from trimaran.features.export.pytorch import network_reasons
-from trimaran.features.export.recipe import ALLOCATOR, Exported, Recipe, torchrun_ranks
+from trimaran.features.export.recipe import ALLOCATOR, Exported, Recipe, render, special_parts, torchrun_ranks
 from trimaran.features.export.torchtitan import RELEASE as TORCHTITAN
 from trimaran.features.export.torchtitan import knows_network
 from trimaran.pricing.analytical.shapes import TransformerShape, vocabulary_rows
 
 _NEEDS = {"pytorch": (), "torchtitan": ("torchtitan",), "accelerate": ("accelerate", "transformers")}
-SOFTWARE: Mapping[str, str] = {"pytorch": "fsdp:2026", "torchtitan": "torchtitan:2026", "accelerate": "accelerate:2026"}
-"""What `--software` calls what runs an export, with the year of the releases that exports are for."""
 
 _RATE = 3e-4
 _RUN, _TRAIN = "trimaran_run.py", "train.py"
@@ -104,9 +99,9 @@ def launch_of(recipe: Recipe, exported: Exported, *, steps: int) -> Launch:
     if exported.target == "pytorch":
         return Launch(files=own, script=exported.file_name, arguments=arguments, ranks=recipe.devices)
     if exported.target == "torchtitan":
-        run = _render("torchtitan_run", words | {"release": TORCHTITAN})
+        run = render("torchtitan_run", words | {"release": TORCHTITAN})
         return Launch(files=own | {_RUN: run}, script=_RUN, arguments=(), ranks=recipe.devices)
-    run = _render("accelerate_run", {"train": _TRAIN})
+    run = render("accelerate_run", {"train": _TRAIN})
     texts = own | {_RUN: run, _TRAIN: accelerate_script(recipe)}
     return Launch(files=texts, script=_RUN, arguments=arguments, ranks=recipe.dp)
 
@@ -140,14 +135,12 @@ def _reasons(recipe: Recipe, target: str) -> list[str]:
     """Why the target's own training cannot be started with what is exported."""
     found = []
     if target == "torchtitan" and not knows_network(recipe):
-        found.append("its network is none of torchtitan's that are known here (llama3 of 1b to 405b)")
+        found.append("its network is none of torchtitan's, nor of their parts")
     if target == "torchtitan" and recipe.shape is not None and recipe.shape.tied and recipe.pp > 1:
         found.append("the embedding is also the head (--pp 1)")
     if target == "accelerate":
         if recipe.shape is None or transformers_config(recipe.shape) is None:
-            found.append("the training script is for decoders like Llama and GPT-2, by name or configuration")
-        if recipe.pp > 1:
-            found.append(f"accelerate has no pipelines for training, and the plan has {recipe.pp} stages (--pp 1)")
+            found.append("the training script is for decoders like Llama, Qwen 3, Mixtral and GPT-2")
         if recipe.tp > 1:
             found.append("accelerate's tensor parallelism takes models that were loaded from a checkpoint (--tp 1)")
         if recipe.cp > 1:
@@ -168,31 +161,35 @@ class TransformersConfig:
 
 
 def transformers_config(shape: TransformerShape) -> TransformersConfig | None:
-    """The configuration of transformers that makes a network; None: neither Llama's nor GPT-2's does.
+    """The configuration of transformers that makes a network; None: Llama's, Qwen 3's, Mixtral's and GPT-2's do not.
 
     Args:
         shape: of the network
     """
-    plain = shape.experts is None and shape.latent is None and not any(shape.windows) and shape.query_key_norm is None
-    if not plain or shape.head != "causal" or shape.norms != 2 or shape.parallel:
-        return None
-    rows = vocabulary_rows(shape)
-    if shape.rotary and shape.gated and not shape.centred_norm and not shape.biases:
-        return TransformersConfig(
-            name="LlamaConfig",
-            settings={
-                "vocab_size": rows,
-                "hidden_size": shape.hidden,
-                "intermediate_size": shape.ffn,
-                "num_hidden_layers": shape.layers,
-                "num_attention_heads": shape.heads,
-                "num_key_value_heads": shape.kv_heads,
-                "head_dim": shape.head_size,
-                "max_position_embeddings": shape.sequence,
-                "tie_word_embeddings": shape.tied,
-            },
-        )
-    if shape.positions and not shape.gated and shape.centred_norm and shape.heads == shape.kv_heads:
+    rows, special = vocabulary_rows(shape), {*special_parts(shape)} - {"tied embeddings"}
+    if special <= {"norms of queries and keys", "experts"}:
+        settings: dict[str, object] = {
+            "vocab_size": rows,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.ffn,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.head_size,
+            "max_position_embeddings": shape.sequence,
+            "tie_word_embeddings": shape.tied,
+        }
+        experts, normed = shape.experts, bool(shape.query_key_norm)
+        if experts is None:
+            return TransformersConfig(name="Qwen3Config" if normed else "LlamaConfig", settings=settings)
+        settings["num_experts_per_tok"] = experts.active
+        if not normed:
+            settings |= {"intermediate_size": experts.ffn, "num_local_experts": experts.count}
+            return TransformersConfig(name="MixtralConfig", settings=settings)
+        settings |= {"moe_intermediate_size": experts.ffn, "num_experts": experts.count, "norm_topk_prob": True}
+        return TransformersConfig(name="Qwen3MoeConfig", settings=settings)
+    gpt = {"positions that are learned", "feed-forward networks without gates", "norms with a bias", "biases"}
+    if special <= gpt and shape.positions and not shape.gated and shape.heads == shape.kv_heads:
         return TransformersConfig(
             name="GPT2Config",
             settings={
@@ -225,7 +222,7 @@ def accelerate_script(recipe: Recipe) -> str:
         raise ValueError(f"{recipe.job}: transformers has no such network")
     sharded = recipe.zero >= 2 and recipe.dp > 1
     buckets = recipe.bucket_bytes is not None and recipe.dp > 1 and not sharded
-    return _render(
+    return render(
         "accelerate_train",
         {
             "title": f"{recipe.job} by accelerate {ACCELERATE}; made by `trimaran`.",
@@ -243,10 +240,3 @@ def accelerate_script(recipe: Recipe) -> str:
             "bucket_mb": max(1, (recipe.bucket_bytes or 0) // 2**20) if buckets else None,
         },
     )
-
-
-def _render(name: str, values: Mapping[str, object]) -> str:
-    # The output is Python, so nothing is escaped.
-    environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    template = environment.from_string((files(__package__) / "scripts" / f"{name}.py.jinja").read_text())
-    return template.render(values)

@@ -18,11 +18,7 @@ torchtitan, `models/llama3/parallelize.py`.
 """
 
 from collections.abc import Iterator
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined
-
-from trimaran.base.errors import InputError
 from trimaran.base.units import format_count
 from trimaran.features.export.recipe import (
     SETTINGS,
@@ -30,6 +26,9 @@ from trimaran.features.export.recipe import (
     Recipe,
     Source,
     lost_account,
+    refuse,
+    render,
+    special_parts,
     torch_rounds,
     torchrun_ranks,
 )
@@ -40,8 +39,13 @@ FILE_NAME = "trimaran_pytorch.py"
 
 _SCHEDULES = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B"}
 _RATE = 3e-4
-_NORMS = 2
-"""Of a layer of the script's decoder: in front of attention and of the feed-forward network."""
+_PARTS = frozenset(
+    {
+        *("positions that are learned", "feed-forward networks without gates", "norms with a bias", "biases"),
+        *("norms of queries and keys", "experts", "experts in some layers", "tied embeddings"),
+    }
+)
+"""Of `special_parts`, those that the script's decoder has."""
 
 
 def to_pytorch(recipe: Recipe) -> Exported:
@@ -53,13 +57,7 @@ def to_pytorch(recipe: Recipe) -> Exported:
     Raises:
         InputError: the plan has what the script cannot do
     """
-    reasons = list(_reasons(recipe))
-    if reasons:
-        raise InputError(
-            f"the plan for {recipe.job} cannot be exported to pytorch: {'; '.join(reasons)}",
-            code="export.not-expressible",
-            job=recipe.job,
-        )
+    refuse(recipe, "pytorch", _reasons(recipe))
     lost, values = tuple(_lost(recipe)), _plan(recipe)
     return Exported(
         target="pytorch",
@@ -69,6 +67,7 @@ def to_pytorch(recipe: Recipe) -> Exported:
         sections={"plan": values},
         next=f"{SETTINGS} torchrun {torchrun_ranks(recipe)} {FILE_NAME} --steps 10",
         lost=lost,
+        degrees=recipe,
     )
 
 
@@ -110,7 +109,7 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
     if recipe.cp > 1:
         yield f"context parallelism over {recipe.cp} ranks is experimental in torch (--forbid cp)"
     if recipe.ep > 1:
-        yield f"experts over {recipe.ep} ranks are not part of torch (--forbid ep)"
+        yield f"experts over {recipe.ep} ranks: the script has all experts on each, sharded by FSDP2 (--forbid ep)"
     if recipe.precision not in ("fp32", "bf16"):
         yield f"precision {recipe.precision}: the script computes in fp32 or bf16 (--precision)"
     if not recipe.recomputed <= {"layers"} and recipe.recomputed != {"attention"}:
@@ -163,23 +162,10 @@ def network_reasons(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
         recipe: has the layout
         shape: of the network
     """
-    if shape.head != "causal" or shape.segments:
-        yield "the script's network is a decoder, and this one has a masked-language head"
-    others = {
-        "experts": shape.experts,
-        "latent attention": shape.latent,
-        "norms of queries and keys": shape.query_key_norm,
-        "norms behind sub-layers": shape.norms != _NORMS,
-        "norms without parameters": not shape.norm_scales,
-        "a norm of the embedding": shape.embedding_norm,
-        "parallel blocks": shape.parallel,
-        "windows of attention": any(shape.windows),
-        "sinks of attention": shape.sinks,
-        "layers that predict further tokens": shape.prediction_layers,
-        "positions that are neither rotary nor learned": not shape.rotary and not shape.positions,
-    }
-    if wanting := [name for name, has in others.items() if has]:
+    if wanting := [part for part in special_parts(shape) if part not in _PARTS]:
         yield f"{', '.join(wanting)}: not in the script's decoder (export to megatron or torchtitan)"
+    if shape.experts is not None and recipe.tp > 1:
+        yield "tensor parallelism: the script's experts are whole on each rank (--tp 1)"
     if recipe.tp > 1:
         rows = vocabulary_rows(shape)
         counts = {"heads": shape.heads, "kv_heads": shape.kv_heads, "ffn": shape.ffn, "vocabulary": rows}
@@ -192,11 +178,6 @@ def network_reasons(recipe: Recipe, shape: TransformerShape) -> Iterator[str]:
 
 
 def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
-    if recipe.zero >= 2:
-        yield (
-            f"ZeRO-{recipe.zero} in a pipeline: torch's schedules keep whole gradients until the last microbatch "
-            "(plan with ZeRO-1)"
-        )
     if recipe.schedule not in _SCHEDULES:
         yield f"schedule {recipe.schedule} is not one of torch's for one segment a stage (--schedule)"
     yield from torch_rounds(recipe)
@@ -204,7 +185,7 @@ def _reasons_of_pipeline(recipe: Recipe) -> Iterator[str]:
 
 def _lost(recipe: Recipe) -> Iterator[str]:
     yield from recipe.beyond
-    yield from lost_account(recipe, "fsdp")
+    yield from lost_account(recipe, "pytorch")
     if recipe.shape is not None:
         if recipe.shape.hidden_dropout or recipe.shape.attention_dropout:
             yield "dropout: the script has none"
@@ -212,6 +193,8 @@ def _lost(recipe: Recipe) -> Iterator[str]:
             "what costs no time: norms in front of sub-layers with an epsilon of 1e-5, a rotary base of 10,000, SiLU "
             "where the feed-forward network is gated and GELU elsewhere, initial weights"
         )
+        if recipe.shape.experts is not None:
+            yield "how experts are chosen: by a softmax over all, without a loss for even visits"
         yield f"the optimizer: AdamW with a learning rate of {_RATE:g}; change optimizer_of"
     if recipe.source is not None and not recipe.source.drop_last:
         yield "a last, smaller batch of an epoch: the script leaves it out (Job.drop_last)"
@@ -229,10 +212,6 @@ def _lost(recipe: Recipe) -> Iterator[str]:
 
 
 def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str:
-    # The output is Python, so nothing is escaped.
-    environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    name = "job" if recipe.shape is None else "decoder"
-    template = environment.from_string((files(__package__) / "scripts" / f"{name}.py.jinja").read_text())
     devices = format_count(recipe.devices, "device")
     common = {
         "title": f"{recipe.job} on {devices}, by plain PyTorch {RELEASE}; made by `trimaran export`.",
@@ -254,8 +233,8 @@ def _text(recipe: Recipe, plan: dict[str, object], lost: tuple[str, ...]) -> str
         "axes": _axes(recipe),
     }
     if recipe.shape is None:
-        return template.render(common | _of_job(recipe))
-    return template.render(common | _of_network(recipe, recipe.shape))
+        return render("job", common | _of_job(recipe))
+    return render("decoder", common | _of_network(recipe, recipe.shape))
 
 
 def _axes(recipe: Recipe) -> tuple[str, ...]:
@@ -281,7 +260,10 @@ def _of_job(recipe: Recipe) -> dict[str, object]:
 
 def _of_network(recipe: Recipe, shape: TransformerShape) -> dict[str, object]:
     """What the script of a decoder is told."""
+    with_experts = {layer for layer in range(shape.layers) if shape.has_experts(layer)}
     return {
+        "with_experts": with_experts,
+        "mixed": 0 < len(with_experts) < shape.layers,
         "sharded": recipe.dp > 1 or recipe.precision == "bf16",
         "tp": recipe.tp,
         "sequence_parallel": recipe.sequence_parallel and recipe.tp > 1,

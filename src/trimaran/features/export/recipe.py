@@ -18,10 +18,13 @@ the loss with the last.
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
+
+from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import Precision, parse_precision
@@ -38,6 +41,9 @@ from trimaran.program.strategy import RANK_ORDER, Axis, Degrees, Schedule, Strat
 
 NODE = 8
 """Ranks that printed commands start on one node, where the plan's cluster is not known."""
+
+_NORMS = 2
+"""Of a layer: in front of attention and of the feed-forward network."""
 
 _TRAY = 4
 """Devices of one operating system in a rack that NVLink joins (GB200 NVL72: 18 trays)."""
@@ -198,18 +204,122 @@ def torch_rounds(recipe: Recipe) -> Iterator[str]:
             yield f"torch interleaves by groups of {recipe.microbatches // rounds} here, not of {group}"
 
 
-def lost_account(recipe: Recipe, framework: str) -> Iterator[str]:
-    """What is said to a runtime of PyTorch's modules of a plan whose memory and time are those of other software.
+def lost_account(recipe: Recipe, target: str) -> Iterator[str]:
+    """What is said to a runtime of PyTorch's modules of a plan whose time is that of other software.
 
     Args:
         recipe: of a plan
-        framework: as `--software` names the runtime
+        target: name of the runtime
     """
     if recipe.planned_for not in ("", "fsdp"):
-        yield (
-            f"memory and time: the plan's are those of {recipe.planned_for}, and this keeps more and launches more "
-            f"kernels: plan with --software {framework}, or see whether it fits by --rehearse"
+        yield f"time: the plan's is that of {recipe.planned_for}, which launches fewer kernels: plan with --to {target}"
+
+
+def refuse(recipe: Recipe, target: str, reasons: Iterable[str]) -> None:
+    """Refuse a plan that a target cannot run.
+
+    Args:
+        recipe: of the plan
+        target: name of the runtime
+        reasons: why not; empty: it can
+
+    Raises:
+        InputError: there are reasons
+    """
+    if told := "; ".join(reasons):
+        raise InputError(
+            f"the plan for {recipe.job} cannot be exported to {target}: {told} (plan with --to {target})",
+            code="export.not-expressible",
+            job=recipe.job,
         )
+
+
+def special_parts(shape: TransformerShape) -> tuple[str, ...]:
+    """What a decoder has that Llama has not, which a target must have too.
+
+    Args:
+        shape: of the network
+
+    Example:
+        >>> from trimaran.pricing.analytical.shapes import gpt_shape
+        >>> special_parts(gpt_shape(layers=2, hidden=64, heads=4))[:2]
+        ('positions that are learned', 'feed-forward networks without gates')
+    """
+    experts = shape.experts
+    has = {
+        "a head of masked tokens": shape.head != "causal" or shape.segments > 0,
+        "positions that are learned": shape.positions > 0,
+        "positions that are neither rotary nor learned": not shape.rotary and not shape.positions,
+        "feed-forward networks without gates": not shape.gated,
+        "norms with a bias": shape.centred_norm,
+        "biases": bool(shape.biases),
+        "norms of queries and keys": shape.query_key_norm == "head",
+        "norms of all heads of queries and keys": shape.query_key_norm not in (None, "head"),
+        "norms behind sub-layers": shape.norms != _NORMS,
+        "norms without parameters": not shape.norm_scales,
+        "a norm of the embedding": shape.embedding_norm,
+        "parallel blocks": shape.parallel,
+        "windows of attention": any(shape.windows),
+        "sinks of attention": shape.sinks,
+        "latent attention": shape.latent is not None,
+        "experts": experts is not None,
+        "experts with biases": experts is not None and bool(shape.biases & {"feed_forward", "router"}),
+        "shared experts": experts is not None and experts.shared_ffn > 0,
+        "experts in some layers": experts is not None and (experts.dense_layers > 0 or experts.every > 1),
+        "layers that predict further tokens": shape.prediction_layers > 0,
+        "tied embeddings": shape.tied,
+    }
+    return tuple(name for name, is_there in has.items() if is_there)
+
+
+def sharded_by_fsdp2(recipe: Recipe) -> Recipe:
+    """What runs in place of a plan where states are sharded whole by FSDP2, or not at all, and optimizers are AdamW.
+
+    ZeRO-1 becomes ZeRO-2, which needs no more memory: FSDP2 scatters gradients at each microbatch.
+
+    Args:
+        recipe: of a plan
+    """
+    return replace(
+        recipe,
+        zero=2 if recipe.zero == 1 else recipe.zero,
+        gradients=None,
+        optimizer_state=None,
+        offload=False,
+        recompute_layers=None,
+    )
+
+
+def lost_to_fsdp2(recipe: Recipe, target: str) -> Iterator[str]:
+    """What of a plan `sharded_by_fsdp2` changes.
+
+    Args:
+        recipe: of the plan
+        target: name of the runtime
+    """
+    if recipe.zero == 1:
+        yield f"ZeRO-1: {target} shards all (FSDP2) or nothing; the file shards gradients too, which costs time"
+    if recipe.gradients == "bf16":
+        yield f"gradients in bf16: {target} keeps and exchanges them in fp32"
+    if recipe.optimizer_state not in (None, "fp32"):
+        yield f"states of the optimizer in {recipe.optimizer_state}: AdamW's are in fp32"
+    if recipe.offload:
+        yield "the optimizer's state on the host: the file keeps it on the device"
+    if recipe.recompute_layers is not None:
+        yield f"recompute of {recipe.recompute_layers} layers a stage: {target} recomputes those of all or none"
+
+
+def render(name: str, values: Mapping[str, object]) -> str:
+    """A script of the folder `scripts`.
+
+    Args:
+        name: without its endings
+        values: of its template
+    """
+    # The output is Python, so nothing is escaped.
+    environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    template = environment.from_string((files(__package__) / "scripts" / f"{name}.py.jinja").read_text())
+    return template.render(values)
 
 
 ALLOCATOR = "expandable_segments:True"
@@ -252,6 +362,7 @@ class Exported:
         sections: the same as values, by section of the runtime's configuration
         next: what to do with the file
         lost: settings of the plan that cannot be exported, or are written in other words
+        degrees: what the file says, by which it is priced; None: it says none
     """
 
     target: str
@@ -261,6 +372,11 @@ class Exported:
     sections: dict[str, dict[str, object]]
     next: str
     lost: tuple[str, ...]
+    degrees: Degrees | None = None
+
+    def with_lost(self, line: str) -> "Exported":
+        """The same, which names one more thing."""
+        return replace(self, lost=(*self.lost, line))
 
     def written_to(self, path: Path) -> "Exported":
         """The same, whose commands name the file by the name that it is given, where it is a module too."""
@@ -526,18 +642,10 @@ def _even(layers: int, segments: int) -> tuple[int, ...]:
 
 
 def _beyond_of_degrees(degrees: Degrees, precision: Precision) -> Iterator[str]:
-    if degrees.ep > 1:
-        yield f"experts over {degrees.ep} ranks: set the target's expert-parallel degree yourself"
-    if degrees.expert_tp not in (None, degrees.tp):
-        yield f"experts shared by {degrees.expert_tp} ranks: set the target's expert tensor degree yourself"
-    if degrees.ulysses:
-        yield "heads exchanged for parts of the sequence (Ulysses): the file says the ranks that share it, not how"
     if degrees.schedule in ("zero-bubble", "dualpipe", "dualpipev"):
         yield f"schedule {degrees.schedule}: the file says 1F1B, which idles for longer"
     if degrees.tensor_overlap is not None:
         yield "whether exchanges of tensor-parallel ranks overlap products: the target's own default"
-    if degrees.offload:
-        yield "the optimizer's state on the host: set the target's offload yourself, or it may not fit"
     if "layers" in degrees.recomputed and len(degrees.recomputed) > 1:
         yield f"recompute of {', '.join(sorted(degrees.recomputed))}: the file names layers alone"
     if precision == "fp8":

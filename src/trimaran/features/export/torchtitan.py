@@ -6,12 +6,17 @@ Names of options and schedules are those of torchtitan 0.3 (`torchtitan/config/c
     torchrun --nproc-per-node 8 -m torchtitan.train --module trimaran_torchtitan --config trainer
 
 Settings that torchtitan 0.3 needs and no plan decides: the path of DTensor, because the one by default (`spmd_types`)
-asks FSDP2 of torch 2.13 for what only later releases of torch have; no CUDA graphs in a pipeline, which it refuses;
-recompute said in any case, because it recomputes selectively by default.
+asks FSDP2 of torch 2.13 for what only later releases of torch have; no CUDA graphs in a pipeline or with experts, for
+which it refuses them; recompute said in any case, because it recomputes selectively by default.
+
+A network that torchtitan has is named. Another decoder of its parts (rotary positions, gated feed-forward networks or
+experts, RMSNorm, with or without norms of queries and keys) is written out of them, as Qwen 3's model. Experts are
+spread over `expert_parallel_degree` ranks; ranks of `tp` share them only where that is 1.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate
 
 from trimaran.base.units import format_count
@@ -22,10 +27,18 @@ from trimaran.features.export.recipe import (
     lost_account,
     lost_copies,
     lost_order,
+    lost_to_fsdp2,
+    refuse,
+    render,
+    sharded_by_fsdp2,
+    special_parts,
     torch_rounds,
     torchrun_ranks,
 )
-from trimaran.networks.names import parse_network
+from trimaran.networks.names import canonical_network
+from trimaran.networks.published_decoders import find_published
+from trimaran.pricing.analytical.shapes import TransformerShape
+from trimaran.program.strategy import Schedule
 
 RELEASE = "0.3"
 
@@ -37,17 +50,39 @@ _SCHEDULES = {
     "dualpipe": "1F1B",
     "dualpipev": "DualPipeV",
 }
+_SAID: Mapping[Schedule, Schedule] = {
+    **{one: one for one in ("gpipe", "1f1b", "interleaved", "dualpipev")},
+    **dict.fromkeys(("zero-bubble", "dualpipe"), "1f1b"),
+}
+"""The schedule that the file says for each."""
+
 _CLASSES = {"training": "TrainingConfig", "parallelism": "ParallelismConfig", "compile": "CompileConfig"}
 _POLICIES = {"full": "FullAC", "selective": "SelectiveAC"}
 
-_NETWORKS = {
-    ("llama3", "1b"): ("llama3", "1B", "Llama-3.2-1B"),
-    ("llama3", "3b"): ("llama3", "3B", "Llama-3.2-3B"),
-    ("llama3", "8b"): ("llama3", "8B", "Llama-3.1-8B"),
-    ("llama3", "70b"): ("llama3", "70B", "Llama-3.1-70B"),
-    ("llama3", "405b"): ("llama3", "405B", "Llama-3.1-405B"),
+_NETWORKS: Mapping[str, tuple[str, str, str]] = {
+    "llama3:1b": ("llama3", "1B", "Llama-3.2-1B"),
+    "llama3:3b": ("llama3", "3B", "Llama-3.2-3B"),
+    "llama3:8b": ("llama3", "8B", "Llama-3.1-8B"),
+    "llama3:70b": ("llama3", "70B", "Llama-3.1-70B"),
+    "llama3:405b": ("llama3", "405B", "Llama-3.1-405B"),
+    "qwen3:0.6b": ("qwen3", "0.6B", "Qwen3-0.6B"),
+    "qwen3:1.7b": ("qwen3", "1.7B", "Qwen3-1.7B"),
+    "qwen3:4b": ("qwen3", "4B", "Qwen3-4B"),
+    "qwen3:8b": ("qwen3", "8B", "Qwen3-8B"),
+    "qwen3:14b": ("qwen3", "14B", "Qwen3-14B"),
+    "qwen3:32b": ("qwen3", "32B", "Qwen3-32B"),
+    "qwen3:30b-a3b": ("qwen3", "30B-A3B", "Qwen3-30B-A3B"),
+    "qwen3:235b-a22b": ("qwen3", "235B-A22B", "Qwen3-235B-A22B"),
+    "deepseek-v2:236b": ("deepseek_v3", "236B", "DeepSeek-V2"),
+    "deepseek-v2:lite": ("deepseek_v3", "16B", "DeepSeek-V2-Lite"),
+    "deepseek-v3": ("deepseek_v3", "671B", "DeepSeek-V3.1-Base"),
+    "gpt-oss:20b": ("gpt_oss", "20b", "gpt-oss-20b"),
+    "gpt-oss:120b": ("gpt_oss", "120b", "gpt-oss-120b"),
 }
 """Of networks that torchtitan has: its module, its name there, and the folder of its tokenizer."""
+
+_PARTS = frozenset({"norms of queries and keys", "experts", "experts in some layers", "tied embeddings"})
+"""Of `special_parts`, those that torchtitan's Qwen 3 has."""
 
 _RATE = 3e-4
 _NO_CLIPPING = 1e30
@@ -60,12 +95,17 @@ def knows_network(recipe: Recipe) -> bool:
     Args:
         recipe: of a plan
     """
-    return _network(recipe) is not None
+    return _network(recipe) is not None or (recipe.shape is not None and not _lacking(recipe.shape))
 
 
 def _network(recipe: Recipe) -> tuple[str, str, str] | None:
-    network = parse_network(recipe.job)
-    return None if network is None else _NETWORKS.get((network.name, str(network.size)))
+    published = find_published(recipe.job)
+    return _NETWORKS.get(canonical_network(recipe.job) or (published.name if published else ""))
+
+
+def _lacking(shape: TransformerShape) -> tuple[str, ...]:
+    """What a decoder has that the parts of torchtitan's Qwen 3 have not."""
+    return tuple(part for part in special_parts(shape) if part not in _PARTS)
 
 
 def to_torchtitan(recipe: Recipe) -> Exported:
@@ -73,17 +113,54 @@ def to_torchtitan(recipe: Recipe) -> Exported:
 
     Args:
         recipe: of a plan
+
+    Raises:
+        InputError: the plan has what torchtitan lacks
     """
-    sections = {"training": _training(recipe), "parallelism": _parallelism(recipe), "compile": _compile(recipe)}
+    refuse(recipe, "torchtitan", _reasons(recipe))
+    said, lost = as_said(recipe), tuple(_lost(recipe))
+    sections = {"training": _training(said), "parallelism": _parallelism(said), "compile": _compile(said)}
     return Exported(
         target="torchtitan",
         release=RELEASE,
         file_name="trimaran_torchtitan.py",
-        text=_text(recipe, sections),
+        text=_text(said, sections, lost),
         sections=sections,
-        next=_next(recipe),
-        lost=tuple(_lost(recipe)),
+        next=_next(said),
+        lost=lost,
+        degrees=said,
     )
+
+
+def as_said(recipe: Recipe) -> Recipe:
+    """What the file says of a recipe.
+
+    Args:
+        recipe: of a plan
+    """
+    said = sharded_by_fsdp2(recipe)
+    return replace(
+        said,
+        # Experts take ranks of those that shard the state, and of `tp`.
+        zero=2 if said.zero == 0 and said.ep > 1 else said.zero,
+        expert_tp=None if said.ep == 1 else 1,
+        ulysses=False,
+        schedule=_SAID[recipe.schedule],
+    )
+
+
+def _reasons(recipe: Recipe) -> Iterator[str]:
+    shape = recipe.shape
+    if shape is not None and not knows_network(recipe):
+        yield f"its network is none of torchtitan's, which have no {', no '.join(_lacking(shape))}"
+    if shape is not None and shape.tied and recipe.pp > 1:
+        yield "the embedding is also the head, which torchtitan does not have in a pipeline (--pp 1)"
+    if shape is not None and shape.prediction_layers and max(recipe.pp, recipe.cp) > 1:
+        yield "layers that predict further tokens are in no pipeline and with whole sequences (--pp 1, --cp 1)"
+    said = as_said(recipe)
+    ranks = said.copies_of_state()[1] * said.cp * said.tp if said.zero else said.cp * said.tp
+    if said.ep > 1 and ranks % said.ep:
+        yield f"experts over {said.ep} ranks, which do not divide the {ranks} that share a copy of the state (--ep)"
 
 
 def _next(recipe: Recipe) -> str:
@@ -108,7 +185,7 @@ def _training(recipe: Recipe) -> dict[str, object]:
         section["max_norm"] = recipe.clip_norm
     elif recipe.source is not None:
         section["max_norm"] = _NO_CLIPPING
-    if recipe.pp > 1:
+    if recipe.pp > 1 or recipe.ep > 1 or (recipe.shape is not None and recipe.shape.experts is not None):
         section["disable_cuda_graphs"] = True
     return section
 
@@ -124,6 +201,8 @@ def _parallelism(recipe: Recipe) -> dict[str, object]:
         "context_parallel_degree": recipe.cp,
         "spmd_backend": "full_dtensor",
     }
+    if recipe.ep > 1:
+        section["expert_parallel_degree"] = recipe.ep
     if sharded:
         section["fsdp_reshard_after_forward"] = "always" if recipe.zero == 3 else "never"
     if recipe.tp > 1:
@@ -161,19 +240,18 @@ def _lost(recipe: Recipe) -> Iterator[str]:
     yield from torch_rounds(recipe)
     if recipe.precision not in ("fp32", "bf16"):
         yield f"precision {recipe.precision}: torchtitan trains in float32 and bfloat16; the file says float32"
+    yield from lost_to_fsdp2(recipe, "torchtitan")
     if recipe.zero >= 2 and recipe.copies_of_state()[0] == 1:
         yield from lost_copies(recipe)
-    if recipe.zero == 1:
-        yield "ZeRO-1: torchtitan shards all (FSDP2) or nothing; the file says replicas, with whole optimizer states"
+    if recipe.ep > 1 and recipe.expert_ranks > 1:
+        yield f"experts shared by {recipe.expert_ranks} ranks: where they are over {recipe.ep}, each is on one"
+    if recipe.ulysses:
+        yield "heads exchanged for parts of the sequence (Ulysses): torchtitan gathers keys and values"
     if recipe.pp > 1:
         yield (
             f"the release of torch: a pipeline of torchtitan {RELEASE} hands microbatches to torch's schedules, which "
             'torch 2.13 refuses ("Expecting ... arg_mbs"); take a later one'
         )
-    if recipe.gradients == "bf16":
-        yield "gradients in bf16: torchtitan keeps and exchanges them in fp32, and may need more memory than the plan"
-    if recipe.optimizer_state not in (None, "fp32"):
-        yield f"states of the optimizer in {recipe.optimizer_state}: the file has AdamW's in fp32"
     if recipe.pp > 1 and recipe.schedule == "zero-bubble":
         yield (
             "zero-bubble with one segment a stage: torch's zero-bubble schedules want two or more; the file says 1F1B, "
@@ -190,25 +268,22 @@ def _lost(recipe: Recipe) -> Iterator[str]:
                 )
         if not recipe.stages:
             yield "the modules of each stage: not known from this plan; torchtitan will divide the layers evenly"
-    if recipe.recompute_layers is not None:
-        yield f"recompute of {recipe.recompute_layers} layers a stage: torchtitan recomputes those of all or none"
     if recipe.recompute == "selective":
         yield "what is recomputed: torchtitan's own choice, every second product and what is between them"
     if recipe.bucket_bytes is not None and recipe.dp > 1:
         yield f"bucket size {recipe.bucket_bytes} bytes: torchtitan takes torch's own"
 
 
-def _text(recipe: Recipe, sections: dict[str, dict[str, object]]) -> str:
-    devices, network = format_count(recipe.devices, "device"), _network(recipe)
-    lost = list(_lost(recipe))
+def _text(recipe: Recipe, sections: dict[str, dict[str, object]], lost: tuple[str, ...]) -> str:
+    devices, whole = format_count(recipe.devices, "device"), knows_network(recipe)
     lines = [
         f'"""{recipe.job} on {devices}, for torchtitan {RELEASE}; made by `trimaran export`.',
         "",
-        *([f"    {_next(recipe)}", ""] if network else []),
+        *([f"    {_next(recipe)}", ""] if whole else []),
         *(["Not said here:", *(f"- {line}" for line in lost)] if lost else []),
         '"""',
         "",
-        *_imports(recipe, network),
+        *_imports(recipe),
         "",
     ]
     for name, section in sections.items():
@@ -217,41 +292,69 @@ def _text(recipe: Recipe, sections: dict[str, dict[str, object]]) -> str:
         lines.append(")")
     policy = _POLICIES.get(recipe.recompute)
     lines.append(f"activation_checkpoint = {f'{policy}.Config()' if policy else None}")
-    if network:
-        lines += _trainer(network)
+    if whole:
+        lines += _trainer(recipe)
     return "\n".join(lines) + "\n"
 
 
-def _imports(recipe: Recipe, network: tuple[str, str, str] | None) -> list[str]:
+def _imports(recipe: Recipe) -> list[str]:
+    network = _network(recipe)
     lines = [f"from torchtitan.config import {', '.join(sorted(_CLASSES.values()))}"]
     if recipe.recompute in _POLICIES:
         lines.append(f"from torchtitan.distributed.activation_checkpoint import {_POLICIES[recipe.recompute]}")
-    if network:
+    if knows_network(recipe):
+        ahead = recipe.shape is not None and recipe.shape.prediction_layers
         lines += [
-            "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
+            "from torchtitan.models.deepseek_v3 import MTPLoss"
+            if ahead
+            else "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss",
             "from torchtitan.components.optimizer import default_adamw",
             "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
-            "from torchtitan.models.common.config_utils import decoder_vocab_size",
-            f"from torchtitan.models.{network[0]} import model_registry",
             "from torchtitan.trainer import Trainer",
         ]
+        if network:
+            lines.append(f"from torchtitan.models.{network[0]} import model_registry")
+            lines.append("from torchtitan.models.common.config_utils import decoder_vocab_size")
+        else:
+            lines += [
+                "from functools import partial",
+                "from torch import nn",
+                "from torchtitan.distributed.pipeline_parallel import pipeline_llm",
+                "from torchtitan.models.common import CosSinRoPE, Embedding, Linear, RMSNorm, config_utils",
+                "from torchtitan.models.qwen3 import Qwen3Model, parallelize_qwen3",
+                "from torchtitan.models.qwen3.model import Qwen3TransformerBlock",
+                "from torchtitan.protocols.model_spec import ModelSpec",
+            ]
     return sorted(lines)
 
 
-def _trainer(network: tuple[str, str, str]) -> list[str]:
+def _trainer(recipe: Recipe) -> list[str]:
     """The function of the file that makes the whole configuration."""
-    _, flavor, assets = network
+    network, spec, vocabulary = _network(recipe), [], "decoder_vocab_size(spec)"
+    assets = recipe.job.replace(":", "-")
+    ahead = 0 if recipe.shape is None else recipe.shape.prediction_layers
+    if network:
+        made, assets = f'model_registry("{network[1]}"{f", num_mtp_layers={ahead}" if ahead else ""})', network[2]
+    elif recipe.shape is not None:
+        spec, made, vocabulary = _decoder(recipe.job, recipe.shape), "decoder()", "spec.model.vocab_size"
     return [
+        *spec,
         "",
         "",
         "def trainer() -> Trainer.Config:",
         '    """The whole configuration; tokenizer, data and rate are those of torchtitan\'s own."""',
-        f'    spec = model_registry("{flavor}")',
+        f"    spec = {made}",
         "    return Trainer.Config(",
         "        model_spec=spec,",
-        "        loss=ChunkedLossWrapper.Config(",
-        "            loss_fn=CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(spec)),",
-        "        ),",
+        *(
+            [f"        loss=MTPLoss.Config(global_vocab_size={vocabulary}),"]
+            if ahead
+            else [
+                "        loss=ChunkedLossWrapper.Config(",
+                f"            loss_fn=CrossEntropyLoss.Config(global_vocab_size={vocabulary}),",
+                "        ),",
+            ]
+        ),
         f'        hf_assets_path="./assets/hf/{assets}",',
         f"        optimizer=default_adamw(lr={_RATE:g}),",
         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
@@ -261,6 +364,12 @@ def _trainer(network: tuple[str, str, str]) -> list[str]:
         "        activation_checkpoint=activation_checkpoint,",
         "    )",
     ]
+
+
+def _decoder(job: str, shape: TransformerShape) -> list[str]:
+    """The function of the file that makes a decoder of torchtitan's parts."""
+    dense = [layer for layer in range(shape.layers) if not shape.has_experts(layer)]
+    return render("torchtitan_decoder", {"job": job, "shape": shape, "dense_layers": dense}).rstrip().split("\n")
 
 
 def _python(value: object) -> str:

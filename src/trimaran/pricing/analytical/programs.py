@@ -121,6 +121,8 @@ FRAMEWORKS = (
         words=("accelerate",),
         eager=Eager(wide_norms=True, sums_in_place=True),
         priced_as="fsdp",
+        levels=(0, 2, 3),
+        some_layers=False,
     ),
 )
 """In the order in which their words are looked for."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.raising import raises
 
 from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.megatron import to_megatron
@@ -109,11 +110,14 @@ def test_accelerate_reads_its_file(tmp_path: Path):
     assert config.mixed_precision == "bf16"
 
 
-def test_accelerate_says_how_many_processes_are_left_without_the_pipeline():
-    """Of 2 replicas, 4 tensor ranks and 2 stages there are 8 processes, and 16 devices."""
-    exported = to_accelerate(HYBRID)
-    assert exported.sections["cluster"]["num_processes"] == 8
-    assert any("starts 8 processes on as many devices, not on 16" in line for line in exported.lost)
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [({"pp": 2}, "a pipeline of 2 stages"), ({"ep": 2}, "experts over 2 ranks"), ({"tp": 2, "zero": 0}, "replicas")],
+)
+def test_what_accelerate_lacks_is_refused(settings, reason):
+    with raises("export.not-expressible") as caught:
+        to_accelerate(dataclasses.replace(SHARDED, **settings))
+    assert reason in str(caught.value)
 
 
 def test_accelerate_builds_its_plugins(monkeypatch):
@@ -153,9 +157,7 @@ def test_schedules_of_torchtitan_are_those_of_torch(schedule):
 
 
 def test_what_is_lost_is_said():
-    lost = " ".join(to_accelerate(HYBRID).lost)
-    assert "a pipeline of 2 stages" in lost
-    assert "gradient_accumulation_steps=8" in lost
+    assert "num_steps=2" in " ".join(to_accelerate(SHARDED).lost)
     assert any(
         "zero-bubble" in line for line in to_torchtitan(dataclasses.replace(HYBRID, schedule="zero-bubble")).lost
     )
