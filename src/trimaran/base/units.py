@@ -60,6 +60,15 @@ _COUNTED = re.compile(r"([0-9]{1,9})\s*x?\s+(\S+)")
 _LEAST_BYTES = 1e6
 """Sizes and rates from here on may come without a unit [bytes, bytes/s]."""
 
+_BOUNDS: Mapping[str, tuple[float, float, str]] = {
+    "size": (0.0, 2.0**60, "at most 1024 PiB"),
+    "rate": (1e3, 1e15, "1 KB/s to 1000 TB/s"),
+    "arithmetic": (1e6, 1e18, "1 MFLOP/s to 1000 PFLOP/s"),
+    "power": (1e-1, 1e6, "0.1 W to 1000 kW"),
+    "duration": (0.0, 1e10, "at most 1e10 s"),
+}
+"""Least and most of each quantity in SI units, and how they are told: what no machine or training has is a slip."""
+
 
 def parse_bytes(text: str) -> int:
     """A size as people write it.
@@ -181,6 +190,7 @@ def parse_power(text: str) -> float:
     return _positive(_quantity(text, _WATTS, what="power", example=example, least=math.inf), text, example)
 
 
+_MOST_COUNTED = 1e18
 _LARGE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
@@ -201,7 +211,7 @@ def parse_large(text: str | float, *, what: str) -> float:
     found = _QUANTITY.fullmatch(str(text).replace(",", "").replace("_", ""))
     factor = _LARGE.get((found[2] or "").lower()) if found else None
     value = float(found[1]) * factor if found and factor else 0.0
-    if not 0.0 < value < math.inf:
+    if not 0.0 < value <= _MOST_COUNTED:
         raise InputError(
             f'expected {what} such as "15T", "300B" or "1.4e12", got "{text}"',
             code="quantity.not-a-number",
@@ -266,9 +276,10 @@ def _quantity(text: str, units: Mapping[str, float], *, what: str, example: str,
             f'expected {example}, got "{text}"{forgotten}', code="quantity.malformed", what=what, text=text
         )
     value = number * (units[unit] if unit else 1.0)
-    if not math.isfinite(value):
+    least_value, most, told = _BOUNDS[what]
+    if value > most or 0 < value < least_value:
         raise InputError(
-            f'expected {example}, got "{text}", which is without end', code="quantity.infinite", what=what, text=text
+            f'expected {example}, {told}, got "{text}"', code="quantity.out-of-bounds", what=what, text=text
         )
     return value
 

@@ -58,13 +58,16 @@ from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_names, packaged_toml
 from trimaran.base.precision import Precision, short_spelling
 from trimaran.machine.prices import Price, parse_price
-from trimaran.machine.types import Bandwidth, Copies, Device, Edge, Launch, Link, Memory, Node, Peak
+from trimaran.machine.types import GENERATIONS, Bandwidth, Copies, Device, Edge, Launch, Link, Memory, Node, Peak
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Tables of a TOML file
 
 
 Value = TypeVar("Value")
+
+_MOST_LATENCY_S = 10.0
+"""Of anything in a machine."""
 
 
 class Table:
@@ -169,9 +172,12 @@ class Table:
 
     def seconds(self, key: str, default: float | None = None) -> float:
         """A duration such as "1.5 us" [s]."""
-        return self._figure(
+        seconds = self._figure(
             key, partial(figures.parse_seconds, needs_unit=True), default, expected='a duration such as "1.5 us"'
         )
+        if seconds > _MOST_LATENCY_S:
+            raise self.wrong(key, f"expected at most {_MOST_LATENCY_S:g} s, got {_shown(self.values[key])}")
+        return seconds
 
     def counted(self, key: str) -> tuple[int, str] | None:
         """A count with a name, such as "4 ib-edr"; None where the key is missing."""
@@ -296,8 +302,8 @@ def _assumed() -> Table:
 
 
 def _shares(architecture: str) -> Table:
-    shares = _assumed().table("shares")
-    return shares.table(architecture if architecture in shares else "other")
+    shares, generation = _assumed().table("shares"), GENERATIONS.get(architecture, architecture)
+    return shares.table(generation if generation in shares else "other")
 
 
 def _memory(entry: Table, sources: Table) -> Memory:
@@ -308,6 +314,9 @@ def _memory(entry: Table, sources: Table) -> Memory:
         raise entry.wrong("reported", f"expected no more than memory, {nbytes} B, got {reported} B")
     source = sources.text("memory", assumed.text("source"))
     context = entry.size("context", assumed.size("context"))
+    if reported <= context:
+        told = f"expected more than the driver's context takes, {figures.format_bytes(context)}"
+        raise entry.wrong("memory", f"{told}, got {figures.format_bytes(reported)} that the driver reports")
     return Memory(nbytes=nbytes, reported_bytes=reported, context_bytes=context, source=source)
 
 
@@ -566,8 +575,9 @@ def read_link(entry: Table) -> Link:
         hop_s=entry.seconds("hop", 0.0),
         reach=entry.shares("reach"),
     )
-    if link.bytes_per_s > raw:
-        raise entry.wrong("sustained", f"expected no more than raw, {entry.values['raw']}")
+    for key, rate in (("sustained", link.bytes_per_s), ("ring", link.ring_bytes_per_s)):
+        if rate > raw:
+            raise entry.wrong(key, f"expected no more than raw, {entry.values['raw']}")
     return link
 
 

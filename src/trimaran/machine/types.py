@@ -109,6 +109,9 @@ stas00/ml-engineering, compute/accelerator/README.md); AMD Instinct MI300X 2614.
 (as in torch/_inductor/analysis/device_info.py); MI325X as MI300X.
 """
 
+GENERATIONS = {"ga10x": "ampere"}
+"""Of architectures that are not called as their generation is."""
+
 _UNKNOWN = "not measured"
 
 
@@ -128,7 +131,7 @@ class Device:
         compute: by precision: "fp32", "tf32", "bf16", "fp16"; what is missing it lacks, or it is not known
         copies: to and from its host; rates of 0 where it is not known
         launch: of kernels; 0 where it is not known
-        architecture: generation, such as "volta"; "other" where it is not known
+        architecture: such as "volta"; of Ampere's graphics chips "ga10x"; "other" where it is not known
         year: in which it came; 0 where it is not known
         form: "sxm" and "oam" (modules on a board of their maker), "pcie" (cards), "superchip", "mobile", "cpu"; ""
             where it is not known
@@ -166,6 +169,11 @@ class Device:
     peer_access: bool = False
     tensor_precisions: tuple[str, ...] = ()
     source: str
+
+    @property
+    def generation(self) -> str:
+        """Its architecture, where that of graphics chips has the name of the generation's large chip."""
+        return GENERATIONS.get(self.architecture, self.architecture)
 
     @property
     def kind(self) -> str:

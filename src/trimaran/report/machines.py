@@ -23,7 +23,7 @@ def device_document(device: Device) -> dict[str, Any]:
         "name": device.name,
         "title": device.title,
         "aliases": list(device.aliases),
-        "architecture": device.architecture,
+        "architecture": device.generation,
         "year": device.year,
         "form": device.form,
         "multiprocessors": device.multiprocessors,

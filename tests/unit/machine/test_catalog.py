@@ -75,7 +75,7 @@ def test_figures_are_in_range(entry: Device) -> None:
 def test_peaks_are_of_a_clock_that_a_device_can_have(entry: Device) -> None:
     """float32 peak = multiprocessors × lanes × 2 × clock, with 64, 128 or 192 lanes: 0.7 to 2.7 GHz for one of them."""
     lanes = {"kepler": 192, "maxwell": 128, "pascal": 128, "ampere": 128, "ada": 128, "hopper": 128, "blackwell": 128}
-    each = 64 if entry.name.startswith(("p100", "a100", "a800", "a30")) else lanes.get(entry.architecture, 64)
+    each = 64 if entry.name.startswith(("p100", "a100", "a800", "a30")) else lanes.get(entry.generation, 64)
     each = 256 if entry.architecture == "cdna3" else each
     clock_hz = entry.compute["fp32"].flops_per_s / (entry.multiprocessors * each * 2)
     assert 0.7e9 < clock_hz < 2.7e9

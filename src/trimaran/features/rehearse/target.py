@@ -154,7 +154,7 @@ def find_target(
 
 
 def _check_device(device: Device, text: str) -> None:
-    if device.architecture not in _CAPABILITIES:
+    if device.generation not in _CAPABILITIES:
         raise InputError(
             f"{text} has {device.title}: rehearsals are for NVIDIA GPUs; `trimaran clusters` lists machines, such as "
             f"{USUAL}",
@@ -173,7 +173,7 @@ def _memory(device: Device, memory: str | int | None, *, is_named: bool) -> int:
 
 
 def _gpu(device: Device, memory_bytes: int) -> Gpu:
-    capability = _CAPABILITIES_OF.get(device.name, _CAPABILITIES[device.architecture])
+    capability = _CAPABILITIES_OF.get(device.name, _CAPABILITIES[device.generation])
     return Gpu(
         name=_TORCH_NAMES.get(device.name, device.title),
         catalog_name=device.name,

@@ -112,7 +112,7 @@ def bookkeeping_of(
     """
     usual = Bookkeeping(
         attention=attention,
-        workspace_bytes=workspace_bytes(before_hopper=device.architecture in _EARLY),
+        workspace_bytes=workspace_bytes(before_hopper=device.generation in _EARLY),
         keeps_weight_gradients=keeps_weight_gradients,
     )
     if precision in WHOLE:

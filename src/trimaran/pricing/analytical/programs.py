@@ -132,7 +132,7 @@ FRAMEWORK_NAMES = tuple(sorted(each.name for each in FRAMEWORKS))
 
 def usual_year(device: Device) -> float:
     """Year of the software where none is said: 2025, of old devices 2022, of new ones two years after they came."""
-    return 2022.0 if device.architecture in _EARLY else max(2025.0, device.year + 2.0)
+    return 2022.0 if device.generation in _EARLY else max(2025.0, device.year + 2.0)
 
 
 def find_framework(text: str) -> Framework | None:
@@ -217,7 +217,7 @@ def training_program(
     found = find_framework(framework)
     if found is None:
         raise not_priced(framework)
-    early = device.architecture in _EARLY
+    early = device.generation in _EARLY
     name, eager = found.priced_as or found.name, found.eager
     if eager is not None:
         chunks = eager.loss_chunks if year >= LOSS_IN_CHUNKS else 1

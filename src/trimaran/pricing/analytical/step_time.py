@@ -556,11 +556,11 @@ class StepConstants:
 
     def share(self, precision: Precision, device: Device) -> float:
         """Share of the peak in 16 bits that products reach; above 1 in 8 bits, and far below it in 32 bits [0..2]."""
-        large = self.large_products.get(device.architecture, _UNKNOWN_SHARE)
+        large = self.large_products.get(device.generation, _UNKNOWN_SHARE)
         if precision == "fp8":
             # An operation of 8 bits takes half the energy, and products reach less of their peak: power is enough.
             return _EIGHT_BITS * self.eight_bit_share * large
-        return self.product_share * large * _of_power(device) * _of_wide(precision, device)
+        return self.product_share * large * _of_power(precision, device) * _of_wide(precision, device)
 
     def head_factor(self, precision: Precision, device: Device, rows: int) -> float:
         """How many times more an output layer in 16 bits costs than the same product in the layers' precision.
@@ -629,7 +629,7 @@ class StepConstants:
         parts = [widths["base"], widths["exchange"] * step.waited, *[widths["cell"]] * len(not_said)]
         parts += [widths["experts"]] if shape.experts is not None else []
         parts += [widths["framework"]] if program.framework not in self.fitted["frameworks"] else []
-        parts += [widths["device"]] if device.architecture not in self.fitted["architectures"] else []
+        parts += [widths["device"]] if device.generation not in self.fitted["architectures"] else []
         return math.hypot(*parts)
 
     def ripeness(self, device: Device, year: float) -> float:
@@ -682,7 +682,7 @@ class StepConstants:
         attention = self.attention_share if year >= LATE_KERNELS else self.early_attention_share
         if kernel == "unfused":
             attention = self.unfused_attention_share
-        elif not tuned and device.architecture in NEW_UNITS:
+        elif not tuned and device.generation in NEW_UNITS:
             attention *= self.ported_share
         attention *= _of_wide(precision, device)
         moved = work.nbytes * (self.traffic if fused else self.eager_traffic) + work.routed * self.expert_traffic
@@ -741,17 +741,22 @@ _WATTS: Mapping[str, float] = {
 }
 
 
-def _of_power(device: Device) -> float:
+_ENERGY = {"fp32": 3.0, "tf32": 2.0}
+"""Of an operation, in those of 16 bits: a multiplication and an addition take 4.6 pJ in fp32, 1.5 pJ in fp16; TF32 has
+half the rate of 16 bits at the same power. Source: Horowitz, "Computing's Energy Problem", ISSCC 2014."""
+
+
+def _of_power(precision: Precision, device: Device) -> float:
     """Share of the rate of a short run of products that a card of fewer watts sustains: it grows as their square root.
 
     Clocks fall with voltage, and power with the square of voltage times clocks, so half the power costs less than half
     of the rate.
     """
-    usual = _WATTS.get(device.architecture, 0.0)
+    usual = _WATTS.get(device.generation, 0.0)
     if not usual or not device.power_w:
         return 1.0
-    watts = device.power_w / (peak_of(device) / 1e12)
-    return min(1.0, math.sqrt(watts / usual))
+    peak = peak_of(device) * _of_wide(precision, device) * _ENERGY.get(precision, 1.0)
+    return min(1.0, math.sqrt(device.power_w / (peak / 1e12) / usual))
 
 
 def peak_of(device: Device) -> float:

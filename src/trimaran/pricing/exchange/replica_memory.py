@@ -181,4 +181,4 @@ def workspace_bytes(works: Sequence[Work], device: Device) -> int:
     """
     if not any(work.kind in (WorkKind.PRODUCT, WorkKind.RECURRENT) for work in works):
         return 0
-    return PRODUCT_WORKSPACE_BYTES.get(device.architecture, _PRODUCT_WORKSPACE_BYTES)
+    return PRODUCT_WORKSPACE_BYTES.get(device.generation, _PRODUCT_WORKSPACE_BYTES)

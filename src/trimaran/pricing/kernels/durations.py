@@ -57,7 +57,7 @@ unit, an architecture, a kind of kernel, a framework or a library.
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -143,9 +143,6 @@ def product_seconds(m: Column, n: Column, k: Column, count: Column, flops_per_s:
 # The device and the fitted constants
 
 
-_GRAPHICS_RATIO = 8
-"""Tensor cores of an A100 compute 16 times as fast as its vector units, those of graphics chips 2 to 4 times."""
-
 _CUDNN_8 = CUDNN_YEARS["8"]
 
 _ALL_PRODUCTS = {"pytorch": (2020.8, 2022.45), "tensorflow": (2020.95, math.inf)}
@@ -168,7 +165,7 @@ class Setting:
         tf32: in fp32 rounded to TF32
         flops_per_s: peak of the units that compute it [FLOP/s]
         bytes_per_s: peak of the memory [bytes/s]
-        multiprocessors: that share the work
+        multiprocessors: that share the work; 0 where it is not known
         launch_s: between two kernels that do nothing [s]
         power_w: that the device may draw; 0 where it is not known [W]
         year: of the libraries
@@ -217,7 +214,7 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         tf32=tensor & (asked == "tf32"),
         flops_per_s=peak,
         bytes_per_s=same(device.bandwidth.bytes_per_s),
-        multiprocessors=same(device.multiprocessors or _multiprocessors(vector)),
+        multiprocessors=same(device.multiprocessors),
         launch_s=same(device.launch.seconds),
         power_w=same(device.power_w),
         year=same(libraries_year(software)),
@@ -253,28 +250,19 @@ def rounded_kinds(device: Device, software: Software, precision: str) -> frozens
 
 
 def architecture_of(device: Device) -> str:
-    """Name under which constants of a device are kept: Ampere's graphics chips are not its A100.
+    """Name under which constants of a device are kept.
 
     Example:
         >>> from trimaran.machine.catalog import find_device
-        >>> architecture_of(find_device("rtx-3090")), architecture_of(find_device("a100-80gb"))
-        ('ga10x', 'ampere')
+        >>> architecture_of(find_device("rtx-3090")), architecture_of(find_device("mi210"))
+        ('ga10x', 'cdna')
     """
-    half = device.compute.get("fp16")
-    graphics = half is not None and half.flops_per_s < _GRAPHICS_RATIO * device.compute["fp32"].flops_per_s
-    if device.architecture.startswith("cdna"):
-        return "cdna"
-    return "ga10x" if device.architecture == "ampere" and graphics else device.architecture
+    return "cdna" if device.architecture.startswith("cdna") else device.architecture
 
 
 def _is_made_channels_last(software: Software) -> bool:
     """TensorFlow's layout optimizer makes a whole graph channels last for tensor cores."""
     return software.framework == "tensorflow" and software.year >= 2019.3
-
-
-def _multiprocessors(vector_flops_per_s: float) -> float:
-    """Of 128 lanes at 1.6 GHz, the number that gives that peak."""
-    return max(1.0, vector_flops_per_s // (2 * 128 * 1.6e9))
 
 
 Constants = Mapping[str, float]
@@ -303,6 +291,9 @@ def _flat(table: Mapping[str, Any], above: str) -> list[tuple[str, float]]:
 
 
 Columns = TypeVar("Columns", Kernels, Setting)
+_PROCESSOR_FLOPS_PER_S = {"vector": 2 * 128 * 1.6e9, "tensor": 2 * 1024 * 1.6e9}
+"""Of a multiprocessor whose number is not said: 128 lanes at 1.6 GHz, or the products of tensor cores of Ampere."""
+
 UNITS = ((False, "vector"), (True, "tensor"))
 """Whether tensor cores compute, and the name under which constants are kept."""
 
@@ -323,14 +314,22 @@ def of_architecture(setting: Setting, figure: str, constants: Constants) -> Colu
 
 def sustained(setting: Setting, units: str, constants: Constants) -> Column:
     """Highest sustained rate of the units [FLOP/s]."""
+    return _unlimited(setting, units, constants) * _clock(setting, units, constants)
+
+
+def _unlimited(setting: Setting, units: str, constants: Constants) -> Column:
+    """The same without a limit of power [FLOP/s]."""
     best = setting.flops_per_s * of_architecture(setting, units, constants)
-    if units == "tensor":
-        best = numpy.where(setting.tf32, best * constants["tf32"], best)
+    return numpy.where(setting.tf32, best * constants["tf32"], best) if units == "tensor" else best
+
+
+def _clock(setting: Setting, units: str, constants: Constants) -> Column:
+    """Share of its clock that the device's power lets it keep."""
     power_w = numpy.where(setting.power_w > 0, setting.power_w, numpy.inf)
     limit = power_w * of_architecture(setting, f"{units}_per_j", constants)
     if units == "tensor":
         limit = numpy.where(setting.tf32, limit / 2, limit)  # half as many operations a cycle for the same power
-    return best / (1 + (best / limit) ** 4) ** 0.25
+    return 1 / (1 + (_unlimited(setting, units, constants) / limit) ** 4) ** 0.25
 
 
 def each_units(
@@ -354,10 +353,12 @@ def each_units(
         chosen = setting.tensor == tensor
         if chosen.any():
             part, on = take(kernels, chosen), take(setting, chosen)
+            assumed = numpy.maximum(1.0, sustained(on, units, constants) / _PROCESSOR_FLOPS_PER_S[units])
+            on = replace(on, multiprocessors=numpy.where(on.multiprocessors > 0, on.multiprocessors, assumed))
             tiling = Tiling(
                 bytes_per_s=on.bytes_per_s,
                 multiprocessors=on.multiprocessors,
-                intensity=constants[f"{kind}.{units}.intensity"] * _balance(part, on),
+                intensity=constants[f"{kind}.{units}.intensity"] * _balance(part, on) * _clock(on, units, constants),
                 fill_s=constants[f"{kind}.{units}.fill_s"],
                 depth=constants[f"{kind}.{units}.depth"],
                 rounding=constants[f"{kind}.{units}.rounding"],
