@@ -104,14 +104,24 @@ def users(what: str, *, code: str = "user.raised") -> Iterator[None]:
     except TrimaranError:
         raise
     except SystemExit as error:
-        number = error.code if isinstance(error.code, int) else int(error.code is not None)
-        said = f"{what} ended the process with exit code {number}: {told(error)}{_guarded(error)}"
-        raise InputError(said, code="user.exited", exit_code=number) from error
+        raise left(what, error) from error
     except Exception as error:
         started = any(frame.name in _STARTS for frame in traceback.extract_tb(error.__traceback__))
         raise InputError(f"{what} failed: {told(error)}{_guarded(error) if started else ''}", code=code) from error
     finally:
         _asked.reset(before)
+
+
+def left(what: str, error: SystemExit) -> InputError:
+    """That the user's code ended the process.
+
+    Args:
+        what: of theirs, for the message
+        error: that it raised
+    """
+    number = error.code if isinstance(error.code, int) else int(error.code is not None)
+    said = f"{what} ended the process with exit code {number}: {told(error)}{_guarded(error)}"
+    return InputError(said, code="user.exited", exited_with=number)
 
 
 _STARTS = frozenset({"init_process_group", "start_processes"})

@@ -17,7 +17,7 @@ from trimaran.base.files import given_from_here
 from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say_ended
-from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, summary, told, user_lines
+from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, left, summary, user_lines
 
 if TYPE_CHECKING:
     # A page of help needs none of it.
@@ -158,7 +158,7 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
     except SystemExit as error:
         if not user_lines(error):
             raise
-        _end(InputError(f"your code ended the process: {told(error)}", code="user.exited"), error, as_json=as_json)
+        _end(left("your code", error), error, as_json=as_json)
     except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
         _end(_told(error), error, as_json=as_json)
 

@@ -1169,8 +1169,9 @@ def _nearest(name: str, known: Mapping[str, str], command: str) -> str:
     if counted and counted[1] in known:
         return f'; did you mean "{counted[2]}x{known[counted[1]]}"?'
     near = difflib.get_close_matches(squeezed(name), known, n=1, cutoff=_NEAR)
-    listed = f"`{command}` lists those that are known, a file of yours may describe another (docs/clusters.md)"
-    return f'; did you mean "{known[near[0]]}"?' if near else f"; {listed}"
+    if near:
+        return f'; did you mean "{known[near[0]]}"? `{command}` lists those that are known'
+    return f"; `{command}` lists those that are known, a file of yours may describe another (docs/clusters.md)"
 
 
 def is_machine(name: str) -> bool:

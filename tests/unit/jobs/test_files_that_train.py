@@ -74,13 +74,13 @@ def test_a_start_that_fails_has_the_advice_too(line: str, tmp_path: Path, monkey
     ],
 )
 def test_a_file_that_ends_the_process_is_named_with_its_line(line: str, number: int, tmp_path: Path) -> None:
-    with raises("user.exited", match=r"(?s)job\.py:\d+, in <module>.*__main__", exit_code=number) as caught:
+    with raises("user.exited", match=r"(?s)job\.py:\d+, in <module>.*__main__", exited_with=number) as caught:
         resolve(written(tmp_path, line))
     assert line in caught.value.message
 
 
 def test_a_factory_that_ends_the_process_is_named_too(tmp_path: Path) -> None:
-    with raises("user.exited", match=r"job\.py:\d+, in make_job", exit_code=3) as caught:
+    with raises("user.exited", match=r"job\.py:\d+, in make_job", exited_with=3) as caught:
         resolve(written(tmp_path, "def make_job():\n    quit(3)"))
     assert "__main__" not in caught.value.message
 
