@@ -35,7 +35,7 @@ docs: setup  ## build the documentation site into site/
 pages: setup  ## write the pages that are made from the code, then build the site
 	@scripts/docs --pages
 
-compat: setup  ## unit and distributed tests on the oldest and the newest supported torch
+compat: setup  ## the tests on the oldest and the newest supported torch; a fresh install with what pip takes today
 	@scripts/compat
 
 golden: setup  ## rewrite the golden files; review the difference before you commit it

@@ -1,6 +1,7 @@
 """The path of somebody who has never seen Trimaran: build the wheel, install it in a fresh environment, ask, train.
 
     python scripts/newcomer.py
+    python scripts/newcomer.py --newest                   # with what pip takes today, in place of constraints.txt
     python scripts/newcomer.py --folder /tmp/newcomer     # it stays, with all that is printed
 
 Nothing of this repository is seen after the wheel was built, and nothing of an earlier run. The time of each step is
@@ -194,12 +195,13 @@ def _wrong_metadata(told: Message, address: str) -> Iterator[str]:
         yield f"the metadata says Python {told['Requires-Python']}"
 
 
-def install(newcomer: Newcomer, python: str) -> None:
+def install(newcomer: Newcomer, python: str, *, newest: bool) -> None:
     """The wheel, and a fresh environment with it.
 
     Args:
         newcomer: with an empty folder
         python: that makes the environment
+        newest: what it needs is not held to constraints.txt
 
     Raises:
         Failed: a step failed, or printed what nobody explains
@@ -218,7 +220,7 @@ def install(newcomer: Newcomer, python: str) -> None:
     (wheel,) = wheels.glob("trimaran-*.whl")
     with newcomer.step("check the wheel"):
         check_wheel(wheel, address)
-    newcomer.run("install the wheel", [*pip, "install", "--constraint", constraints, wheel])
+    newcomer.run("install the wheel", [*pip, "install", *(() if newest else ("--constraint", constraints)), wheel])
     where = "import trimaran; print(trimaran.__file__)"
     if not newcomer.run("import it", [newcomer.python, "-c", where]).startswith(str(newcomer.folder)):
         raise Failed("another Trimaran than the installed one is imported")
@@ -234,10 +236,19 @@ def use(newcomer: Newcomer) -> None:
         Failed: a step failed, or printed what nobody explains
     """
     newcomer.trimaran("doctor")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (job,) = re.findall(r"## Your job\n\n```python\n(.*?)```", readme, re.DOTALL)
+    (newcomer.outside / "job.py").write_text(job, encoding="utf-8")
+    newcomer.trimaran("rehearse", "--world", "2", "--", "job.py")
+    newcomer.trimaran("plan", "job.py:make_job", "--devices", "2", "--output", "job.json")
+    newcomer.trimaran("train", "job.py:make_job", "--plan", "job.json")
+    longer = job.replace("global_batch_size=64,", "global_batch_size=64, epochs=10,")  # enough steps to be seen
+    (newcomer.outside / "longer.py").write_text(longer, encoding="utf-8")
+    newcomer.trimaran("observe", "--", str(newcomer.python), "longer.py")
     newcomer.trimaran("plan", *PLAN)
     newcomer.trimaran("report", "plan.json", "--output", "plan.html")
     newcomer.trimaran("train", "digits", "--devices", "2")
-    (run,) = sorted((newcomer.outside / "runs").iterdir())
+    *_, run = sorted((newcomer.outside / "runs").iterdir(), key=lambda made: made.stat().st_mtime)
     newcomer.trimaran("report", str(run.relative_to(newcomer.outside)), "--output", "run.html")
     for page in ("plan.html", "run.html"):
         nbytes = (newcomer.outside / page).stat().st_size
@@ -250,12 +261,13 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--folder", type=Path, help="of all files, new or empty; default: a temporary one")
     arguments.add_argument("--python", default=sys.executable, help="makes the environment")
+    arguments.add_argument("--newest", action="store_true", help="the dependencies that pip takes today")
     asked = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="trimaran-newcomer-") as temporary:
         newcomer = Newcomer((asked.folder or Path(temporary)).absolute())
         told = ""
         try:
-            install(newcomer, asked.python)
+            install(newcomer, asked.python, newest=asked.newest)
             use(newcomer)
         except Failed as failed:
             told = str(failed)

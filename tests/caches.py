@@ -6,8 +6,8 @@ from pathlib import Path
 VARIABLE = "TRIMARAN_TEST_TRACED"
 """Names the folder of what is shared."""
 
-SHARED = ("graphs", "workloads")
-"""What of a cache depends on nothing but the sources: networks, captured and traced for seconds each."""
+SHARED = ("graphs", "workloads", "torch-builds")
+"""What of a cache depends on nothing but the sources and torch: networks, captured and traced for seconds each."""
 
 
 def make_cache(folder: Path) -> str:

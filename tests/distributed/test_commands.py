@@ -1,6 +1,7 @@
 """From a plan to a trained model by the commands, with everything that a run leaves."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from trimaran.networks.small_images import LeNet
 from trimaran.planning.plan import make_plan
 from trimaran.program.plan_file import read_plan
 from trimaran.program.text import parse_program
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +126,16 @@ def test_a_last_batch_of_fewer_samples_than_replicas_is_trained_on(tmp_path: Pat
     request = builders.plan_request(devices=2, pins=builders.pins(dp=2))
     trained = train_planned(make_plan(JobSource(reference=f"{jobs}:one_sample_left"), request), parent=tmp_path)
     assert (trained.result.notes, trained.result.steps) == ((), 3)
+
+
+def test_the_demo_trains_on_two_processes_whatever_is_fastest(folder: Path) -> None:
+    (words,) = re.findall(r"^exec \S+/trimaran (.*)$", (ROOT / "scripts" / "demo").read_text(), re.MULTILINE)
+    done = trimaran(*words.split(), "--epochs", "1", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    run = json.loads(done.stdout)
+    assert "--dp 2" in words  # not left to the search, which takes one device where that is faster
+    assert run["plan"]["strategy"].startswith("dp2")
+    assert len(list((folder / run["run_dir"] / "logs").glob("rank*.log"))) == 2
 
 
 def test_what_is_here_is_listed(folder: Path) -> None:

@@ -12,6 +12,9 @@ from trimaran.base.errors import EnvironmentProblem
 
 _MOMENT_S = 0.05
 
+SUPPORTED_TORCH = ((2, 11), (2, 15))
+"""Oldest and newest release of torch, as in pyproject.toml."""
+
 
 PLAN_INSTEAD = "plan here for a target cluster (--cluster), and start this on Linux, as in WSL or a container"
 

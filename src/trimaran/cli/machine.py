@@ -38,7 +38,7 @@ def doctor(as_json: Json = False) -> None:
             detail = f"{escape(check.detail)}\n[dim]{escape(check.advice)}[/]" if check.advice else escape(check.detail)
             table.add_row(_SIGNS[check.verdict], check.name, detail)
         out.print(table)
-        out.print("[dim]ok: nothing to do; note: read it; missing: Trimaran does not work without it[/]")
+        out.print("[dim]ok: nothing to do; note: read it; missing: some or all commands fail without it[/]")
         advised = next((check.name for check in checks if check.name == "calibration" and check.verdict != "ok"), "")
         words = ["trimaran", "calibrate"] if advised else ["trimaran", "train", "digits"]
         print_next(out, words)
@@ -50,7 +50,7 @@ def _verdict(checks: "Sequence[Check]", missing: "Sequence[str]") -> str:
     """Whether Trimaran works here, and how many of the lines say something to read."""
     noted = sum(check.verdict == "note" for check in checks)
     if missing:
-        return f"Trimaran does not work here yet: {', '.join(missing)} missing."
+        return f"Not all of Trimaran works here yet: {', '.join(missing)} missing."
     return "Trimaran works here" + (f"; {format_count(noted, 'note')} to read." if noted else ".")
 
 

@@ -126,11 +126,14 @@ def rehearsal_by(
 
     Raises:
         InputError: no cluster, an objective without a plan of one step, no such target, or a network that it lacks
+        EnvironmentProblem: this torch cannot stand in for a device
     """
     from trimaran.base.errors import InputError
     from trimaran.features.export import check_network
     from trimaran.features.rehearse.target import find_target
+    from trimaran.measure.cache import cache_directory
     from trimaran.planning.analytical import shape_of
+    from trimaran.rehearsal.build import check_build
 
     if request.is_here:
         raise InputError(
@@ -138,6 +141,7 @@ def rehearsal_by(
             code="plan.rehearse-here",
         )
     find_target(str(request.cluster))
+    check_build(cache_directory())
     check_network(job, shape_of(job, request), target)
 
     def rehearse(planned: "Planned", progress: "Progress") -> "PlanRehearsed":

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimaran.base.errors import TrimaranError
+from trimaran.base.system import SUPPORTED_TORCH
 
 Verdict = Literal["ok", "missing", "note"]
-
-SUPPORTED_TORCH = ((2, 11), (2, 15))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +59,7 @@ def _software() -> Iterator[Check]:
         name="python", verdict="ok" if fine else "missing", detail=version, advice="" if fine else "use 3.11 or later"
     )
     yield _torch()
+    yield _rehearsal(linux)
     compiler = shutil.which("g++") or shutil.which("clang++")
     yield Check(
         name="C++ compiler",
@@ -82,6 +82,21 @@ def _torch() -> Check:
     return Check(
         name="torch", verdict="ok" if fine else "note", detail=text, advice="" if fine else f"tried with {span}"
     )
+
+
+def _rehearsal(linux: bool) -> Check:
+    """Whether this torch can stand in for a device; tried once for each build."""
+    from trimaran.measure.cache import cache_directory
+    from trimaran.rehearsal.build import WAY_OUT, check_build, commands
+
+    if not linux:
+        return Check(name="rehearsal", verdict="note", detail="needs Linux")
+    try:
+        build = check_build(cache_directory())
+    except TrimaranError as error:
+        wrong = str(error.figures.get("wrong", error.message))
+        return Check(name="rehearsal", verdict="missing", detail=wrong, advice=f"{WAY_OUT}:\n{commands()}")
+    return Check(name="rehearsal", verdict="ok", detail=f"tried: {build} stands in for a GPU")
 
 
 def _hardware() -> Iterator[Check]:

@@ -539,7 +539,7 @@ class Exchanges:
             "TCPStore": store,
             "FileStore": store,
         } | self._meeting.functions()
-        for module in (dist, c10d, device_mesh):
+        for module in (dist, c10d, device_mesh, sys.modules["torch.distributed.rendezvous"]):
             replace(module, **{name: value for name, value in replaced.items() if hasattr(module, name)})
         if not hasattr(dist, "set_timeout"):
             replace(dist, set_timeout=lambda *_, **__: self._recorder.note("set_timeout: of later releases of torch"))
@@ -605,6 +605,13 @@ class Exchanges:
 
             return waits
 
+        make = torch.futures.Future.__init__
+
+        def make_future(future: Any, *, devices: Any = None) -> None:
+            """Of no devices: what it is given is on none."""
+            make(future)
+
+        replace(torch.futures.Future, __init__=make_future)
         wait = torch._C.Future.wait
         self._future_of = future_of
         replace(dist.Work, get_future=get_future)

@@ -7,6 +7,7 @@ function here with its reason.
 
 import itertools
 import threading
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 from torch import nn
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -69,6 +71,7 @@ class Patches:
         """Replace all of it."""
         torch._C._set_only_lift_cpu_tensors(True)
         replace(FakeTensorMode, avoid_device_init=property(lambda _: True))
+        replace(fake_tensor, init_gpu_context=lambda _: None)  # a CUDA build would take a tensor of the device
         for known in (_foreach_supported_types, torch.utils._foreach_utils._foreach_supported_types):
             known.append(FakeTensor)  # optimizers take lists, as on the target
         self._values_of_tensors()
@@ -104,7 +107,9 @@ class Patches:
             return values.of(tensor, "item").item()
 
         self._library = torch.library.Library("aten", "IMPL")
-        self._library.impl("_local_scalar_dense", item, "CUDA", allow_override=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a CUDA build has one, and says that it is replaced
+            self._library.impl("_local_scalar_dense", item, "CUDA", allow_override=True)
 
         def text(tensor: FakeTensor, form: str) -> str:
             if tensor.dim() == 0:
@@ -431,7 +436,7 @@ class Patches:
                     self._name(value, "optimizer")
             recorder.end_update()
             updated = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
-            if any(one.device.type == "cpu" for one in updated):
+            if recorder.has_gradients and any(one.device.type == "cpu" for one in updated):
                 recorder.note("the optimizer updates parameters on the host, and that time is not modelled")
             if not recorder.is_updating:
                 counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
@@ -608,6 +613,8 @@ class Patches:
 
         What it looks for is whether tensors with strided shards have one flag or both, so one tensor for each tells.
         """
+        if not hasattr(module, "_propagate_use_strided_shard_flag"):  # torch 2.11 does not look
+            return
         whole = module._propagate_use_strided_shard_flag
         kind = module._StridedShard
         seen: list[Any] = [None, SimpleNamespace(args_spec=())]

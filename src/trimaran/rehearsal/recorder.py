@@ -68,6 +68,7 @@ class Recorder:
         self.lines = lines
         self.pool = pool
         self.steps = 0
+        self.has_gradients = False  # whether a backward has run on the device since the last step
         self.trained = False  # whether a forward with gradients has begun
         self._updating = 0
         self._purpose: Purpose | None = None
@@ -118,7 +119,10 @@ class Recorder:
         return self._updating > 0
 
     def stepped(self) -> None:
-        """All optimizers of a step have stepped."""
+        """All optimizers of a step have stepped; one of the host alone, or to try the optimizer, is none."""
+        if not self.has_gradients:
+            return
+        self.has_gradients = False
         self.record.events.append(Step(self.steps))
         self.steps += 1
 
@@ -333,6 +337,7 @@ class Recorder:
 
     def run(self, kernel: Kernel) -> None:
         """A kernel is launched."""
+        self.has_gradients |= self.part == "backward"
         if self.capability is not None and is_product(kernel):
             caller = (self.part == "backward", self.stream)
             if caller not in self._workspaces:

@@ -129,8 +129,8 @@ def _without_data(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     try:
         with FAKE:
             out = IN_PLACE_OF_PARTS.get(func, func)(*args, **kwargs)
-    except (UnsupportedOperatorException, NotImplementedError):
-        out = _by_trial(func, args, kwargs)
+    except (UnsupportedOperatorException, NotImplementedError, torch.AcceleratorError):
+        out = _by_trial(func, args, kwargs)  # a CPU build has no kernel of the device, one for CUDA no device
         _tried.add(func)
     if type(out) is FakeTensor and out.constant is not None:
         constant, out.constant = out.constant, None

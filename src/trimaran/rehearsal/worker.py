@@ -5,6 +5,7 @@ ends. The exit status is the script's own; what it prints goes where this proces
 """
 
 import contextlib
+import logging
 import os
 import resource
 import runpy
@@ -72,6 +73,7 @@ class Rank:
         """Rehearse, and end the process with the script's status."""
         request = self._request
         os.environ.update(environment(request))
+        _without_triton()
         import torch
 
         from trimaran.rehearsal.device import absent, cuda, guard, handlers, kernels
@@ -157,6 +159,14 @@ class Rank:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
+
+
+def _without_triton() -> None:
+    """Have torch imported as where Triton is not installed: it would compile for a GPU."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+        del sys.modules[name]
+    sys.modules["triton"] = None  # type: ignore[assignment]  # an import fails
+    logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # a CUDA build misses it
 
 
 def _line_of(error: BaseException) -> str:

@@ -27,7 +27,9 @@ from trimaran.base.system import allowed_cores
 from trimaran.base.units import format_bytes
 from trimaran.features.rehearse.target import Target
 from trimaran.machine.detect import free_memory_bytes
+from trimaran.measure.cache import cache_directory
 from trimaran.pricing.kernels.corrections import Profile
+from trimaran.rehearsal.build import check_build
 from trimaran.rehearsal.calls import MESSAGES
 from trimaran.rehearsal.kinds import Axis, affordable, choose_ranks, find_axes, parse_ranks, represent, stand_ins
 from trimaran.rehearsal.launch import WORKER, RankRun, run_ranks
@@ -183,9 +185,10 @@ def rehearse_ranks(
 
     Raises:
         InputError: the script cannot be run, or a rank that the world has not
-        EnvironmentProblem: a process cannot be started
+        EnvironmentProblem: a process cannot be started, or this torch cannot stand in for a device
     """
     check_script(question)
+    check_build(cache_directory(), progress)
     world = question.target.world
     named = parse_ranks(question.ranks, world)
     notes: tuple[str, ...] = ()

@@ -62,6 +62,7 @@ from trimaran.program.refusals import check_exact
 from trimaran.program.rules.against_graph import check_against_graph
 from trimaran.program.strategy import Strategy, splits_batches
 from trimaran.program.types import Program
+from trimaran.rehearsal.launch import MARK
 from trimaran.report.virtual_memory import MemoryReport
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
@@ -1236,7 +1237,8 @@ def init(
     gathers = seen is not None and (seen.reduction == "gathers" or (not seen.not_looked and not owns_world))
     if seen is not None and gathers and world.size > 1:
         seen = look_at_gathering(job, captured.model.to(world.device), seen, world.rank, world.size)
-    if seen is not None and accept_inexact:
+    # A rehearsal has no data by which the parts of a batch could be compared with the whole.
+    if seen is not None and (accept_inexact or MARK in os.environ):
         seen = replace(seen, accepted=True)
     captured = replace(captured, graph=replace(captured.graph, behaviour=seen))
     wanted = Strategy(dp=world.size) if plan is None else plan.strategy

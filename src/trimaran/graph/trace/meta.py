@@ -548,7 +548,7 @@ class _Rules:
         return torch.autocast("cpu", dtype=self._dtype, cache_enabled=False)
 
     def backward(self) -> AbstractContextManager[Any]:
-        """Around the backward: a part of the forward that runs again in it has rules of its own time."""
+        """Around the backward, in which parts of the forward may run again, with casts of weights that end with them."""
         return nullcontext() if self._autocast is None else self._autocast
 
     @property

@@ -1,9 +1,9 @@
 """Packages that a machine with a GPU has and a laptop lacks.
 
-Triton comes with every CUDA build of torch, so it is always there: kernels keep their decorators, a launch is noted
-with its tensors and computes nothing. FlashAttention's functions lead to torch's operator of the same kernel; it is
-there only for a script that cannot do without it, since what is imported where its absence is expected may be absent on
-the cluster as well.
+Triton comes with every CUDA build of torch, so it is always there, and never the one that is installed: kernels keep
+their decorators, a launch is noted with its tensors and computes nothing. FlashAttention's functions lead to torch's
+operator of the same kernel; it is there only for a script that cannot do without it, since what is imported where its
+absence is expected may be absent on the cluster as well.
 """
 
 import importlib
@@ -39,9 +39,10 @@ def install(recorder: Recorder) -> None:
     Args:
         recorder: notes launches
     """
-    for name, kind in {"triton": _Triton, "flash_attn": _FlashAttention}.items():
-        if name not in sys.modules and find_spec(name) is None:
-            sys.meta_path.append(kind(name, recorder))
+    sys.modules.pop("triton", None)
+    sys.meta_path.insert(0, _Triton("triton", recorder))
+    if "flash_attn" not in sys.modules and find_spec("flash_attn") is None:
+        sys.meta_path.append(_FlashAttention("flash_attn", recorder))
     # torch itself goes on as without it: it would compile for a GPU.
     from torch.utils import _triton
 
@@ -215,12 +216,16 @@ class _Triton(_Absent):
     """The compiler of kernels."""
 
     def wanted(self) -> bool:
-        """For all but torch, which then would compile; it looks before another package is told."""
+        """For all but torch, which then would compile; it looks before another package is told.
+
+        Raises:
+            ModuleNotFoundError: it is torch, which is not to find what is installed either
+        """
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(("<frozen", _OWN)):
             frame = frame.f_back
         if frame is not None and frame.f_code.co_filename.startswith(f"{Path(torch.__file__).parent}/"):
-            return False
+            raise ModuleNotFoundError("No module named 'triton'", name="triton")
         importlib.import_module("torch._inductor.runtime.triton_compat")
         return True
 

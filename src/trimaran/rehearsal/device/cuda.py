@@ -488,8 +488,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "_broadcast_coalesced": lambda tensors, devices, _: [list(tensors) for _ in devices],
     }
     for name, answer in bound.items():
-        if not hasattr(torch._C, name):
-            setattr(torch._C, name, answer)
+        setattr(torch._C, name, answer)
     return _device
 
 

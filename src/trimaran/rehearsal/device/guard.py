@@ -1,25 +1,27 @@
-"""A CUDA device on a torch without one: its guard and its hooks, put in place by ctypes, no compiler needed.
+"""A CUDA device for a torch that has none, or in place of its own: put there by ctypes, no compiler needed.
 
 torch asks two tables of functions about a kind of device. The *guard* says which device is current and how many there
 are; autograd starts a thread for each. The *hooks* say whether CUDA is built, available and initialised. A CPU build
-has none for CUDA: `.to("cuda")` raises, and a product that needs gradients ends the process.
+has none for CUDA: `.to("cuda")` raises, and a product that needs gradients ends the process. A CUDA build has its own,
+which ask the driver.
 
     registry of guards   meta's guard does nothing, and is copied: first one that counts no device, which makes torch
                          install its own guard that does nothing for CUDA; then a copy of that one which counts `count`
-    hooks                the one object that answers "no CUDA", given a copy of its table with a few answers changed
+    hooks                the one object that answers gets the table of a CPU build, with a few answers changed
+    timers               of DDP: that of CUDA is not found
 
-The tables are those of a C++ class, functions in the order in which its header declares them, so their places belong to
-a version of torch. `check_build` refuses those whose places are not known.
+The tables are those of C++ classes: their functions in the order in which the headers declare them that torch brings.
+So places are read there, and what they do is tried by `trimaran.rehearsal.build` before a script is.
 """
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from trimaran.base.errors import InputError
+from trimaran.rehearsal import build
 
 _CUDA, _META = 1, 14
 """Numbers of the kinds of devices. Source: c10/core/DeviceType.h."""
@@ -31,30 +33,18 @@ _HOOK_SLOTS = 64
 _PREFIX = 2
 """Entries ahead of a table's functions: offset to the top, type information. Source: Itanium C++ ABI."""
 
-_COUNT = {(2, 13): 15}
-"""Place of `deviceCount` among the guard's functions, by version. Source: c10/core/impl/DeviceGuardImplInterface.h."""
-
-_CURRENT = {(2, 13): 2}
-"""Place of `getDevice` among the guard's functions, by version; same source."""
-
-_HOOKS: dict[tuple[int, int], dict[int, str]] = {
-    (2, 13): {
-        2: "one",
-        3: "one",
-        4: "false",
-        5: "nothing",
-        7: "nothing",
-        8: "false",
-        9: "false",
-        10: "false",
-        16: "one",
-    }
-}
-"""Answers of the hooks by place. Source: aten/src/ATen/detail/CUDAHooksInterface.h."""
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
 
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGuardImplInterfaceE"
 _GET_HOOKS = "_ZN2at6detail12getCUDAHooksEv"
+_BASE_HOOKS = "_ZTVN2at18CUDAHooksInterfaceE"
+"""The table of hooks of a CPU build, which a CUDA build has as well."""
+
+_TIMERS = "_ZN4c10d13TimerRegistryEv"
+
+_NO_KIND = 127
+"""Number of no kind of device."""
 
 current_index: Callable[[], int] = int
 """Index of the device that `.to("cuda")` means: 0 until what knows of `torch.cuda.set_device` replaces it."""
@@ -63,79 +53,55 @@ _kept: list[Any] = []
 """What torch points to now, held for the rest of the process."""
 
 
-def build_version() -> tuple[int, int]:
-    """Major and minor version of torch."""
-    major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
-
-
-def check_build() -> None:
-    """Refuse a torch whose tables are not known.
-
-    Raises:
-        InputError: another version, a build with CUDA, or one without the names that are needed
-    """
-    if torch.version.cuda is not None or getattr(torch.version, "hip", None) is not None:
-        raise InputError(
-            f"a rehearsal runs on a CPU build of torch; this is {torch.__version__}: install the CPU wheel of "
-            f"{_versions()} in another environment",
-            code="rehearse.torch-with-cuda",
-            torch=torch.__version__,
-        )
-    if build_version() not in _COUNT:
-        raise InputError(
-            f"a rehearsal knows the CPU builds of torch {_versions()}; this is {torch.__version__}: install one of "
-            "these in another environment",
-            code="rehearse.torch-version",
-            torch=torch.__version__,
-        )
-    for library, names in (("libc10.so", (_REGISTRY, _REGISTER)), ("libtorch_cpu.so", (_GET_HOOKS,))):
-        try:
-            loaded = _load(library)
-            for name in names:
-                getattr(loaded, name)
-        except (OSError, AttributeError) as error:
-            raise InputError(
-                f"this build of torch {torch.__version__} lacks what a rehearsal needs ({error}): "
-                "install the CPU wheel for Linux",
-                code="rehearse.torch-build",
-                torch=torch.__version__,
-            ) from error
-
-
 def install(count: int) -> None:
     """Simulate `count` CUDA devices for this process. Once a process; nothing undoes it.
 
     Raises:
-        InputError: see `check_build`
+        LookupError: headers that do not say where the functions are
+        OSError, AttributeError, ValueError: a library or a name in it is not there
     """
-    check_build()
+    guard_at, hooks_at = build.places(Path(torch.__file__).parent)
     c10 = _load("libc10.so")
-    registry = (ctypes.c_void_p * _HOOK_SLOTS).in_dll(c10, _REGISTRY)
+    registry = (ctypes.c_void_p * (_META + 1)).in_dll(c10, _REGISTRY)
     register = getattr(c10, _REGISTER)
     register.argtypes = [ctypes.c_int8, ctypes.c_void_p]
-    place = _PREFIX + _COUNT[build_version()]
-    if not registry[_CUDA]:
-        register(_CUDA, _with_count(registry[_META], place, 0))
+    register(_CUDA, _with_count(registry[_META], guard_at, 0))
     torch._C._ensureCUDADeviceGuardSet()
-    registry[_CUDA] = _with_count(registry[_CUDA], place, count)
+    registry[_CUDA] = _with_count(registry[_CUDA], guard_at, count)
 
     cpu = _load("libtorch_cpu.so")
     get_hooks = getattr(cpu, _GET_HOOKS)
     get_hooks.restype = ctypes.c_void_p
     hooks = ctypes.cast(get_hooks(), ctypes.POINTER(ctypes.c_void_p))
-    table = _table(hooks[0], _HOOK_SLOTS)
+    base = ctypes.addressof(ctypes.c_void_p.in_dll(cpu, _BASE_HOOKS))
+    table = _table(base + _PREFIX * _POINTER, _HOOK_SLOTS)
     meta = _table(_first(registry[_META]), _GUARD_SLOTS)
-    guard = _table(_first(registry[_CUDA]), _GUARD_SLOTS)
     answers = {
-        "one": meta[place],  # meta counts one device
-        "nothing": guard[_PREFIX + 3],  # setDevice, which does nothing
-        "false": table[_PREFIX + 2],  # hasCUDA of a CPU build
+        "one": meta[_PREFIX + guard_at["deviceCount"]],  # meta counts one device
+        "nothing": meta[_PREFIX + guard_at["setDevice"]],
+        "zero": table[_PREFIX + hooks_at["hasCUDA"]],  # of a CPU build
     }
-    for slot, answer in _HOOKS[build_version()].items():
-        table[_PREFIX + slot] = answers[answer]
-    hooks[0] = ctypes.addressof(table) + _PREFIX * ctypes.sizeof(ctypes.c_void_p)
+    for name, answer in build.HOOKS.items():
+        table[_PREFIX + hooks_at[name]] = answers[answer]
+    hooks[0] = ctypes.addressof(table) + _PREFIX * _POINTER
     _kept.append(table)
+    _forget_timer(cpu)
+
+
+def _forget_timer(cpu: ctypes.CDLL) -> None:
+    """Let DDP find no timer of CUDA, which a CUDA build has and which asks the driver.
+
+    Source: c10/util/Registry.h begins with a std::unordered_map from kinds of devices. In libstdc++ its list of entries
+    begins at its third word; an entry is a pointer to the next one, then the kind.
+    """
+    registry = getattr(cpu, _TIMERS)
+    registry.restype = ctypes.c_void_p
+    entry = ctypes.c_void_p.from_address(registry() + 2 * _POINTER).value
+    while entry:
+        kind = ctypes.c_int8.from_address(entry + _POINTER)
+        if kind.value == _CUDA:
+            kind.value = _NO_KIND
+        entry = ctypes.c_void_p.from_address(entry).value
 
 
 def _load(library: str) -> ctypes.CDLL:
@@ -149,22 +115,18 @@ def _first(address: Any) -> int:
 
 def _table(functions: Any, slots: int) -> Any:
     """A copy of a table, with what is ahead of its functions."""
-    source = ctypes.cast(functions - _PREFIX * ctypes.sizeof(ctypes.c_void_p), ctypes.POINTER(ctypes.c_void_p))
+    source = ctypes.cast(functions - _PREFIX * _POINTER, ctypes.POINTER(ctypes.c_void_p))
     return (ctypes.c_void_p * slots)(*[source[slot] for slot in range(slots)])
 
 
-def _with_count(guard: Any, place: int, count: int) -> int:
+def _with_count(guard: Any, places: Mapping[str, int], count: int) -> int:
     """A guard like another one that counts `count` devices."""
     table = _table(_first(guard), _GUARD_SLOTS)
     counter = ctypes.CFUNCTYPE(ctypes.c_int8, ctypes.c_void_p)(lambda _: count)
-    table[place] = ctypes.cast(counter, ctypes.c_void_p).value
+    table[_PREFIX + places["deviceCount"]] = ctypes.cast(counter, ctypes.c_void_p).value
     # A device is two bytes, its kind and its index, which are returned in a register.
     current = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)(lambda _: current_index() << 8 | _CUDA)
-    table[_PREFIX + _CURRENT[build_version()]] = ctypes.cast(current, ctypes.c_void_p).value
-    made = (ctypes.c_void_p * 2)(ctypes.addressof(table) + _PREFIX * ctypes.sizeof(ctypes.c_void_p), 0)
+    table[_PREFIX + places["getDevice"]] = ctypes.cast(current, ctypes.c_void_p).value
+    made = (ctypes.c_void_p * 2)(ctypes.addressof(table) + _PREFIX * _POINTER, 0)
     _kept.extend((table, counter, current, made))
     return ctypes.addressof(made)
-
-
-def _versions() -> str:
-    return " and ".join(f"{major}.{minor}" for major, minor in sorted(_COUNT))

@@ -270,11 +270,12 @@ def _recurrent(name: str, mode: int) -> Any:
         per_layer = len(weights) // (layers * directions)
         projected = per_layer - (4 if biased else 2) == 1
         size = weights[0].shape[0] // _GATES[mode]
-        out, last, last_cell, _, _ = torch._cudnn_rnn(
-            tensor, weights, per_layer, weights[0].new_empty(0), carried, cell, mode, size,
-            carried.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
-            steps, None,
-        )  # fmt: skip
+        with torch._C._DisableAutocast():  # a CUDA build would have cuDNN lay out the weights anew
+            out, last, last_cell, _, _ = torch._cudnn_rnn(
+                tensor, weights, per_layer, weights[0].new_empty(0), carried, cell, mode, size,
+                carried.shape[-1] if projected else 0, layers, first, dropout if training else 0.0, training, both,
+                steps, None,
+            )  # fmt: skip
         return (out, last, last_cell) if mode == 2 else (out, last)
 
     return layer
