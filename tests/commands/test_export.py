@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.commands.running import trimaran
 
 JOBS = Path(__file__).with_name("faulty_jobs.py")
@@ -28,3 +29,17 @@ def test_a_plan_is_exported(tmp_path: Path) -> None:
     done = trimaran("export", plan, "--to", "nemo", cwd=tmp_path)
     assert done.returncode == 2
     assert "torchtitan" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("job", "target", "said"), [("qwen3:4b", "pytorch", "query_norm"), ("qwen3:30b-a3b", "torchtitan", '"30B-A3B"')]
+)
+def test_a_plan_for_a_target_is_exported_to_it(tmp_path: Path, job: str, target: str, said: str) -> None:
+    where = ("--cluster", "dgx-h100:4", "--devices", "32", "--batch", "64", "--to", target)
+    done = trimaran("plan", job, *where, "-o", "plan.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"trimaran export plan.json --to {target}" in " ".join(done.stdout.split())
+
+    done = trimaran("export", "plan.json", "--to", target, "-o", "file.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert said in (tmp_path / "file.py").read_text()

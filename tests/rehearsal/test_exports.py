@@ -81,7 +81,7 @@ EXPORTS = {
         "pytorch",
         "0",
     ),
-    "pytorch experts zero3": (recipe(dp=4, zero=3, shape=EXPERTS), "pytorch", "0"),
+    "pytorch fewer experts than ranks": (recipe(dp=8, zero=3, shape=EXPERTS), "pytorch", "0"),
     "accelerate gpt": (recipe(dp=2, shape=GPT, microbatches=2), "accelerate", "0"),
 }
 MORE_EXPORTS = {

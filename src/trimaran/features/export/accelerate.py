@@ -52,6 +52,12 @@ def _reasons(recipe: Recipe) -> Iterator[str]:
         yield f"a pipeline of {recipe.pp} stages: accelerate has none for training (--pp 1)"
     if recipe.ep > 1:
         yield f"experts over {recipe.ep} ranks: accelerate has all experts on each (--ep 1)"
+    experts = None if recipe.shape is None else recipe.shape.experts
+    if experts is not None and recipe.zero and recipe.state_ranks > experts.count:
+        yield (
+            f"{experts.count} experts over {recipe.state_ranks} ranks that share the state: transformers has them in "
+            "one tensor, whose first dimension FSDP2 shards, and fills up to as many experts as ranks"
+        )
     if recipe.tp > 1 and recipe.zero == 0 and recipe.dp > 1:
         yield "tensor parallelism with plain replicas: accelerate wants the replicas sharded (--tp 1, or --zero 2)"
 

@@ -12,6 +12,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.units import format_bytes, format_span
 from trimaran.features.export.recipe import Exported, special_parts
 from trimaran.jobs.resolve import JobSource
+from trimaran.machine.find import find_machine
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of
 from trimaran.planning.explanation import as_modelled
 from trimaran.planning.requests import PlanRequest, parse_software
@@ -34,6 +35,7 @@ class Target:
         lacks_with: likewise of decoders that have some of `special_parts`
         lacks_for_jobs: likewise of jobs whose model is their own
         pins: what else of decoders is not free, by the name of the pin
+        shards_by_expert: no more ranks share a copy of the state than there are experts
     """
 
     software: str = ""
@@ -41,6 +43,7 @@ class Target:
     lacks_with: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lacks_for_jobs: tuple[str, ...] = ()
     pins: Mapping[str, Any] = field(default_factory=dict)
+    shards_by_expert: bool = False
 
 
 TARGETS: Mapping[str, Target] = {
@@ -52,7 +55,10 @@ TARGETS: Mapping[str, Target] = {
     ),
     "megatron": Target(lacks_for_jobs=("placement",)),
     "accelerate": Target(
-        software="accelerate:2026", lacks=("cp", "ep", "pp", "tp"), lacks_for_jobs=("placement", "pp", "tp")
+        software="accelerate:2026",
+        lacks=("cp", "ep", "pp", "tp"),
+        lacks_for_jobs=("placement", "pp", "tp"),
+        shards_by_expert=True,
     ),
     "pytorch": Target(
         software="fsdp:2026",
@@ -80,6 +86,9 @@ def request_for(reference: str, request: PlanRequest, target: str) -> PlanReques
     if shape is not None:
         lacks = (*to.lacks, *(kind for part in special_parts(shape) for kind in to.lacks_with.get(part, ())))
         asked = {name: value for name, value in to.pins.items() if name != "etp" or shape.experts is not None}
+        if to.shards_by_expert and shape.experts is not None:
+            devices = request.devices or find_machine(request.cluster).devices
+            asked |= {"shard_ranks": shape.experts.count} if devices > shape.experts.count else {}
         if to.software and request.software is None:
             software = replace(parse_software(to.software), source=f"what runs an export to {target}")
             request = replace(request, software=software)

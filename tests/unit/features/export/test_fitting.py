@@ -13,6 +13,7 @@ from tests.raising import raises
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.features.export import export_plan, request_for
+from trimaran.features.export.accelerate import to_accelerate
 from trimaran.features.export.fitting import TARGETS, check_fits, command_for
 from trimaran.features.export.launching import transformers_config
 from trimaran.features.export.megatron import to_megatron
@@ -194,13 +195,14 @@ def test_degrees_of_experts_are_written() -> None:
         ("gemma2:9b", to_megatron, "norms behind sub-layers"),
         ("deepseek-v3", to_pytorch, "latent attention"),
         ("gpt-oss:20b", to_pytorch, "sinks of attention"),
+        ("mixtral:8x7b", to_accelerate, "8 experts over 16 ranks"),
     ],
 )
 def test_a_network_that_a_target_has_not_is_refused_by_name(
     job: str, write: Callable[[Recipe], Exported], reason: str
 ) -> None:
     with raises("export.not-expressible") as caught:
-        write(recipe(job))
+        write(recipe(job, dp=16, global_batch_size=16))
     assert reason in str(caught.value)
 
 
