@@ -104,7 +104,7 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
     ),
     "Training on a number of tokens, with failures": (
         *("--tokens", "--mtbf", "--checkpoint-rate", "--checkpoint-every", "--checkpoint-waits", "--restart"),
-        *("--repair", "--spare-probability"),
+        *("--repair", "--spares"),
     ),
     "Search": ("--time-limit", "--gap"),
     "Export": ("--to", "--rehearse"),

@@ -610,9 +610,10 @@ class RunOptions:
         str | None, option("Time from a failure until the processes run again.", usual="5min, from 2 to 20")
     ] = None
     repair: Annotated[str | None, option("Mean time until a failed node is back.", usual="1d")] = None
-    spare_probability: Annotated[float, option("Probability that the run never lacks a node, for the spare ones.")] = (
-        0.99
-    )
+    spares: Annotated[
+        str | None,
+        option('Nodes held ready, and paid: "4", or "99%", the probability that they are enough.', usual="none"),
+    ] = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

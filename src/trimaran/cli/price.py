@@ -169,12 +169,13 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
 
     from trimaran.base.units import format_seconds, format_span
     from trimaran.planning.answer.documents import like_document, outlook_document
-    from trimaran.report.plans import load_lines, run_lines
+    from trimaran.report.plans import load_lines, run_lines, target_verdict
     from trimaran.report.tables import add_figures, add_words, frame_table
 
     out, priced = console(), one.candidate
     if one.training is not None:
-        for line in run_lines(outlook_document(one.training)):
+        document = outlook_document(one.training)
+        for line in (target_verdict(document), "", *run_lines(document)):
             out.print(line, markup=False)
     interval = format_span(*map(format_seconds, priced.interval_s))
     out.print(
@@ -183,7 +184,10 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
         f"(90 %: {interval}), {one.tokens_per_s_per_device:,.0f} tokens/s a device, "
         f"{100 * priced.utilization:.1f} % of its peak; {_verdict(one)}"
     )
-    table = frame_table("What the step is made of", "exchanges inside layers: of tensor-parallel ranks")
+    alone = priced.devices == 1
+    table = frame_table(
+        "What the step is made of", "" if alone else "exchanges inside layers: of tensor-parallel ranks"
+    )
     add_words(table, "part of the step")
     add_figures(table, "time", "share")
     for part, seconds in priced.parts.items():
@@ -216,9 +220,10 @@ def _memory_table(one: "PricedStrategy") -> "Table":
     from trimaran.report.tables import add_figures, add_words, frame_table
 
     parts = one.memory_parts
+    alone = one.candidate.devices == 1
     table = frame_table(
-        f"Memory of the fullest rank, on stage {one.candidate.memory.stage}",
-        "; ".join(f"{part}: {_PARTS[part]}" for part in parts if part in _PARTS),
+        "Memory" if alone else f"Memory of the fullest rank, on stage {one.candidate.memory.stage}",
+        "; ".join(f"{part}: {_PARTS[part]}" for part in parts if part in _PARTS and not (alone and part == "buffers")),
     )
     add_words(table, "part")
     add_figures(table, "size", "share")

@@ -22,19 +22,21 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
 
     Synchronous strategies come before stale ones, and those with exact gradients before those with compression or a
     codec that rounds. One process is simpler than replicas, replicas are simpler than a pipeline or a placement, these
-    than sharded operations, and each of them than a hybrid; then fewer devices, no memory plan before one, eager before
+    than sharded operations, these than sequences or experts that ranks share, and each of them than a hybrid; then
+    fewer devices, no memory plan before one, eager before
     compiled, whole sequences before split ones, whole state before sharded, sums everywhere before owners, the default
     buckets before others, fewer microbatches, stages before branches, GPipe before other orders, samples read each time
     before kept, fewer workers before more.
     """
-    shape = 4 * (strategy.tp > 1) + 2 * (strategy.pp > 1) + (strategy.dp > 1)
+    kinds = strategy.dp, strategy.pp, strategy.tp, strategy.cp, strategy.ep
+    shape = sum((count > 1) << place for place, count in enumerate(kinds))
     return (
         strategy.is_stale,
         unfaithfulness(strategy.compression),
         strategy.codec is not None and not strategy.codec.is_exact,
         shape,
         strategy.devices,
-        strategy.memory_bytes is not None,
+        strategy.memory_bytes is not None or strategy.offload,
         strategy.execution != "eager",
         bool(strategy.shards) and strategy.tp == 1,
         bool(strategy.shards) and strategy.splits_sequences,

@@ -180,7 +180,7 @@ class Search(Generic[One]):
 
     Attributes:
         candidates: those that were priced, fit and violate no pin, best first; of the analytical model the chosen
-            one and the next ones of other degrees
+            one, the next ones of other degrees, and the simplest that may be as fast
         chosen: the one to run
         baseline: plain data parallelism on all devices, or the nearest strategy to it
         rejected: strategies that were not simulated or do not fit, where they are kept one by one
@@ -232,6 +232,13 @@ class Search(Generic[One]):
             goal: objective over all batches; empty: the step
         """
         return rule_of_choice(self.chosen, self.candidates, references=self.references, against=self.against, goal=goal)
+
+    @property
+    def simplest(self) -> One:
+        """The simplest of the candidates that may be as fast as the fastest; it may be the chosen one itself."""
+        best = min((self.chosen, *self.candidates), key=lambda one: one.objective_s)
+        close = [one for one in self.candidates if may_be_as_fast(one.cases, best.cases)]
+        return min((self.chosen, *close), key=lambda one: (simplicity(one.strategy), one.objective_s))
 
     @property
     def rejected_counts(self) -> dict[str, int]:

@@ -127,9 +127,10 @@ class Estimate:
         training: how much training; None without a curve
         time_s: to the target; None without a curve [s]
         time_interval_s: 90 % [s]
-        cost: of the devices for so long, in `cost_unit`
+        cost: of the devices for so long, in `cost_unit`, with the spare nodes that were asked for
         cost_interval: 90 %
         cost_unit: "device-hours", or a currency where there is a price
+        spares_cost: of the spare nodes of `run`, in the same unit; in `cost` where they were asked for
         run: the training with failures, which the time and the cost are of; None: without failures
     """
 
@@ -140,6 +141,7 @@ class Estimate:
     cost: float | None = None
     cost_interval: tuple[float, float] | None = None
     cost_unit: str = "device-hours"
+    spares_cost: float = 0.0
     run: LongRun | None = None
 
     @property
@@ -240,7 +242,8 @@ def estimate(
     devices = contender.devices
     run = None if runs is None else runs(contender, contender.step_time_s * need.amount)
     low, median, high = combine(contender.cases, updates, *([] if run is None else [run.overhead]))
-    devices += 0 if run is None else run.spare_devices
+    if run is not None and run.reliability.holds_spares:
+        devices += run.spare_devices
     return Estimate(
         contender=contender,
         training=training,
@@ -249,6 +252,7 @@ def estimate(
         cost=price(devices, median),
         cost_interval=(price(devices, low), price(devices, high)),
         cost_unit=unit,
+        spares_cost=0.0 if run is None else price(run.spare_devices, median),
         run=run,
     )
 

@@ -36,7 +36,7 @@ from trimaran.planner.target_estimates import Contender, Goal
 from trimaran.planner.target_search import contender_of
 from trimaran.planning.answer.evidence import Modelled
 from trimaran.planning.answer.results import Planned
-from trimaran.planning.answer.written_plans import plan_of_degrees
+from trimaran.planning.answer.written_plans import plan_of_degrees, types_taken
 from trimaran.planning.precision import ANALYTICAL_PRECISIONS, DECODERS, choose_precision, settle_precision
 from trimaran.planning.requests import PlanRequest
 from trimaran.planning.target import CatalogBackend, Cell, Compared, Known, compare_each, find_job_curve
@@ -393,7 +393,7 @@ class Analytical(CatalogBackend):
     ) -> Planned:
         notes = [
             f"a transformer of {_counted(self.shape)} on {format_count(problem.devices, 'device')}: planned by the "
-            "analytical model, without a trace and without a simulation of every rank"
+            f"analytical model, without a trace and without a simulation{' of every rank' * (problem.devices > 1)}"
         ]
         described = decoder_of_job(self.source.reference, self.request)
         if described is not None:
@@ -412,20 +412,39 @@ class Analytical(CatalogBackend):
                 "(--software names another framework)"
             )
         notes += [*idle_notes(problem, found), *nearby_notes(problem, nearby)]
-        if self.request.batch is None and not self.request.asks_for_outlook:
-            notes.append(f"no --batch was given: {problem.batch} sequences of {self.shape.sequence} tokens are taken")
         return Planned(
             source=self.source,
             request=self.request,
             evidence=Modelled(
                 problem=problem,
-                plan=plan_of_degrees(self.source.reference, self.request, problem, found),
+                plan=plan_of_degrees(
+                    self.source.reference, self.request, problem, found, in_fp32=in_fp32(problem, found.chosen)
+                ),
                 chosen=found.chosen,
                 search=found,
                 nearby=nearby,
             ),
             notes=tuple(notes),
         )
+
+
+def in_fp32(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> AnalyticalCandidate | None:
+    """The fastest that keeps gradients and the optimizer's state in fp32, where the chosen one keeps less unasked.
+
+    Args:
+        problem: of the plan
+        chosen: its strategy
+    """
+    if not any(types_taken(problem, chosen)):
+        return None
+    pins = problem.pins
+    whole = dataclasses.replace(
+        pins, gradients=pins.gradients or "fp32", optimizer_state=pins.optimizer_state or "fp32"
+    )
+    try:
+        return fastest(dataclasses.replace(problem, pins=whole))
+    except InfeasibleError:
+        return None
 
 
 def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str:
@@ -446,14 +465,6 @@ def memory_words(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> str
         f"{keeping.optimizer_bytes:g} of the optimizer; {free}: "
         f"{format_span(format_bytes(need.least), format_bytes(need.most))} of {format_bytes(problem.memory_limit)}"
     )
-    asked = problem.pins.types
-    taken = [
-        f"--{option} {value}"
-        for option, value in (("gradients", strategy.gradients), ("optimizer-state", strategy.optimizer_state))
-        if value is not None and option not in asked
-    ]
-    if taken:
-        said += f"; {' '.join(taken)} because it does not fit otherwise"
     return said if need.most <= problem.memory_limit else f"{said}; not sure that it fits"
 
 

@@ -412,6 +412,7 @@ class Estimated(CatalogBackend):
                 problem=problem,
                 plan=plan_of(
                     source.reference,
+                    self.request,
                     problem,
                     found,
                     costs_digest=costs_digest(problem, self.request),

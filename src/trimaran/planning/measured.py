@@ -158,6 +158,7 @@ def plan_at_batch(source: JobSource, request: PlanRequest, prepared: Prepared, p
     problem = problem_here(prepared, request, table, executions=executions_of(found), traces=traces)
     plan = plan_of(
         source.reference,
+        request,
         problem,
         found,
         costs_digest=hashlib.sha256(encode_table(table)).hexdigest()[:16],

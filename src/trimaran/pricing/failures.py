@@ -29,6 +29,7 @@ Source:
 
 import functools
 import math
+import re
 from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InfeasibleError, InputError
@@ -46,6 +47,9 @@ _MOST = 500.0
 
 _MOST_IN_REPAIR = 1000.0
 """Nodes at a time."""
+
+_ENOUGH = 0.99
+"""Probability that the spare nodes are enough which a run is told of that asks for none."""
 
 _NO_PROGRESS = 1000.0
 """A run that takes this multiple of its work makes no progress."""
@@ -366,7 +370,9 @@ class Reliability:
         every_s: work between two checkpoints; None: what is best [s]
         restart_s: from a failure until processes that run again ask for their checkpoint [s]; None: `failures.toml`
         repair_s: mean time until a failed node is back [s]; None: `failures.toml`
-        probability: that a run never lacks a node, for the number of spare ones [0..1)
+        spares: nodes that are held ready and paid; None: enough of them for `probability`
+        probability: that a run never lacks a node, for the number of spare ones [0..1); None, without `spares`: none
+            are held, nor paid
         waits: training waits until a checkpoint is written; else for its copy to the host alone
     """
 
@@ -377,8 +383,14 @@ class Reliability:
     every_s: float | None = None
     restart_s: float | None = None
     repair_s: float | None = None
-    probability: float = 0.99
+    spares: int | None = None
+    probability: float | None = None
     waits: bool = False
+
+    @property
+    def holds_spares(self) -> bool:
+        """Whether somebody asked for spare nodes, which are then paid."""
+        return self.spares is not None or self.probability is not None
 
 
 ASSUMED = Reliability()
@@ -392,7 +404,7 @@ def parse_reliability(
     checkpoint_every: str | None = None,
     restart: str | None = None,
     repair: str | None = None,
-    spare_probability: float = 0.99,
+    spares: str | None = None,
     checkpoint_waits: bool = False,
 ) -> Reliability:
     """Failures, storage and repairs as they are written on the command line.
@@ -403,25 +415,19 @@ def parse_reliability(
         checkpoint_every: such as "10min"
         restart: such as "5min"
         repair: such as "1d"
-        spare_probability: as in `Reliability`
+        spares: a number of nodes such as "4", or a probability such as "99%" or "0.99"
         checkpoint_waits: as in `Reliability`
 
     Raises:
-        InputError: a text that means nothing, or a probability that no number of nodes reaches
+        InputError: a text that means nothing, a probability that no number of nodes reaches, or too many nodes
 
     Example:
         >>> found = parse_reliability(mtbf="180 days/node", checkpoint_rate="2 GB/s/node")
         >>> found.mtbf_s == 180 * DAY_S, found.mtbf_of, found.checkpoint_bytes_per_s, found.checkpoint_rate_of
         (True, 'node', 2000000000.0, 'node')
     """
-    if not 0.0 < spare_probability < 1.0:
-        raise InputError(
-            "--spare-probability is a probability above 0 and below 1, such as 0.99: no number of spare nodes is "
-            f"always enough; got {spare_probability:g}",
-            code="failures.bad-probability",
-            probability=spare_probability,
-        )
-    found = Reliability(probability=spare_probability, waits=checkpoint_waits)
+    count, probability = (None, None) if spares is None else _spares(spares)
+    found = Reliability(spares=count, probability=probability, waits=checkpoint_waits)
     if mtbf is not None:
         text, _, of = mtbf.replace(" per ", "/").rpartition("/")
         of = {"gpu": "device", "server": "node"}.get(of.strip(), of.strip())
@@ -445,6 +451,27 @@ def parse_reliability(
         restart_s=None if restart is None else parse_seconds(restart),
         repair_s=None if repair is None else parse_seconds(repair),
     )
+
+
+def _spares(text: str) -> tuple[int | None, float | None]:
+    """Spare nodes by their number, or by the probability that they are enough.
+
+    Example:
+        >>> _spares("0"), _spares("99.9 %"), _spares("0.5")
+        ((0, None), (None, 0.999), (None, 0.5))
+    """
+    share = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text.strip())
+    if re.fullmatch(r"\d{1,4}", text.strip()) and int(text) <= _MOST_IN_REPAIR:
+        return int(text), None
+    probability = 0.0 if share is None else float(share[1]) / (100.0 if share[2] else 1.0)
+    if not 0.0 < probability < 1.0:
+        raise InputError(
+            f"--spares is a number of nodes up to {_MOST_IN_REPAIR:,.0f}, such as 4, or the probability that they are "
+            f'enough, above 0 and below 1, such as 99%: no number of spare nodes is always enough; got "{text}"',
+            code="failures.bad-spares",
+            text=text,
+        )
+    return None, round(probability, 12)
 
 
 def _above_zero(text: str, option: str) -> float:
@@ -575,8 +602,9 @@ class LongRun:
         checkpoint_s: of the wall time, in waits for them [s]
         restart_s: of it, from failures until training goes on [s]
         lost_s: of it, in work that a failure takes away [s]
-        spares: nodes that are held ready
+        spares: nodes that are held ready and paid; where nobody asked for any, how many would usually be enough
         spare_devices: devices of these nodes
+        enough: probability that the run never lacks a node, with them [0..1]
         repair_s: mean time until a failed node is back [s]
         reliability: as far as the user said it
         checkpoint_bytes: of a checkpoint [bytes]
@@ -593,6 +621,7 @@ class LongRun:
     lost_s: float
     spares: int
     spare_devices: int
+    enough: float
     repair_s: float
     reliability: Reliability
     checkpoint_bytes: float
@@ -611,6 +640,21 @@ class LongRun:
     def period_s(self) -> float:
         """Work between two checkpoints [s]."""
         return self.work_s / self.checkpoints
+
+
+def _held(said: Reliability, nodes: int, rate: float, repair_s: float, seconds: float) -> tuple[int, float]:
+    """Spare nodes of a run, and the probability that they are enough."""
+    if said.spares is None:
+        enough = said.probability or _ENOUGH
+        try:
+            return spare_nodes(nodes, rate=rate / nodes, repair_s=repair_s, seconds=seconds, probability=enough), enough
+        except InfeasibleError:
+            if said.holds_spares:
+                raise
+    spares = said.spares or 0
+    if rate <= 0.0 or repair_s <= 0.0 or not math.isfinite(seconds):
+        return spares, 1.0
+    return spares, survival(spares, load=rate * repair_s, repairs=seconds / repair_s)
 
 
 def _log(one: float, other: float) -> float:
@@ -649,13 +693,7 @@ def long_run(work_s: float, cluster: Cluster, *, step_s: float = 0.0) -> LongRun
     chance = _NINETY * math.sqrt(variance(work_s, count, recovery)) / wall if math.isfinite(wall) else 0.0
     low, high = (math.hypot(_log(cases[end][2], wall), chance) for end in (0, 2))
     repair = assumed().repair_s if said.repair_s is None else said.repair_s
-    spares = spare_nodes(
-        cluster.nodes,
-        rate=recovery.rate / cluster.nodes,
-        repair_s=repair,
-        seconds=wall,
-        probability=said.probability,
-    )
+    spares, enough = _held(said, cluster.nodes, recovery.rate, repair, wall)
     return LongRun(
         work_s=work_s,
         wall_s=wall,
@@ -669,6 +707,7 @@ def long_run(work_s: float, cluster: Cluster, *, step_s: float = 0.0) -> LongRun
         lost_s=max(0.0, active - work_s - waited),
         spares=spares,
         spare_devices=spares * cluster.node_devices,
+        enough=enough,
         repair_s=repair,
         reliability=said,
         checkpoint_bytes=cluster.checkpoint_bytes,

@@ -186,6 +186,44 @@ class PlannedTraining:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """What a plan took because nobody said it.
+
+    Attributes:
+        what: "batch", "sequence" [tokens], "gradients" or "optimizer-state"
+        value: that was taken
+        rounds: it keeps less than 32 bits, and computes other figures
+    """
+
+    what: Literal["batch", "sequence", "gradients", "optimizer-state"]
+    value: int | str
+    rounds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherPlan:
+    """Another plan beside the chosen one.
+
+    Attributes:
+        strategy: by its name
+        step_time_s: of it [s]
+        slower: than the chosen one, as a share of its step; below 0: it is faster
+        role: baseline that it is, such as "fsdp"; empty: none
+        time_s: of a training that is asked for, by it; None: of none [s]
+        cost: likewise, in `cost_unit`
+        cost_unit: as of a training to a target
+    """
+
+    strategy: str
+    step_time_s: float
+    slower: float
+    role: str = ""
+    time_s: float | None = None
+    cost: float | None = None
+    cost_unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What was decided.
 
@@ -198,6 +236,9 @@ class Plan:
         candidates: what it was chosen from: itself, the baselines, runners-up and what was rejected
         program: text form of a training step, line by line; none: degrees that the analytical model chose
         training: to a target, where the plan was made with a curve
+        assumed: what nobody said, as far as it decides the time or the memory
+        in_fp32: the fastest that keeps gradients and optimizer in fp32, where the plan does not; None: nothing fits so
+        simplest: of the plans that may be as fast; the plan itself may be it. None: the file does not say
     """
 
     job: str
@@ -208,6 +249,9 @@ class Plan:
     candidates: tuple[CandidateRow, ...] = ()
     program: tuple[str, ...] = ()
     training: PlannedTraining | None = None
+    assumed: tuple[Assumed, ...] = ()
+    in_fp32: OtherPlan | None = None
+    simplest: OtherPlan | None = None
 
     @property
     def has_program(self) -> bool:

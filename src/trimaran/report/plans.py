@@ -36,14 +36,58 @@ def outlook_lines(document: Mapping[str, Any], *, most: int | None = TARGET_ROWS
 
 
 def target_verdict(document: Mapping[str, Any]) -> str:
-    """The choice of strategy, batch and devices in a sentence; empty for a training of a number of tokens.
+    """The choice of strategy, batch and devices in a sentence; of a number of tokens with its days and its cost.
 
     Args:
         document: as for `outlook_lines`
     """
     if "run" in document:
-        return ""
+        return _verdict(document)
     return _timed(document) if document["time_to_accuracy_s"] is not None else _untimed(document)
+
+
+_KEPT = {
+    "bf16": "gradients in bf16",
+    "remainders": "of fp32 weights only the 16 bits that bf16 lacks, so nothing is rounded",
+    "bf16-moments": "the optimizer's moments in bf16",
+    "precision-aware": "the optimizer's moments in bf16 and 16-bit remainders of fp32 weights",
+    "adam-8bit": "the optimizer's moments in 8 bits",
+}
+"""Types of gradients and of the optimizer's state in words."""
+
+
+def beside_lines(document: Mapping[str, Any]) -> list[str]:
+    """What a plan assumes because nobody said it, and the simplest plan within the uncertainty with its price.
+
+    Args:
+        document: as `beside_document` makes it
+    """
+    said = {"batch": "a batch of {:,}", "sequence": "sequences of {:,} tokens"}
+    told = [
+        f"{said[what].format(value) if what in said else _KEPT.get(value, value)} (--{what})"
+        for what, value in ((one["what"], one["value"]) for one in document["assumed"])
+    ]
+    lines = []
+    if told:
+        lines.append(f"Assumed: {'; '.join(told)}.")
+    if any(one["what"] not in said for one in document["assumed"]):
+        whole = document["in_fp32"]
+        lines[-1] += " Nothing fits in fp32." if whole is None else f" In fp32: {_other(whole)}."
+    simplest = document["simplest"]
+    if simplest is not None and document["devices"] > 1:
+        lines.append(f"Simplest within the uncertainty: {_other(simplest) if simplest['slower'] else 'this plan'}.")
+    return lines
+
+
+def _other(plan: Mapping[str, Any]) -> str:
+    """Another plan with its price."""
+    role = {"ddp": " (DDP)", "fsdp": " (FSDP2)"}.get(plan["role"], "")
+    share = abs(100.0 * plan["slower"])
+    slower = f"{share:.{0 if share >= 9.95 else 1}f} % {'faster' if plan['slower'] < 0 else 'slower'}"
+    paid = [f"{format_seconds(plan['step_time_s'])} a step"]
+    if plan["time_s"] is not None and plan["cost"] is not None:
+        paid += [format_duration(plan["time_s"]), f"{_large(plan['cost'])} {plan['cost_unit']}"]
+    return f"{plan['strategy']}{role}, {slower}: {', '.join(paid)}"
 
 
 _WIDTH = 79
@@ -51,7 +95,7 @@ _WIDTH = 79
 
 
 def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
-    """A training of a number of tokens: the verdict first, then where the time goes, and what that rests on.
+    """A training of a number of tokens behind its verdict: numbers of devices, where the time goes, on what that rests.
 
     Args:
         document: as `trimaran plan --tokens 15T --json` prints it
@@ -60,16 +104,26 @@ def run_lines(document: Mapping[str, Any]) -> list[str | Table]:
         Lines and tables, which fit 80 columns.
     """
     run = document["run"]
-    sentences: list[str | Table] = [*_wrapped(_verdict(document)), ""]
+    sentences: list[str | Table] = []
     if run["compares_devices"]:
-        sentences += [_counts_table(document), *_wrapped(_best_counts(document)), ""]
+        spares = "; spares: nodes, and their cost" if run["spares_paid"] else ""
+        legend = f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']}{spares}."
+        sentences += [_counts_table(document), *_wrapped(f"{legend} {fastest_and_cheapest(document)}"), ""]
     sentences += [_parts_table(run), ""]
-    sentences += _wrapped(_failures(run))
-    sentences += _wrapped(_checkpoints(run))
-    sentences += _wrapped(_spares(run))
+    for sentence in run_sentences(run):
+        sentences += _wrapped(sentence)
     for entry in document["left_out"]:
         sentences += _wrapped(f"Left out: batch {entry['global_batch_size']}, {entry['reason']}.")
     return [*sentences, ""]
+
+
+def run_sentences(run: Mapping[str, Any]) -> list[str]:
+    """Failures, checkpoints and spare nodes of a training of tokens.
+
+    Args:
+        run: of its document
+    """
+    return [_failures(run), _checkpoints(run), _spares(run)]
 
 
 def load_lines(document: Mapping[str, Any]) -> list[str | Table]:
@@ -140,9 +194,19 @@ def _limits(limits: Mapping[str, Any]) -> str:
 def _money(run: Mapping[str, Any]) -> str:
     hours = f"{_large(run['device_hours'])} device-hours"
     if run["money"] is None:
-        return f"{hours}, cost not known (--price)"
+        spares = f" + {_spare_nodes(run)}" if run["spares_paid"] and run["spare_nodes"] else ""
+        return f"{hours}{spares}, cost not known (--price)"
     low, high = ("?" if end is None else _large(end) for end in run["money_interval"])
-    return f"{_large(run['money'])} {run['currency']} ({format_span(low, high)}), {hours}"
+    spares = f" + {_spare_nodes(run)}" if run["spares_paid"] and run["spare_nodes"] else ""
+    return f"{_large(run['money'])} {run['currency']} ({format_span(low, high)}){spares}, {hours}"
+
+
+def _spare_nodes(run: Mapping[str, Any]) -> str:
+    """The spare nodes with their cost."""
+    nodes = format_count(run["spare_nodes"], "spare node")
+    if run["money"] is None:
+        return f"{nodes}: {_large(run['spares_device_hours'])} device-hours"
+    return f"{nodes}: {_large(run['spares_money'])} {run['currency']}"
 
 
 def _large(amount: float) -> str:
@@ -171,9 +235,10 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
     table = frame_table()
     table.padding = (0, 0)
     add_words(table, "", no_wrap=True)
-    add_figures(table, "devices", "spares")
+    add_figures(table, "devices")
     table.add_column("strategy", min_width=12)
-    add_figures(table, "step", "days", "interval", "goodput", "cost")
+    paid = document["run"]["spares_paid"]
+    add_figures(table, "step", "days", "interval", "goodput", "cost", *(["+ spares"] if paid else []))
     for count in sorted(fastest):
         row = fastest[count]
         days = row["time_to_accuracy_s"] / 86_400.0
@@ -182,26 +247,30 @@ def _counts_table(document: Mapping[str, Any]) -> Table:
         cells = (
             "*" if row is chosen else "",
             str(count),
-            str(row["spare_nodes"]),
             row["strategy"],
             format_seconds(row["step_time_s"]),
             format_figure(days),
             format_span(low, high, to="–"),
             f"{row['goodput']:.1%}",
-            _large(row["cost"]),
+            _large(row["cost"] - (row["spares_cost"] if paid else 0.0)),
+            *([f"{row['spare_nodes']}: {_large(row['spares_cost'])}"] if paid else []),
         )
         table.add_row(*map(Text, cells), style="bold" if row is chosen else None)
     return table
 
 
-def _best_counts(document: Mapping[str, Any]) -> str:
-    rows = document["candidates"]
+def fastest_and_cheapest(document: Mapping[str, Any]) -> str:
+    """Which of the numbers of devices ends soonest, and which costs least with the spare nodes that are asked for.
+
+    Args:
+        document: of a training of tokens on several numbers of devices
+    """
+    rows = [row for row in document["candidates"] if None not in (row["time_to_accuracy_s"], row["cost"])]
+    if not rows:
+        return ""
     fastest = min(rows, key=lambda row: (row["time_to_accuracy_s"], row["cost"]))
     cheapest = min(rows, key=lambda row: (row["cost"], row["time_to_accuracy_s"]))
-    return (
-        f"* chosen; days with failures, interval 90 %, cost in {document['cost_unit']} with spare nodes. "
-        f"Fastest: {fastest['devices']} devices; cheapest: {cheapest['devices']}."
-    )
+    return f"Fastest: {fastest['devices']} devices; cheapest: {cheapest['devices']}."
 
 
 def _parts_table(run: Mapping[str, Any]) -> Table:
@@ -242,11 +311,15 @@ def _source(run: Mapping[str, Any], what: str) -> str:
 
 
 def _spares(run: Mapping[str, Any]) -> str:
-    return (
-        f"Spare nodes: {run['spare_nodes']}, so that with a probability of {run['spare_probability']:g} the run never "
-        f"lacks one while failed nodes are repaired in {format_duration(run['repair_s'])} on average "
-        f"({_source(run, 'repair')}); they are paid."
+    count, enough = run["spare_nodes"], f"{run['spare_probability']:.3g}"
+    lacks = (
+        f"with a probability of {enough} the run never lacks a node while failed ones are repaired in "
+        f"{format_duration(run['repair_s'])} on average ({_source(run, 'repair')})"
     )
+    if count and run["spares_paid"]:
+        return f"With {_spare_nodes(run)}, {lacks}."
+    held = f"+ {_spare_nodes(run)}, with --spares {count}" if count else "No spare nodes"
+    return f"{held}: {lacks}. Without one, a failed node is taken to be replaced within the restart."
 
 
 def training_line(training: Mapping[str, Any]) -> str:

@@ -364,19 +364,22 @@ def rank_table(comparison: Comparison) -> Table:
         Three lines a rank. The parts sum to the step; overlapped communication is not one of them.
     """
     unit, size = unit_of(_longest(comparison))
+    # One device waits for no other.
+    alone = len(comparison.ranks) == 1
+    shown = [(title, name) for title, name in _PARTS if not (alone and name in ("exposed", "idle", "overlapped"))]
+    waits = "" if alone else "comm: communication while waiting; idle: waiting for other ranks; "
+    overlap = "" if alone else "overlap: communication while working, not part of the step\n"
     table = frame_table(
-        f"Predicted and measured step by rank [{unit}]",
-        "FP, BP, WU: forward, backward, weight update; load: waiting for data; comm: communication while waiting; "
-        "idle: waiting for other ranks; other: unattributed\n"
-        "overlap: communication while working, not part of the step\n"
-        f"{comparison.steps} steps measured after {comparison.warmup} of warm-up",
+        f"Predicted and measured step{'' if alone else ' by rank'} [{unit}]",
+        f"FP, BP, WU: forward, backward, weight update; load: waiting for data; {waits}other: unattributed\n"
+        f"{overlap}{comparison.steps} steps measured after {comparison.warmup} of warm-up",
     )
-    add_figures(table, "rank", no_wrap=False)
+    add_figures(table, "device" if alone else "rank", no_wrap=False)
     add_words(table, "")
-    for title, _ in _PARTS:
+    for title, _ in shown:
         table.add_column(title, justify="right")
     for rank in comparison.ranks:
-        figures = [rank.figure(name) for _, name in _PARTS]
+        figures = [rank.figure(name) for _, name in shown]
         table.add_row(str(rank.rank), "predicted", *(number_in(figure.predicted_s, size) for figure in figures))
         table.add_row("", "measured", *(number_in(figure.measured_s, size) for figure in figures))
         table.add_row("", "error", *(_error(figure) for figure in figures), end_section=True)
@@ -441,14 +444,21 @@ def utilization_table(devices: Sequence[Breakdown], *, peaks: Sequence[int] = ()
         devices: one entry a rank
         peaks: peak memory of each rank; empty: not known [bytes]
     """
-    table = frame_table(
-        "Devices",
-        "busy: forward, backward, update, loading; wait: communication that nothing\n"
-        "overlaps; bubble: neither" + ("; peak: memory" if peaks else ""),
+    # One device waits for no other.
+    alone, peak_words = len(devices) == 1, "; peak: memory" if peaks else ""
+    legend = (
+        "busy: forward, backward, update, loading; idle: the rest"
+        if alone
+        else "busy: forward, backward, update, loading; wait: communication that nothing\noverlaps; bubble: neither"
     )
-    add_figures(table, "rank", "step", "busy", "wait", "bubble", *(("peak",) if peaks else ()), no_wrap=False)
+    table = frame_table("Devices", legend + peak_words)
+    waits = ("idle",) if alone else ("wait", "bubble")
+    add_figures(
+        table, "device" if alone else "rank", "step", "busy", *waits, *(("peak",) if peaks else ()), no_wrap=False
+    )
     for device in devices:
-        shares = (f"{100 * share:.1f} %" for share in (device.busy, device.wait, device.bubble))
+        parts = (device.busy, 1.0 - device.busy) if alone else (device.busy, device.wait, device.bubble)
+        shares = (f"{100 * share:.1f} %" for share in parts)
         peak = (format_bytes(peaks[device.rank]),) if peaks else ()
         table.add_row(str(device.rank), format_seconds(device.step_s), *shares, *peak)
     return table

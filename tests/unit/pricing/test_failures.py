@@ -213,7 +213,10 @@ def test_what_is_assumed_has_an_interval_and_a_source() -> None:
         ({"mtbf": "often/node"}, "quantity.malformed"),
         ({"checkpoint_every": "0"}, "failures.no-time"),
         ({"checkpoint_rate": "fast"}, "quantity.malformed"),
-        ({"spare_probability": 1.0}, "failures.bad-probability"),
+        ({"spares": "1.0"}, "failures.bad-spares"),
+        ({"spares": "100%"}, "failures.bad-spares"),
+        ({"spares": "5000"}, "failures.bad-spares"),
+        ({"spares": "-1"}, "failures.bad-spares"),
     ],
 )
 def test_texts_that_mean_nothing_are_refused(options: dict[str, object], code: str) -> None:

@@ -15,7 +15,7 @@ from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
-from trimaran.planning.answer.documents import placement_document
+from trimaran.planning.answer.documents import beside_document, placement_document
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.estimated import on_its_machine
 from trimaran.planning.loaded_plans import use_of_plan
@@ -27,6 +27,7 @@ from trimaran.report.breakdown import PARTS, utilization
 from trimaran.report.page.layout import Contents, Page, Section, Words
 from trimaran.report.page.steps import (
     RankParts,
+    beside_section,
     candidates_section,
     commands_section,
     compared_devices,
@@ -62,6 +63,8 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
 
     prediction = plan.prediction
     contents.sections.append(prediction_section(prediction.step_time_s, prediction.interval_s, None))
+    beside = beside_section(beside_document(plan) | {"devices": len(plan.premises.devices)})
+    contents.sections += [beside] if beside else []
     asked_again = _asked_again(plan)
     timeline = None if simulated is None else simulated.chosen.timeline
     program = None if simulated is None else simulated.chosen.program
@@ -91,7 +94,7 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
     contents.add(
         scaling_section(plan),
         "Scaling",
-        f"the plan compares no numbers of devices: {_scaled(plan)}",
+        f"the plan file holds one number of devices: {_scaled(plan)}",
     )
     modules = None
     if simulated is not None and plan.strategy.pp > 1:
@@ -174,7 +177,9 @@ def _scaled(plan: Plan) -> str:
     job, cluster = shlex.quote(plan.job), plan.premises.cluster or "NAME"
     if plan.has_program:
         return f"trimaran scale {job} --cluster {cluster} --json > scale.json"
-    return f"trimaran plan {job} --cluster {cluster} --devices {compared_devices(len(plan.premises.devices))}"
+    counts = compared_devices(len(plan.premises.devices))
+    asked = f"trimaran plan {job} --cluster {cluster} --devices {counts} --batch {plan.premises.global_batch_size}"
+    return f"{asked} --json > answer.json; trimaran report answer.json"
 
 
 def _asked_again(plan: Plan) -> str:

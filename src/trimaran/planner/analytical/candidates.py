@@ -244,6 +244,8 @@ class AnalyticalCandidate:
     def parts(self) -> dict[str, float]:
         """Time of each part of the step, by its name in `PARTS` [s]."""
         parts = {words: getattr(self.step, part) for part, words in PARTS.items()}
+        if self.devices == 1:
+            return {PARTS[part]: parts[PARTS[part]] for part in ("compute_s", "update_s")}
         if not self.step.unequal_s:
             del parts[PARTS["unequal_s"]]
         return parts

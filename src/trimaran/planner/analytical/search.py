@@ -675,8 +675,10 @@ def search_degrees(problem: AnalyticalProblem, *, advise: bool = False) -> Searc
     others = baselines(problem)
     # Guides may recommend the same.
     references = tuple({one.candidate.name: one.candidate for one in others if one.candidate is not None}.values())
+    free = replace(problem.pins, compress=False, gradients=None, optimizer_state=None) == NO_PINS
+    close = Search(candidates=(*ordered, *(references if free else ())), chosen=chosen, baseline=chosen)
     return Search(
-        candidates=(chosen, *_others(ordered)),
+        candidates=tuple(dict.fromkeys((chosen, *_others(ordered), close.simplest))),
         chosen=chosen,
         baseline=next(iter(references), chosen),
         references=references,

@@ -164,6 +164,7 @@ _WORDS: Mapping[str, str] = {
     Part.BUBBLE: "bubble",
     Part.UPDATE: "update",
     Part.AFTER: "copies of gradients and waits for the slowest",
+    Part.LOOP: "overhead of the loop",
     Part.WAIT: "waiting",
 }
 

@@ -47,6 +47,7 @@ class Part(StrEnum):
     BUBBLE = "bubble"
     UPDATE = "update"
     AFTER = "copies of gradients and stragglers"
+    LOOP = "overhead of the loop"
     WAIT = "waiting"
 
 
@@ -224,6 +225,10 @@ def parts_of(program: Program, legs: Sequence[Leg], *, placed: bool = False) -> 
         parts[Part.SLOWED] += slowed_s
 
     for leg in legs:
+        if leg.instruction is None and leg.alone_s > 0.0 and len(program.ranks) == 1:
+            # One device copies nothing into buffers, and waits for nobody.
+            parts[Part.LOOP] += leg.seconds
+            continue
         covered_s = sum(one.seconds for one in leg.meanwhile)
         count(_part(leg.instruction, leg.alone_s, binding), max(0.0, leg.seconds - covered_s), leg.alone_s)
         for one in leg.meanwhile:
@@ -335,6 +340,7 @@ GROUPS: Mapping[str, Sequence[Part]] = {
     "communication": (Part.EXCHANGE, Part.MESSAGES, Part.SLOWED, Part.AFTER),
     "idle stages": (Part.BUBBLE, Part.WAIT),
     "loading": (Part.LOAD,),
+    "overhead of the loop": (Part.LOOP,),
 }
 """The classes of each group. Shortening what is not on the critical path changes nothing, and what a rank computes
 during an exchange stays without it, so that the groups are the possible gains."""
@@ -369,6 +375,8 @@ def bottleneck(
     """
     parts = parts_of(program, legs, placed=bool(strategy.parts))
     groups = {name: sum(parts[part] for part in classes) for name, classes in GROUPS.items()}
+    if len(program.ranks) == 1:
+        groups = {name: spent for name, spent in groups.items() if spent or name in ("compute", "loading")}
     name = max(groups, key=lambda group: groups[group])
     seconds, subject = groups[name], name
     if waits and parts[Part.LOAD] > 0.0:

@@ -22,6 +22,7 @@ from trimaran.pricing.analytical.shapes import stage_chunks
 from trimaran.pricing.failures import DAY_S, LongRun, assumed, daly_period, longest_period, young_period
 from trimaran.program.json_files import finite, to_plain
 from trimaran.program.lowering.partition import segment_ops
+from trimaran.program.plan_file import Plan
 from trimaran.program.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -252,12 +253,17 @@ def run_document(outlook: Outlook, run: LongRun) -> dict[str, Any]:
         run: of the chosen one
 
     Returns:
-        Times in seconds but for `days`, intervals of 90 % as `[low, high]`; what is assumed has its source.
+        Times in seconds but for `days`, intervals of 90 % as `[low, high]`; what is assumed has its source. Money and
+        hours are without spare nodes, which have their own, and are paid where they were asked for.
     """
     chosen, said, known = outlook.chosen, run.reliability, assumed()
     recovery = run.recovery
     low, high = chosen.time_interval_s or (math.nan, math.nan)
     rate = recovery.rate
+    held = chosen.spares_cost if said.holds_spares else 0.0
+    priced = outlook.price is not None and chosen.cost is not None
+    # Both grow with the time alone.
+    alone = 1.0 - held / chosen.cost if chosen.cost else 1.0
     return {
         "tokens": outlook.tokens,
         "compares_devices": outlook.met is not None or outlook.compares,
@@ -286,19 +292,22 @@ def run_document(outlook: Outlook, run: LongRun) -> dict[str, Any]:
         "restart_s": recovery.restart_s,
         "repair_s": run.repair_s,
         "spare_nodes": run.spares,
-        "spare_probability": said.probability,
+        "spares_paid": said.holds_spares,
+        "spare_probability": run.enough,
         "sources": {
             "failures": known.sources["failures"] if said.mtbf_s is None else "given",
             "storage": known.sources["storage"] if said.checkpoint_bytes_per_s is None else "given",
             "restart": known.sources["restart"] if said.restart_s is None else "given",
             "repair": known.sources["repair"] if said.repair_s is None else "given",
         },
-        "money": None if outlook.price is None else chosen.cost,
-        "money_interval": None
-        if outlook.price is None or chosen.cost_interval is None
-        else _ends(*chosen.cost_interval),
+        "money": chosen.cost * alone if priced and chosen.cost else None,
+        "money_interval": _ends(*(end * alone for end in chosen.cost_interval))
+        if priced and chosen.cost_interval
+        else None,
+        "spares_money": chosen.spares_cost if priced else None,
         "currency": None if outlook.price is None else outlook.price.currency,
-        "device_hours": (chosen.devices + run.spare_devices) * run.wall_s / 3600.0,
+        "device_hours": chosen.devices * run.wall_s / 3600.0,
+        "spares_device_hours": run.spare_devices * run.wall_s / 3600.0,
     }
 
 
@@ -335,7 +344,9 @@ def _training(one: Estimate) -> dict[str, Any]:
     contender, training = one.contender, one.training
     epochs = None if training is None else training.epochs
     updates = None if training is None else training.updates
-    run = {} if one.run is None else {"goodput": one.run.goodput, "spare_nodes": one.run.spares}
+    run: dict[str, Any] = {}
+    if one.run is not None:
+        run = {"goodput": one.run.goodput, "spare_nodes": one.run.spares, "spares_cost": one.spares_cost}
     return run | {
         "devices": contender.devices,
         "global_batch_size": contender.global_batch,
@@ -550,8 +561,26 @@ def head_document(planned: "Planned") -> dict[str, Any]:
         "precision_source": planned.precision_source,
         "software": planned.software,
         "objective": planned.chosen.objective if planned.outlook is None else planned.outlook.goal,
+        **beside_document(planned.evidence.plan, planned.outlook),
         "notes": list(planned.notes),
     }
+
+
+def beside_document(plan: Plan, outlook: Outlook | None = None) -> dict[str, Any]:
+    """What a plan assumes and the simplest plan within the uncertainty, the same for every page and from a plan file.
+
+    Args:
+        plan: says them
+        outlook: of a training, whose time and cost the simplest has too; None: there is none
+    """
+    simplest = plan.simplest
+    if simplest is not None and outlook is not None:
+        named = simplest.strategy, outlook.chosen.global_batch
+        of = next((one for one in outlook.estimates if (one.contender.name, one.global_batch) == named), None)
+        if of is not None:
+            simplest = replace(simplest, time_s=of.time_s, cost=of.cost, cost_unit=of.cost_unit)
+    found = {"assumed": plan.assumed, "in_fp32": plan.in_fp32, "simplest": simplest}
+    return {name: to_plain(value) for name, value in found.items()}
 
 
 def rates_document(planned: "Planned", option: Option, batch: int) -> dict[str, float]:

@@ -129,6 +129,8 @@ class Simulated:
     @property
     def after_words(self) -> str:
         """What a step has that no instruction shows, for people."""
+        if self.chosen.strategy.devices == 1:
+            return "the overhead of the loop, what Python does between instructions"
         if self.table.software is None:
             return "what ranks do between instructions, and waiting for the slowest"
         return "copies of gradients into buffers and out of them, and waiting for the slowest rank"

@@ -20,6 +20,7 @@ from trimaran.planning.answer.documents import (
     goal_of_plan,
     head_document,
     option_document,
+    plan_document,
     rates_document,
     rejections_document,
     search_document,
@@ -69,9 +70,10 @@ class Explained:
 def print_explanation(out: Console, explained: Explained) -> None:
     """Print why a plan is what it is."""
     explanation, outlook = explained.explanation, explained.planned.outlook
-    print_verdict(out, explained.planned)
+    print_verdict(out, explained.planned, plan_document(explained.planned))
     peak = format_bytes(explanation.chosen.peak_bytes)
-    out.print(f"The fullest rank needs {peak}, of {format_bytes(int(explained.planned.memory_bytes))}.\n")
+    who = "The device" if explained.planned.chosen.strategy.devices == 1 else "The fullest rank"
+    out.print(f"{who} needs {peak}, of {format_bytes(int(explained.planned.memory_bytes))}.\n")
     if outlook is not None:
         out.print(escape(f"Over all batches: {outlook.hybrid_comparison.reason}."))
     training = explained.planned.evidence.plan.training
@@ -122,6 +124,7 @@ _MEANINGS: Mapping[str, str] = {
     Part.BUBBLE: "other stages, while the one that binds waits",
     Part.UPDATE: "optimizer and clipping",
     Part.AFTER: "into buffers and out of them, and waiting for the slowest rank",
+    Part.LOOP: "what Python does between instructions",
     Part.WAIT: "nothing runs",
     PARTS["compute_s"]: "matrix products, attention and the rest, on the slowest stage",
     PARTS["tensor_s"]: "in groups that share layers or sequences",

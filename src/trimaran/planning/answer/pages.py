@@ -31,11 +31,20 @@ from trimaran.planning.answer.evidence import Modelled, Simulated
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
-from trimaran.report.plans import TARGET_ROWS, load_lines, outlook_lines, run_lines, target_verdict, training_line
+from trimaran.report.plans import (
+    TARGET_ROWS,
+    beside_lines,
+    load_lines,
+    outlook_lines,
+    run_lines,
+    target_verdict,
+    training_line,
+)
 from trimaran.report.tables import (
     add_figures,
     add_words,
     frame_table,
+    join_figures,
     number_in,
     shows_all,
     unit_of,
@@ -72,10 +81,11 @@ def print_plan(out: Console, planned: "Planned") -> None:
         planned: by whichever backend
     """
     evidence, found = planned.evidence, planned.evidence.search
-    if planned.outlook is not None and planned.outlook.chosen.run is not None:
-        print_lines(out, run_lines(plan_document(planned)))
-    print_verdict(out, planned)
+    document = plan_document(planned)
+    print_verdict(out, planned, document)
     out.print()
+    if planned.outlook is not None and planned.outlook.chosen.run is not None:
+        print_lines(out, run_lines(document))
     if found is not None:
         print_candidates(out, found, alone_s=None if planned.request.is_here else one_device_of(planned)[0])
         out.print()
@@ -87,10 +97,10 @@ def print_plan(out: Console, planned: "Planned") -> None:
         if traffic:
             order = ", ".join(evidence.chosen.strategy.rank_order)
             out.print(escape(f"ranks by {order}: {'; '.join(map(str, traffic))}"))
-        print_lines(out, load_lines(plan_document(planned)))
+        print_lines(out, load_lines(document))
     if planned.outlook is not None:
         most = None if shows_all(out) else TARGET_ROWS
-        print_lines(out, outlook_lines(plan_document(planned), most=most))
+        print_lines(out, outlook_lines(document, most=most))
     elif evidence.plan.training is not None:
         # Of a plan just made the table has it.
         out.print(escape(training_line(to_plain(evidence.plan.training))))
@@ -101,21 +111,23 @@ def print_plan(out: Console, planned: "Planned") -> None:
     print_notes(out, planned.notes)
 
 
-def print_verdict(out: Console, planned: "Planned") -> None:
-    """Print a plan in a sentence, its bottleneck in another one, and for what it is in a third one.
+def print_verdict(out: Console, planned: "Planned", document: Mapping[str, Any]) -> None:
+    """Print a plan in a sentence, its bottleneck in another one, for what it is, what it assumes and what is simpler.
 
-    Of a plan to a target the time or the cost of the training comes first.
+    Of a training the time or the cost comes first.
 
     Args:
         out: where to
         planned: by whichever backend
+        document: of it
     """
-    if planned.outlook is not None and (sentence := target_verdict(plan_document(planned))):
-        out.print(f"[bold]{escape(sentence)}[/]")
+    if planned.outlook is not None:
+        out.print(f"[bold]{escape(join_figures(target_verdict(document)))}[/]")
     out.print(f"{plan_sentence(planned)}.")
     if sentence := binding(planned.chosen):
         out.print(escape(sentence[:1].upper() + sentence[1:]))
     out.print(f"[dim]Global batch {planned.global_batch_size}{_where(planned)}.[/]")
+    print_lines(out, beside_lines(document))
 
 
 def plan_sentence(planned: "Planned") -> str:
@@ -377,7 +389,8 @@ def candidate_table(
     marks = (("*", "chosen", [chosen]), ("=", "baseline", baselines), ("^", "Pareto: time, memory, devices", front))
     marked = [(mark, what, {_row_key(one) for one in some if one is not None}) for mark, what, some in marks]
     legend = "   ".join(f"{mark} {what}" for mark, what, known in marked if any(_row_key(row) in known for row in rows))
-    columns = ["interval: 90 %, in the unit of the step", "peak: memory of the fullest rank"]
+    peak = "of the device" if all(row.strategy.devices == 1 for row in rows) else "of the fullest rank"
+    columns = ["interval: 90 %, in the unit of the step", f"peak: memory {peak}"]
     table = frame_table("Candidates")
     add_words(table, "", no_wrap=True)
     table.add_column("strategy", min_width=12)

@@ -5,13 +5,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimaran.base.precision import product_dtype
+from trimaran.jobs.huggingface import is_configuration, read_configuration
+from trimaran.networks.names import parse_network
+from trimaran.networks.sizes import FAMILIES
 from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalProblem
 from trimaran.planner.candidates import Candidate
 from trimaran.planner.choice import Option
 from trimaran.planner.problem import Problem
 from trimaran.planner.result import Search
 from trimaran.planning.requests import PlanRequest, cost_options
-from trimaran.program.plan_file import CandidateRow, Objective, Plan, PlannedLink, Prediction, Premises, Verdict
+from trimaran.pricing.analytical.fits_device import ROUNDING
+from trimaran.program.plan_file import (
+    Assumed,
+    CandidateRow,
+    Objective,
+    OtherPlan,
+    Plan,
+    PlannedLink,
+    Prediction,
+    Premises,
+    Verdict,
+)
 
 
 def predict(candidate: Option) -> Prediction:
@@ -50,8 +64,52 @@ def candidate_rows(found: Search[Any]) -> Iterator[CandidateRow]:
         yield CandidateRow(strategy=rejection.strategy, verdict="rejected", reason=rejection.reason)
 
 
+def other_plan(one: Option, found: Search[Any]) -> OtherPlan:
+    """A plan by the chosen one of a search."""
+    roles = (base.role for base in found.baselines if base.candidate is not None and base.candidate.name == one.name)
+    slower = one.objective_s / found.chosen.objective_s - 1.0
+    return OtherPlan(strategy=one.name, step_time_s=one.step_time_s, slower=slower, role=next(roles, ""))
+
+
+def types_taken(problem: AnalyticalProblem, chosen: AnalyticalCandidate) -> Iterator[Assumed]:
+    """What is kept in less than fp32 because the strategy fits so, and nobody said it."""
+    taken, asked = chosen.fits_as, problem.pins.types
+    if taken.gradients not in (None, "fp32") and "gradients" not in asked:
+        yield Assumed(what="gradients", value=taken.gradients, rounds=True)
+    if taken.optimizer_state not in (None, "fp32") and "optimizer-state" not in asked:
+        yield Assumed(what="optimizer-state", value=taken.optimizer_state, rounds=taken.optimizer_state in ROUNDING)
+
+
+def assumed_sample(
+    reference: str, request: PlanRequest, *, batch: int, sequence: int | None = None
+) -> Iterator[Assumed]:
+    """The batch and the tokens of a sample, where nobody said them.
+
+    Args:
+        reference: of the job
+        request: of the user
+        batch: that was taken [samples]
+        sequence: that was taken [tokens]; None: as the job has it
+    """
+    network = parse_network(reference)
+    is_configured = network is None and is_configuration(reference)
+    if request.batch is None and not request.asks_for_outlook and (network is not None or is_configured):
+        yield Assumed(what="batch", value=batch)
+    if sequence is None and network is not None and network.name in FAMILIES:
+        sequence = FAMILIES[network.name].sequence
+    if sequence is None and is_configured:
+        sequence = read_configuration(reference).sequence
+    if sequence is not None and "sequence" not in request.options and "sequence=" not in reference:
+        yield Assumed(what="sequence", value=sequence)
+
+
 def plan_of_degrees(
-    reference: str, request: PlanRequest, problem: AnalyticalProblem, found: Search[AnalyticalCandidate]
+    reference: str,
+    request: PlanRequest,
+    problem: AnalyticalProblem,
+    found: Search[AnalyticalCandidate],
+    *,
+    in_fp32: AnalyticalCandidate | None = None,
 ) -> Plan:
     """Plan file of a search by the analytical model.
 
@@ -60,6 +118,7 @@ def plan_of_degrees(
         request: of the user, for a machine of the catalog
         problem: of the search
         found: result of the search
+        in_fp32: as in `Plan`
     """
     return Plan(
         job=reference,
@@ -81,11 +140,18 @@ def plan_of_degrees(
         ),
         prediction=predict(found.chosen),
         candidates=tuple(candidate_rows(found)),
+        assumed=(
+            *assumed_sample(reference, request, batch=problem.batch, sequence=problem.shape.sequence),
+            *types_taken(problem, found.chosen),
+        ),
+        in_fp32=None if in_fp32 is None else other_plan(in_fp32, found),
+        simplest=other_plan(found.simplest, found),
     )
 
 
 def plan_of(
     reference: str,
+    request: PlanRequest,
     problem: Problem,
     found: Search[Candidate],
     *,
@@ -100,6 +166,7 @@ def plan_of(
 
     Args:
         reference: of the job
+        request: of the user
         problem: of the search
         found: result of the search
         costs_digest: of the costs by which
@@ -126,6 +193,8 @@ def plan_of(
         ),
         prediction=predict(found.chosen),
         objective=objective,
+        assumed=tuple(assumed_sample(reference, request, batch=problem.batch)),
+        simplest=other_plan(found.simplest, found),
     )
 
 

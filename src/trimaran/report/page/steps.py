@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
+from typing import Any
 
 from trimaran.base.html import DataTable
 from trimaran.base.timeline import Timeline
@@ -32,6 +34,7 @@ from trimaran.report.page.charts import (
     time_unit,
 )
 from trimaran.report.page.layout import Chart, Commands, Section, Words
+from trimaran.report.plans import beside_lines
 from trimaran.report.svg import Drawing
 
 PARTS_OF_STEP = (
@@ -528,6 +531,17 @@ def _candidate_cells(row: Considered) -> tuple[str, ...]:
     return (*head, format_seconds(row.step_s), ends, peak, row.says)
 
 
+def beside_section(document: Mapping[str, Any]) -> Section | None:
+    """What a plan assumes, and the simplest plan within the uncertainty, in the words of the command.
+
+    Args:
+        document: as of `beside_lines`
+    """
+    lines = beside_lines(document)
+    content = [Words(lines=lines)]
+    return Section(id="assumed", title="What is assumed, and what is simpler", content=content) if lines else None
+
+
 def compared_devices(most: int) -> str:
     """Numbers of devices to compare, as `--devices` reads them: a quarter, half and all.
 
@@ -561,9 +575,36 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
     counts = sorted(best["best plan"])
     if len(counts) < 2:
         return None
+    chosen = (plan.strategy.devices, batch / plan.prediction.step_time_s) if plan.prediction.step_time_s > 0 else None
+    return drawn_scaling(best, chosen, name=plan.strategy.name, batch=batch, measured=measured)
+
+
+def drawn_scaling(
+    best: Mapping[str, Mapping[int, tuple[float, str]]],
+    chosen: tuple[int, float] | None,
+    *,
+    name: str,
+    batch: int | None,
+    measured: tuple[int, float] | None = None,
+    more: Sequence[str] = (),
+    cells: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    says: str = "",
+) -> Section:
+    """Throughput by devices, and what else is known of each number of them.
+
+    Args:
+        best: "best plan" and "DDP": by devices the throughput [samples/s] and the strategy
+        chosen: devices and throughput of the plan; None: not known
+        name: strategy of the plan
+        batch: samples of one update; None: several are compared
+        measured: devices and throughput of a run; None: of none
+        more: titles of further columns
+        cells: of these columns, by devices
+        says: further sentences
+    """
+    counts, ddp = sorted(best["best plan"]), best["DDP"]
     first = counts[0]
     base = best["best plan"][first][0] / first
-    chosen = (plan.strategy.devices, batch / plan.prediction.step_time_s) if plan.prediction.step_time_s > 0 else None
     series = [
         Series(
             name="ideal",
@@ -573,11 +614,11 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
             dots=False,
         )
     ]
-    for n, name in enumerate(("DDP", "best plan")):
-        found_rows = sorted(best[name].items())
+    for n, kind in enumerate(("DDP", "best plan")):
+        found_rows = sorted(best[kind].items())
         series.append(
             Series(
-                name=name,
+                name=kind,
                 points=[(float(count), value) for count, (value, _) in found_rows],
                 says=[f"{strategy} on {count}: {rate(value)} samples/s" for count, (value, strategy) in found_rows],
                 colour=SERIES_COLOURS[3 - 3 * n],
@@ -600,8 +641,9 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
                 size=7.0,
             )
         )
-    own = "" if chosen is None else f" This plan, {plan.strategy.name}: {rate(chosen[1])} samples/s predicted"
+    own = "" if chosen is None else f" This plan, {name}: {rate(chosen[1])} samples/s predicted"
     own += f", {rate(measured[1])} by the measured step." if own and measured is not None else "." if own else ""
+    one_batch = "" if batch is None else f", for one global batch of {batch:,} samples"
     wide = counts[-1] / counts[0] > 4
     svg = curve_chart(
         "Throughput by devices",
@@ -610,18 +652,26 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
         Axis(title="throughput [samples/s]", log=wide, zero=True),
     )
     table = DataTable(
-        columns=("devices", "ideal [samples/s]", "DDP [samples/s]", "best plan [samples/s]", "strategy"),
+        columns=(
+            "devices",
+            "ideal [samples/s]",
+            *(["DDP [samples/s]"] if ddp else []),
+            "best plan [samples/s]",
+            "strategy",
+            *more,
+        ),
         rows=[
             (
                 f"{n:,}",
                 rate(base * n),
-                rate(best["DDP"][n][0]) if n in best["DDP"] else "–",
+                *([rate(ddp[n][0]) if n in ddp else "–"] if ddp else []),
                 rate(best["best plan"][n][0]),
                 best["best plan"][n][1],
+                *cells.get(n, ()),
             )
             for n in counts
         ],
-        words=frozenset({4}),
+        words=frozenset({4 if ddp else 3}),
     )
     return Section(
         id="scaling",
@@ -630,9 +680,10 @@ def scaling_section(plan: Plan, *, measured: tuple[int, float] | None = None) ->
             Chart(
                 svg=svg,
                 table=table,
-                caption=f"Predicted, for one global batch of {batch:,} samples, by the candidates of this plan; ideal: "
+                caption=f"Predicted{one_batch}, by the candidates of this plan; ideal: "
                 f"{'one device' if first == 1 else f'{first} devices'}, as many times faster as there are devices."
-                f"{own}",
+                f"{own}{says}",
+                is_open=bool(more),
             )
         ],
     )

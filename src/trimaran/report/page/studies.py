@@ -5,7 +5,7 @@ A document is what a command wrote with `--json`. The types below are what a pag
 
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from trimaran.base.units import format_bytes, format_count, format_duration, for
 from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import Need
 from trimaran.pricing.analytical.step_time import RankTraffic
-from trimaran.program.plan_file import Plan, against_baseline
+from trimaran.program.plan_file import Assumed, OtherPlan, Plan, against_baseline
 from trimaran.report.convergence_curve import critical_words, figure
 from trimaran.report.convergence_runs import converged_words
 from trimaran.report.crossover import otherwise
@@ -40,13 +40,16 @@ from trimaran.report.page.charts import (
 from trimaran.report.page.layout import Absent, Chart, Section, Words
 from trimaran.report.page.steps import (
     Considered,
+    beside_section,
     candidates_section,
     compared_devices,
     drawn_placement,
+    drawn_scaling,
     percent,
     prediction_section,
     rate,
 )
+from trimaran.report.plans import fastest_and_cheapest, run_sentences, target_verdict
 from trimaran.report.rehearsal import (
     PURPOSES,
     InventedValue,
@@ -1617,6 +1620,9 @@ class _PlannedOption(msgspec.Struct):
     time_to_accuracy_interval_s: tuple[Positive | None, Positive | None] | None = None
     cost: Positive | None = None
     cost_unit: str = ""
+    goodput: Positive | None = None
+    spare_nodes: Count = 0
+    spares_cost: Positive = 0.0
 
     @property
     def ranks(self) -> int | None:
@@ -1657,6 +1663,42 @@ class _NamedCurve(msgspec.Struct):
     name: str
 
 
+class _PlannedRun(msgspec.Struct):
+    tokens: Positive
+    days: Positive
+    days_interval: tuple[Positive | None, Positive | None]
+    goodput: Positive
+    parts_s: dict[str, Positive]
+    failures: Positive
+    mean_time_between_failures_s: Positive
+    mean_time_between_failures_interval_s: tuple[Positive, Positive]
+    checkpoint_bytes: Positive
+    checkpoint_every_s: Positive
+    checkpoint_within_1_percent_s: Positive
+    checkpoint_stall_s: Positive
+    checkpoint_write_s: Positive
+    young_every_s: Positive
+    daly_every_s: Positive
+    restart_s: Positive
+    repair_s: Positive
+    sources: dict[str, str]
+    device_hours: Positive
+    spare_nodes: Count
+    spare_probability: Positive
+    money: Positive | None = None
+    money_interval: tuple[Positive | None, Positive | None] | None = None
+    currency: str | None = None
+    spares_paid: bool = False
+    spares_money: Positive | None = None
+    spares_device_hours: Positive = 0.0
+
+
+class _PlannedLimits(msgspec.Struct):
+    met: bool
+    days: Positive | None = None
+    budget: Positive | None = None
+
+
 class _PlanDocument(msgspec.Struct):
     job: str
     cluster: str | None
@@ -1669,6 +1711,9 @@ class _PlanDocument(msgspec.Struct):
     objective: str
     chosen: _PlannedOption
     notes: list[str] = []
+    assumed: list[Assumed] = []
+    in_fp32: OtherPlan | None = None
+    simplest: OtherPlan | None = None
     link: str | None = None
     sequence: Count | None = None
     memory_limit_bytes: Count | None = None
@@ -1682,6 +1727,8 @@ class _PlanDocument(msgspec.Struct):
     rule: str = ""
     expert_loads: list[_ExpertLoad] = []
     at_batch: _PlannedAtBatch | None = None
+    run: _PlannedRun | None = None
+    limits: _PlannedLimits | None = None
     curve: _NamedCurve | None = None
     command: str = ""
 
@@ -1702,6 +1749,8 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     best_s, other = min(known, default=(0.0, chosen.strategy))
     if other != chosen.strategy and chosen.step_time_s > 0:
         verdict += f"; {against_baseline(chosen.step_time_s, best_s, other)}"
+    if found.run is not None:
+        verdict = f"{target_verdict(msgspec.to_builtins(found))} {verdict}"
     facts = [
         ("strategy", chosen.strategy),
         ("devices", _of_devices(found)),
@@ -1716,7 +1765,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     facts.append(("global batch", f"{found.global_batch_size:,}"))
     if chosen.time_to_accuracy_s is not None:
         facts.append(("time to accuracy", format_duration(chosen.time_to_accuracy_s)))
-    command = _plan_command(found)
+    command, scaling = _plan_command(found), _planned_scaling(found)
     absent: list[Absent] = []
     # Next to other options that decide parts of it, a strategy is refused.
     decided = "" if found.command else f" --strategy {shlex.quote(chosen.strategy)}"
@@ -1739,8 +1788,8 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     scale = f"a study: trimaran scale {job} --cluster {cluster} --json"
     if chosen.parts_s:
         several = compared_devices(found.devices)
-        scale = f"it compares no numbers of devices: trimaran plan {job} --cluster {cluster} --devices {several}"
-    absent.append(Absent(title="Scaling", how=scale))
+        scale = f"it compares no numbers of devices: trimaran plan {job} --cluster {cluster} --devices {several} --json"
+    absent += [] if scaling else [Absent(title="Scaling", how=scale)]
     environment = {
         "cluster": found.cluster or "",
         "machine": found.machine,
@@ -1758,6 +1807,9 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         facts=facts,
         sections=_kept(
             prediction_section(chosen.step_time_s, chosen.interval_s, None),
+            beside_section(msgspec.to_builtins(found)),
+            _planned_run(found.run),
+            scaling,
             _planned_parts(found),
             _planned_memory(found),
             _planned_placement(found),
@@ -1902,6 +1954,67 @@ def _planned_training(found: _PlanDocument) -> Section | None:
         left_out="" if len(rows) <= _MOST_PEAKS else f"{len(rows) - _MOST_PEAKS} more.",
     )
     return Section(id="training", title="Time to accuracy", content=[table])
+
+
+def _planned_run(run: _PlannedRun | None) -> Section | None:
+    """Where the time of a training of tokens goes, and on what that rests."""
+    if run is None:
+        return None
+    whole = sum(run.parts_s.values()) or 1.0
+    table = DataTable(
+        columns=("where the time goes", "time", "share"),
+        rows=[(part, format_duration(spent), f"{spent / whole:.1%}") for part, spent in run.parts_s.items()],
+    )
+    words = Words(lines=run_sentences(msgspec.to_builtins(run)))
+    return Section(id="run", title="Days, cost and failures", content=[table, words])
+
+
+def _planned_scaling(found: _PlanDocument) -> Section | None:
+    """Numbers of devices that were compared, each by its fastest plan, with days and cost where they are known."""
+    best: dict[int, _PlannedOption] = {}
+    for one in (found.chosen, *found.candidates) if found.at_batch is not None else ():
+        kept = best.get(one.ranks or 0)
+        if one.ranks and (kept is None or _rate(one, found) > _rate(kept, found)):
+            best[one.ranks] = one
+    if len(best) < 2:
+        return None
+    best[found.chosen.ranks or 0] = found.chosen
+    plans = {count: (_rate(one, found), one.strategy) for count, one in best.items()}
+    batches = {one.global_batch_size or found.global_batch_size for one in best.values()}
+    timed = all(one.time_to_accuracy_s is not None for one in best.values())
+    paid = found.run is not None and found.run.spares_paid
+    return drawn_scaling(
+        {"best plan": plans, "DDP": {}},
+        (found.chosen.ranks or found.devices, _rate(found.chosen, found)),
+        name=found.chosen.strategy,
+        batch=batches.pop() if len(batches) == 1 else None,
+        more=(
+            "step",
+            *(("time", "90 % interval", "goodput", "cost", *(["spare nodes"] if paid else [])) if timed else ()),
+        ),
+        cells={count: list(_of_count(one, timed=timed, paid=paid)) for count, one in best.items()},
+        says=f" {fastest_and_cheapest(msgspec.to_builtins(found))}" if timed and found.run is not None else "",
+    )
+
+
+def _rate(one: _PlannedOption, found: _PlanDocument) -> float:
+    """Throughput of a row [samples/s]."""
+    batch = one.global_batch_size or found.global_batch_size
+    return batch / one.step_time_s if one.step_time_s > 0 else 0.0
+
+
+def _of_count(one: _PlannedOption, *, timed: bool, paid: bool) -> Iterator[str]:
+    yield format_seconds(one.step_time_s)
+    if not timed or one.time_to_accuracy_s is None:
+        return
+    yield format_duration(one.time_to_accuracy_s)
+    ends = one.time_to_accuracy_interval_s or (None, None)
+    yield " to ".join("∞" if end is None else format_duration(end) for end in ends)
+    yield "–" if one.goodput is None else f"{one.goodput:.1%}"
+    alone = None if one.cost is None else one.cost - (one.spares_cost if paid else 0.0)
+    yield "–" if alone is None else f"{format_figure(alone, digits=4)} {one.cost_unit}"
+    if paid:
+        yield f"{one.spare_nodes:,}: {format_figure(one.spares_cost, digits=4)} {one.cost_unit}"
 
 
 def _role(found: _PlanDocument, one: _PlannedOption) -> str:

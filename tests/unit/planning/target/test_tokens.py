@@ -2,6 +2,7 @@
 
 import json
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan, obtain_plan
 from trimaran.planning.requests import TargetRequest, parse_request, parse_target
 from trimaran.pricing.failures import DAY_S
-from trimaran.report.plans import load_lines, run_lines
+from trimaran.report.plans import load_lines, run_lines, target_verdict
 from trimaran.report.tables import make_console
 
 PINS = Pins(tp=1, pp=1, cp=1, zero=3, recompute="none")
@@ -30,7 +31,7 @@ TOKENS = 2e11
 
 
 def planned(**asked: Any) -> Planned:
-    target = asked.pop("target", {}) | {"tokens": TOKENS}
+    target = {"tokens": TOKENS} | asked.pop("target", {})
     asked = {"cluster": "dgx-h100:32", "batch": 512} | asked
     request = parse_request(pins=PINS, target=parse_target(**target), **asked)
     return make_plan("llama2:7b", request)
@@ -61,14 +62,46 @@ def test_the_time_is_that_of_the_steps_and_of_failures(plain: Planned) -> None:
     assert run.checkpoint_bytes == pytest.approx(6.74e9 * 14, rel=0.01)
 
 
-def test_spare_nodes_are_paid(plain: Planned) -> None:
-    outlook = plain.outlook
+@pytest.mark.parametrize("price", ["3 USD/device-hour", "24 USD/node-hour"])
+@pytest.mark.parametrize(("spares", "held"), [(None, 0), ("0", 0), ("3", 3), ("99%", 1)])
+def test_only_spare_nodes_that_were_asked_for_are_paid(spares: str | None, held: int, price: str) -> None:
+    found = planned(target={"price": price, "spares": spares})
+    outlook, document = found.outlook, plan_document(found)
     assert outlook is not None
-    assert outlook.chosen.run is not None
     assert outlook.chosen.time_s is not None
-    devices = 256 + 8 * outlook.chosen.run.spares
-    assert outlook.chosen.run.spares > 0
-    assert outlook.chosen.cost == pytest.approx(3.0 * devices * outlook.chosen.time_s / 3600.0)
+    run, hours = document["run"], outlook.chosen.time_s / 3600.0
+    assert run["money"] == pytest.approx(3.0 * 256 * hours)
+    assert run["device_hours"] == pytest.approx(256 * hours)
+    assert run["spares_paid"] == (spares is not None)
+    assert run["spares_money"] == pytest.approx(3.0 * 8 * run["spare_nodes"] * hours)
+    assert document["cost"] == outlook.chosen.cost == pytest.approx(3.0 * (256 + 8 * held) * hours)
+    assert run["money"] / run["money_interval"][0] == pytest.approx(document["cost"] / document["cost_interval"][0])
+    lines = text_of(document)
+    headline = " ".join(lines[: lines.index("")])
+    assert ("spare" in headline) == bool(held)
+    # What is not asked for is offered, with what it would cost.
+    assert any(line.startswith("+ 1 spare node: ") for line in lines) == (spares is None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "asked", "cheapest"),
+    [((8, 64), {}, 8), ((8, 64), {"spares": "8"}, 64), ((8, 16, 64), {"spares": "0"}, 8)],
+)
+def test_spare_nodes_that_nobody_asked_for_decide_nothing(
+    counts: tuple[int, ...], asked: dict[str, str], cheapest: int
+) -> None:
+    target = {"counts": counts, "price": "3 USD/device-hour", "budget": "1B USD"} | asked
+    document = plan_document(planned(target=target, devices=64))
+    rows = {row["devices"]: row for row in document["candidates"]}
+    assert min(rows, key=lambda count: rows[count]["cost"]) == cheapest
+    assert f"cheapest: {cheapest}." in " ".join(text_of(document))
+
+
+def test_a_run_is_not_refused_for_spare_nodes_that_nobody_asked_for() -> None:
+    broken = {"mtbf": "1d/node", "repair": "365d", "tokens": 1e13}
+    assert "No spare nodes" in " ".join(text_of(plan_document(planned(cluster="dgx-h100:256", target=broken))))
+    with raises("failures.repairs-too-long", InfeasibleError):
+        planned(cluster="dgx-h100:256", target=broken | {"spares": "99%"})
 
 
 def test_the_document_has_the_figures(plain: Planned) -> None:
@@ -105,7 +138,7 @@ def test_a_budget_is_in_the_currency_of_the_price_wherever_that_is_said(tmp_path
 def text_of(document: dict[str, Any]) -> list[str]:
     console = make_console(width=80)
     with console.capture() as captured:
-        for line in run_lines(document):
+        for line in (*textwrap.wrap(target_verdict(document), 80), "", *run_lines(document)):
             console.print(line, markup=False)
     assert any(isinstance(line, Table) for line in run_lines(document))
     return captured.get().splitlines()
@@ -118,7 +151,7 @@ def test_the_verdict_stands_first_within_80_columns(plain: Planned) -> None:
     text = " ".join(lines)
     assert "goodput" in text
     assert "USD" in text
-    assert "Spare nodes" in text
+    assert "spare node" in text
     assert "cost not known" in " ".join(text_of(plan_document(planned())))
 
 
