@@ -5,7 +5,7 @@ their advice can be compared. A remedy says what to do in one sentence, who does
 that takes for granted: a gain without its arithmetic is an opinion. `CATALOGUE` lists all remedies that are known.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -139,6 +139,15 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
         needs="expandable_segments:True, and no sharing of memory by IPC",
         actor="script",
     ),
+    "shorter-sequence": KnownRemedy(
+        text="train on shorter sequences", needs="data for which less context is enough", actor="script"
+    ),
+    "8-bit-optimizer": KnownRemedy(
+        text="keep the optimizer's moments in 8 bits", needs="training that bears the rounding", actor="script"
+    ),
+    "more-devices": KnownRemedy(text="train on more devices", needs="devices, and links between them", actor="plan"),
+    "larger-device": KnownRemedy(text="train on devices with more memory", needs="such devices", actor="plan"),
+    "fewer-pins": KnownRemedy(text="leave the strategy to the plan", needs="nothing more", actor="plan"),
     "offload": KnownRemedy(
         text="keep memory that is seldom used on the host", needs="memory of the host, and time to copy", actor="script"
     ),
@@ -221,6 +230,33 @@ class MemoryHelp:
     basis: str
     assumption: str
     id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A change of a request for which nothing fits, and what the same planner finds then.
+
+    Attributes:
+        id: its entry in `CATALOGUE`; of several changes at once that of the first
+        name: in a few words
+        options: of the command that are other then, by name without dashes; None: left out
+        strategy: that is planned then, by its name
+        devices: in use
+        global_batch_size: samples of a step
+        step_time_s: of it [s]
+        tokens_per_s: trained on, of all devices [1/s]; None: the samples have none
+        peak_bytes: of the rank that needs most [bytes]
+    """
+
+    id: str
+    name: str
+    options: Mapping[str, str | int | Sequence[str] | None]
+    strategy: str
+    devices: int
+    global_batch_size: int
+    step_time_s: float
+    tokens_per_s: float | None
+    peak_bytes: int
 
 
 def rank_remedies(remedies: Iterable[Remedy]) -> list[Remedy]:

@@ -4,11 +4,13 @@ import io
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +24,8 @@ from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, left, s
 if TYPE_CHECKING:
     # A page of help needs none of it.
     from rich.console import Console
+
+    from trimaran.base.remedies import Way
 
 
 _printed = {"verbose": False, "quiet": False}
@@ -174,19 +178,70 @@ def _told(error: Exception) -> TrimaranError:
 
 
 def _end(said: TrimaranError, error: BaseException, *, as_json: bool) -> NoReturn:
+    given: Any = said.figures.get("ways", ())
+    ways = ways_document(given)
     if as_json:
         figures = {name: value for name, value in said.figures.items() if _plain(value)}
         kind = type(said).__name__
         ours = {"kind": kind, "code": said.code, "message": said.message, "exit_code": said.exit_code}
-        print_json({"error": {**ours, **figures}})
+        print_json({"error": {**ours, **figures, **({"ways": ways} if "ways" in said.figures else {})}})
     if debugging():
         sys.stderr.write(printable("".join(traceback.format_exception(error))))
     sys.stderr.write(f"trimaran: {printable(said.message)}\n")
+    if ways:
+        from trimaran.report.tables import make_console
+
+        print_ways(make_console(soft_wrap=False, stderr=True), ways)
     raise SystemExit(said.exit_code) from None
 
 
 def _plain(value: object) -> bool:
     return isinstance(value, str | int | float | bool | None)
+
+
+def ways_document(ways: "Iterable[Way]") -> list[dict[str, Any]]:
+    """What would fit in place of a request, each as a command too.
+
+    Args:
+        ways: the shortest step first
+    """
+    from trimaran.cli.following import following
+
+    found = []
+    for way in ways:
+        options: dict[str, Any] = {name.replace("-", "_"): value for name, value in way.options.items()}
+        found.append(asdict(way) | {"command": shlex.join(following("plan", **options))})
+    return found
+
+
+def print_ways(out: "Console", ways: list[dict[str, Any]]) -> None:
+    """Print what would fit, and the commands that plan it, in the same order.
+
+    Args:
+        out: for the page
+        ways: as of `ways_document`
+    """
+    from trimaran.base.units import format_bytes, format_seconds
+    from trimaran.program.strategy import strategy_legend
+    from trimaran.report.tables import add_figures, add_words, frame_table
+
+    has_tokens = any(way["tokens_per_s"] is not None for way in ways)
+    table = frame_table("What fits", strategy_legend([way["strategy"] for way in ways]))
+    add_words(table, "with", "strategy")
+    add_figures(table, "step", *(["tokens/s"] if has_tokens else []), "peak")
+    for way in ways:
+        table.add_row(
+            way["name"],
+            way["strategy"],
+            format_seconds(way["step_time_s"]),
+            *([f"{way['tokens_per_s']:,.0f}"] if has_tokens else []),
+            format_bytes(way["peak_bytes"]),
+        )
+    out.print()
+    out.print(table)
+    out.print()
+    for way in ways:
+        out.print(way["command"], soft_wrap=True, markup=False, highlight=False)
 
 
 class _PrintableLines(logging.Formatter):

@@ -23,7 +23,7 @@ from trimaran.cli.options import (
     option,
     said_of_growth,
 )
-from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.output import console, errors_reported, print_json, print_ways, ways_document
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,10 +101,11 @@ def price(
         pricing = Pricing(JobSource(reference=job), said_of_growth(request, cluster))
         if strategy is not None:
             one = pricing.price(Setting(strategy=strategy))
+            ways = ways_document(pricing.ways(one))
             if as_json:
-                print_json(_head(pricing) | _entry(one))
+                print_json(_head(pricing) | _entry(one) | ({} if one.fits else {"ways": ways}))
             else:
-                _print_one(pricing, one)
+                _print_one(pricing, one, ways)
             return
         found = pricing.price_each(read_settings(strategies or Path()))
         if as_json:
@@ -133,7 +134,7 @@ def _head(pricing: "Pricing") -> dict[str, Any]:
 def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
     """A strategy with its price, or the reason why it has none; times in seconds, sizes in bytes."""
     from trimaran.features.price import RefusedStrategy
-    from trimaran.planning.answer.documents import degrees, like_document, outlook_document
+    from trimaran.planning.answer.documents import degrees, like_document, outlook_document, room_document
 
     asked = {"name": one.setting.name, "asked": one.setting.strategy}
     if isinstance(one, RefusedStrategy):
@@ -153,9 +154,9 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
         "memory_bytes": one.memory_parts,
         "peak_bytes": priced.memory.peak,
         "memory_stage": priced.memory.stage,
-        "memory_limit_bytes": one.problem.memory_limit,
-        "fits": one.fit.is_possible,
-        "verdict": one.fit.verdict,
+        **room_document(one.problem, priced.strategy),
+        "fits": one.fits,
+        "verdict": one.verdict,
         "lever": one.fit.lever,
         "need_bytes": {"least": one.fit.need.least, "usual": one.fit.need.usual, "most": one.fit.need.most},
         "notes": list(one.notes),
@@ -164,7 +165,7 @@ def _entry(one: "PricedStrategy | RefusedStrategy") -> dict[str, Any]:
     }
 
 
-def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
+def _print_one(pricing: "Pricing", one: "PricedStrategy", ways: list[dict[str, Any]]) -> None:
     from rich.markup import escape
 
     from trimaran.base.units import format_seconds, format_span
@@ -182,7 +183,7 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
         f"[bold]{escape(priced.name)}[/] of {escape(pricing.backend.source.reference)} on {priced.devices} devices, "
         f"batch {one.problem.batch}: [bold]{format_seconds(priced.step_time_s)}[/] a step "
         f"(90 %: {interval}), {one.tokens_per_s_per_device:,.0f} tokens/s a device, "
-        f"{100 * priced.utilization:.1f} % of its peak; {_verdict(one)}"
+        f"{100 * priced.utilization:.1f} % of its peak; it {one.words}"
     )
     alone = priced.devices == 1
     table = frame_table(
@@ -200,7 +201,10 @@ def _print_one(pricing: "Pricing", one: "PricedStrategy") -> None:
         out.print(line, markup=False)
     for note in (*pricing.notes, *one.notes):
         out.print(f"[yellow]note:[/] {escape(note)}")
-    _print_next([one])
+    if ways:
+        print_ways(out, ways)
+    else:
+        _print_next([one])
 
 
 def _print_next(priced: "Sequence[PricedStrategy]") -> None:
@@ -245,14 +249,6 @@ _PARTS: Mapping[str, str] = {
 }
 
 
-def _verdict(one: "PricedStrategy") -> str:
-    return (
-        "it may not fit" + one.fit.words.removeprefix("not sure")
-        if one.fit.verdict == "not sure"
-        else (f"it {one.fit.words}")
-    )
-
-
 _SHORT = {"fits": "yes", "not sure": "not sure", "does not fit": "no"}
 
 
@@ -265,7 +261,7 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
     from trimaran.report.tables import add_figures, add_words, frame_table
 
     out, priced = console(), [one for one in found if not isinstance(one, RefusedStrategy)]
-    fitting = [one for one in priced if one.fit.is_possible]
+    fitting = [one for one in priced if one.fits]
     if fitting:
         best = max(fitting, key=lambda one: one.tokens_per_s_per_device)
         out.print(
@@ -300,7 +296,7 @@ def _print_table(pricing: "Pricing", found: "list[PricedStrategy | RefusedStrate
             f"{100 * one.candidate.utilization:.0f} %",
             f"{one.candidate.memory.peak / 2**30:.1f}",
             *((_days(one),) if trained else ()),
-            f"with {one.fit.lever}" if one.fit.verdict == "fits with" else _SHORT[one.fit.verdict],
+            f"with {one.fit.lever}" if one.verdict == "fits with" else _SHORT[one.verdict],
         )
     if priced:
         out.print(table)

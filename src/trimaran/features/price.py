@@ -11,18 +11,29 @@ from pathlib import Path
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import given, read_text
-from trimaran.base.units import whole_number
+from trimaran.base.remedies import Way
+from trimaran.base.units import format_bytes, whole_number
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
-from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
+from trimaran.planner.analytical.candidates import (
+    AnalyticalCandidate,
+    AnalyticalModel,
+    AnalyticalProblem,
+    HostMemory,
+    host_memory,
+)
 from trimaran.planner.analytical.given import complete_strategy
 from trimaran.planner.analytical.search import assumed_software, check_framework
+from trimaran.planner.pins import parse_pins
 from trimaran.planning.analytical import Analytical, decoder_shape
 from trimaran.planning.answer.evidence import Outlook
 from trimaran.planning.long_runs import training_of_tokens
-from trimaran.planning.requests import PlanRequest
+from trimaran.planning.plan import find_backend
+from trimaran.planning.refusals import ways
+from trimaran.planning.requests import NO_TARGET, PlanRequest
 from trimaran.planning.target import Cell, check_price
-from trimaran.pricing.analytical.fits_device import Fit, judge_fit
+from trimaran.pricing.analytical.fits_device import Fit, Verdict, judge_fit
+from trimaran.program.strategy import read_strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +59,7 @@ class PricedStrategy:
         setting: as it was written
         problem: with the devices and the batch that the strategy takes
         candidate: with its costs
-        fit: whether every rank has the memory that it needs, and with what
+        fit: whether every rank has the memory of a device that it needs, and with what
         notes: on what was chosen for the user
         training: of the tokens that were asked for; None: none were
     """
@@ -59,6 +70,33 @@ class PricedStrategy:
     fit: Fit
     notes: tuple[str, ...] = ()
     training: Outlook | None = None
+
+    @property
+    def host(self) -> HostMemory:
+        """What it takes of each host."""
+        return host_memory(self.problem, self.candidate.strategy)
+
+    @property
+    def fits(self) -> bool:
+        """Whether `plan` takes it: devices and hosts have the memory."""
+        return self.candidate.memory.peak <= self.problem.memory_limit and self.host.fits
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of devices and hosts."""
+        return self.fit.verdict if self.fits else "does not fit"
+
+    @property
+    def words(self) -> str:
+        """The same in a phrase."""
+        host = ""
+        if self.host.needed:
+            room = "a memory that is not known" if self.host.room is None else format_bytes(self.host.room)
+            host = f"{format_bytes(self.host.needed)} of {room} of each host"
+        said = self.fit.words
+        if host and not self.host.fits:
+            return f"does not fit: its optimizer's state takes {host}; of a device it {said}"
+        return f"{said}; {host}" if host else said
 
     @property
     def memory_parts(self) -> dict[str, int]:
@@ -191,6 +229,23 @@ class Pricing:
             notes=found.notes,
             training=training_of_tokens(backend, candidate, found.batch) if tokens else None,
         )
+
+    def ways(self, priced: PricedStrategy) -> tuple[Way, ...]:
+        """What would fit in place of a strategy that does not; nothing where it does.
+
+        Args:
+            priced: by this
+        """
+        if priced.fits:
+            return ()
+        request, said = self.backend.request, read_strategy(priced.setting.strategy)
+        pins = parse_pins(
+            strategy=priced.setting.strategy,
+            gradients=None if said.gradients else request.pins.gradients,
+            optimizer_state=None if said.optimizer_state else request.pins.optimizer_state,
+        )
+        asked = replace(request, pins=pins, batch=priced.problem.batch, target=NO_TARGET)
+        return ways(asked, lambda other: find_backend(self.backend.source, other))
 
     def price_each(self, settings: Sequence[Setting]) -> list[PricedStrategy | RefusedStrategy]:
         """Strategies with their prices, in the given order; one that is refused does not end the others.

@@ -6,6 +6,7 @@
 | `dgx1-v100:4` | four of them, joined by their own cards |
 | `dgx1-v100:4@ethernet-25g` | the same over another network; `@4x ib-hdr` for four cards a node |
 | `dgx-h100:128@nodes_per_leaf=32,oversubscription=2:1` | what its cards are connected to; `rails` card by card |
+| `4xrtx-4090@host_memory=256GiB` | with that memory of each host |
 | `8xv100`, `4x rtx-3090` | a number of devices: on the board of a module, in a box of cards |
 | `h200`, `titan-x` | a device: the usual machine of a module, one card in a box |
 | `rack.toml`, `rack.toml:4` | your file |
@@ -18,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.errors import EnvironmentProblem, InputError
-from trimaran.base.units import parse_counted, whole_number
+from trimaran.base.units import parse_counted, parse_memory, whole_number
 from trimaran.machine.catalog import (
     find_device,
     find_link,
@@ -105,6 +106,8 @@ def find_machine(text: str) -> Machine:
         ('dgx1-v100', 4, 32, 'ethernet-25g')
         >>> str(find_machine("dgx-h100:64@4x ib-ndr, nodes_per_leaf=16, oversubscription=2:1").leaves)
         '16 nodes a leaf, 2:1 above it'
+        >>> find_machine("4xrtx-4090@host_memory=256GiB").node.host_memory_bytes // 2**30
+        256
     """
     name, joined = (part.strip() for part in text.rsplit("@", 1)) if "@" in text else (text.strip(), "")
     if "@" in text and not joined:
@@ -114,6 +117,7 @@ def find_machine(text: str) -> Machine:
             machine=text,
         )
     fabric_text, said = _joined(joined, text)
+    host_memory = said.pop(HOST_MEMORY, None)
     name, nodes = _nodes_of(name)
     if name.endswith(".toml"):
         machine = read_machine_file(Path(name))
@@ -130,6 +134,8 @@ def find_machine(text: str) -> Machine:
     fabric = _fabric(fabric_text) if fabric_text else machine.fabric or default_fabric(machine.node)
     leaves = leaves_of(said, machine.node) if said else machine.leaves
     several = machine.nodes > 1
+    if host_memory is not None:
+        machine = replace(machine, node=replace(machine.node, host_memory_bytes=parse_memory(host_memory)))
     return replace(machine, fabric=fabric if several else None, leaves=leaves if several else None)
 
 
@@ -155,6 +161,26 @@ def grown_cluster(name: str, devices: int) -> str:
     if devices <= node.devices:
         return name
     return f"{base}:{-(-devices // node.devices)}{at}{fabric}"
+
+
+HOST_MEMORY = "host_memory"
+"""Word behind "@" by which a user says the memory of each host."""
+
+
+def with_host_memory(name: str, nbytes: int) -> str:
+    """The name of a machine whose hosts have that memory, in whole GiB.
+
+    Args:
+        name: of a machine
+        nbytes: of each host [bytes]
+
+    Example:
+        >>> with_host_memory("8xv100:2@ib-edr", 2**38), with_host_memory("a40@host_memory=64GiB", 2**38)
+        ('8xv100:2@ib-edr,host_memory=256GiB', 'a40@host_memory=256GiB')
+    """
+    base, _, joined = name.partition("@")
+    kept = [part.strip() for part in joined.split(",") if part.strip() and not part.strip().startswith(HOST_MEMORY)]
+    return f"{base}@{','.join((*kept, f'{HOST_MEMORY}={nbytes >> 30}GiB'))}"
 
 
 def _joined(text: str, whole: str) -> tuple[str, dict[str, str]]:

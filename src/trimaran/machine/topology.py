@@ -356,7 +356,8 @@ def leaves_of(said: Mapping[str, str], node: Node) -> Leaves | None:
     for word in said:
         if word not in LEAF_WORDS:
             raise InputError(
-                f'unknown word "{word}"{did_you_mean(word, LEAF_WORDS)}; expected one of {", ".join(LEAF_WORDS)}',
+                f'unknown word "{word}"{did_you_mean(word, LEAF_WORDS, also=("host_memory",))}; expected one of '
+                f"{', '.join(LEAF_WORDS)}, or host_memory",
                 code="leaves.unknown-word",
                 word=word,
             )

@@ -25,6 +25,7 @@ from trimaran.planner.analytical.search import (
     NearbyBatch,
     assumed_software,
     fastest,
+    glance,
     nearby_batches,
     search_degrees,
     transformer_problem,
@@ -317,9 +318,13 @@ class Analytical(CatalogBackend):
         """
         self._progress("searching", 0, 0)
         problem = self.problem(Cell(batch=self.batch, devices=self.devices), self.request.time_limit_s)
-        found = search_degrees(problem, advise=True)
+        found = search_degrees(problem)
         nearby = () if self.request.pins.microbatches else nearby_batches(problem, found.chosen)
         return self._planned(problem, found, nearby)
+
+    def glance(self) -> AnalyticalCandidate | None:
+        """The fastest degrees that a short search finds at the batch that is asked for; None: none."""
+        return glance(self.problem(Cell(batch=self.batch, devices=self.devices), None))
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The best degrees at each batch, on all devices, half, a quarter and an eighth of them.

@@ -49,6 +49,7 @@ from trimaran.planner.search import (
     lacking_pipelines,
     lacking_replicas,
     promising,
+    search,
     untried_memory_plans,
     with_memory_plans,
 )
@@ -85,6 +86,9 @@ from trimaran.program.strategy import IN_LINE, Strategy
 
 if TYPE_CHECKING:
     from trimaran.planning.tracing.meta_trace import PricedSteps
+
+_GLANCE_S = 0.3
+"""Work of a short search [s on the reference]."""
 
 MOST_SQUEEZED = 4 * MOST_SHARES
 """Numbers of replicas and microbatches for which memory plans are tried where several batches or numbers of devices
@@ -316,6 +320,15 @@ class Estimated(CatalogBackend):
             *untried_memory_plans(problem, found),
         )
         return self._planned(problem, found, notes)
+
+    def glance(self) -> Candidate | None:
+        """The choice of a short search, without memory plans; None: it finds none."""
+        reference, request = self.source.reference, self.request
+        problem = replace(machine_problem(reference, request), time_limit_s=_GLANCE_S)
+        try:
+            return search(problem, choice_only=True).chosen
+        except InfeasibleError:
+            return None
 
     def compare(self, batches: Sequence[int], known: Known, goal: Goal) -> Compared:
         """The strategies of one search over all batches and counts of devices, which bounds leave out of each other.

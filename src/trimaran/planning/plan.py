@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trimaran.base.errors import InputError
+from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
@@ -33,6 +33,7 @@ from trimaran.planning.estimated import Estimated, load_plan_there
 from trimaran.planning.loaded_plans import load_plan
 from trimaran.planning.long_runs import check_tokens, runs_of
 from trimaran.planning.measured import Measured
+from trimaran.planning.refusals import LACKS, refused
 from trimaran.planning.requests import EVERYTHING, PlanRequest, check_not_analytical
 from trimaran.planning.target import (
     Backend,
@@ -203,7 +204,7 @@ def make_plan(
     Raises:
         InputError: no such job, machine or curve, a curve of another task, more devices than there are, or a seed that
             nothing would depend on
-        InfeasibleError: nothing fits
+        InfeasibleError: nothing fits; on a machine of the catalog `figures["ways"]` has what would (`Way`)
     """
     source = job if isinstance(job, JobSource) else JobSource(reference=job)
     batch = request.batch or source.global_batch_size
@@ -221,12 +222,17 @@ def make_plan(
             "and their options, and ask at one batch (--batch)",
             code="loading.and-target",
         )
-    if request.asks_for_outlook:
-        goal = goal_of(request.objective, request.target)
-        sample_tokens = check_tokens(source.reference, request)
-        planned = _plan_for_target(backend or find_backend(source, request, progress), goal, sample_tokens)
-    else:
-        planned = (backend or find_backend(source, request, progress)).plan()
+    found = backend or find_backend(source, request, progress)
+    try:
+        if request.asks_for_outlook:
+            goal = goal_of(request.objective, request.target)
+            planned = _plan_for_target(found, goal, check_tokens(source.reference, request))
+        else:
+            planned = found.plan()
+    except InfeasibleError as error:
+        if request.is_here or backend is not None or error.code not in LACKS:
+            raise
+        raise refused(error, request, lambda other: find_backend(source, other)) from error
     request.pins.check_said(planned.chosen.strategy)
     return planned
 

@@ -255,3 +255,45 @@ def test_what_ran_with_bf16_gradients_is_said_to_fit_with_them() -> None:
     pinned = json.loads(CliRunner().invoke(app, [*words, "--gradients", "fp32"]).stdout)
     assert pinned["lever"] != "bf16 gradients"
     assert pinned["strategy"].endswith("fp32-gradients")
+
+
+DECODERS = ("gpt2:774m", "llama3.2:1b", "llama3:8b", "qwen3:30b-a3b")
+MACHINES = ("rtx-3060", "2xrtx-4090", "4xa40", "dgx-h100")
+SOME = (("gpt2:774m", "rtx-3060"), ("llama3.2:1b", "4xa40"), ("llama3:8b", "dgx-h100"))
+STRATEGIES = (
+    *("one device", "dp2 zero1 mb2", "dp4 zero3 mb8", "tp4 recompute offload", "tp2 pp2 zero0", "dp8 zero2 mb4"),
+    *("dp2 tp4 zero1 adam-8bit", "dp8 zero3 recompute", "tp2 offload", "dp8 mb8", "dp4 tp2 fp32-gradients", "pp8"),
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "machine"),
+    [
+        pytest.param(job, machine, marks=[] if (job, machine) in SOME else [pytest.mark.sweep])
+        for job in DECODERS
+        for machine in MACHINES
+    ],
+)
+def test_what_fits_is_below_the_limits_of_device_and_host_and_plan_agrees(job: str, machine: str) -> None:
+    """Step, memory and verdict are of the same strategy; what would make it fit is said in addition."""
+    verdicts = set()
+    for words in STRATEGIES:
+        asked = ["--cluster", machine, "--batch", "64", "--strategy", words, "--json"]
+        found = CliRunner().invoke(app, ["price", job, *asked])
+        answer = json.loads(found.stdout)
+        if found.exit_code:  # more devices than there are, or heads that do not divide
+            assert answer["error"]["code"] in ("strategy.wrong-devices", "strategy.cannot-be-built")
+            continue
+        host = answer["host_bytes"] <= answer["host_limit_bytes"]
+        assert answer["fits"] is (answer["peak_bytes"] <= answer["memory_limit_bytes"] and host), words
+        assert answer["fits"] is (answer["verdict"] != "does not fit"), words
+        assert ("ways" in answer) is not answer["fits"]
+        planned = CliRunner().invoke(app, ["plan", job, *asked])
+        plan = json.loads(planned.stdout)
+        assert planned.exit_code == (0 if answer["fits"] else 3), (words, plan)
+        if answer["fits"]:
+            chosen = plan["chosen"]
+            assert chosen["peak_bytes"] == answer["peak_bytes"]
+            assert chosen["step_time_s"] == pytest.approx(answer["step_time_s"])
+        verdicts.add(answer["fits"])
+    assert verdicts

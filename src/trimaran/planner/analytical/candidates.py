@@ -760,13 +760,24 @@ def members(problem: AnalyticalProblem, group: Strategy) -> Iterator[Strategy]:
             yield from partly_recomputed(problem, one)
 
 
-def families(problem: AnalyticalProblem, group: Strategy, *, without: Collection[ZeroStage] = ()) -> Iterator[Family]:
+HOST_LACKS = "is more than the memory of hosts holds"
+"""Reason for leaving a strategy out whose optimizer's state is there."""
+
+
+def families(
+    problem: AnalyticalProblem,
+    group: Strategy,
+    *,
+    without: Collection[ZeroStage] = (),
+    rejected: Counter[str] | None = None,
+) -> Iterator[Family]:
     """The same without what is recomputed only where it fits no other way, which takes longer.
 
     Args:
         problem: to plan
         group: a strategy of it
         without: levels of ZeRO that are left out
+        rejected: counts what hosts have no memory for; None: nobody asks
     """
     states = tuple(
         {"zero": zero, "shard_ranks": share, "offload": offload}
@@ -787,7 +798,10 @@ def families(problem: AnalyticalProblem, group: Strategy, *, without: Collection
                 states,
             )
             if "optimizer-offload" in problem.pins.special or problem.pins.offload:
-                family = _with_room(problem, family)
+                fitting = _with_room(problem, family)
+                if rejected is not None and len(fitting.states) < len(family.states):
+                    rejected[HOST_LACKS] += len(family.states) - len(fitting.states)
+                family = fitting
             yield family
 
 
@@ -796,16 +810,30 @@ def _with_room(problem: AnalyticalProblem, family: Family) -> Family:
     fitting = (
         state
         for state in family.states
-        if not state["offload"] or host_has_room(problem, varied(family.first, **state))
+        if not state["offload"] or host_memory(problem, varied(family.first, **state)).fits
     )
     return family._replace(states=tuple(fitting))
 
 
-def host_has_room(problem: AnalyticalProblem, strategy: Strategy) -> bool:
-    """Whether hosts have the memory that ranks put there; of an unknown host they have it not."""
-    room = problem.machine.node.host_room(min(strategy.devices, problem.machine.node.devices))
+class HostMemory(NamedTuple):
+    """Memory that a strategy takes of each host, and that there is for it; None: it is not known [bytes]."""
+
+    needed: int
+    room: int | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is enough; of an unknown host it is not known, so there is not."""
+        return not self.needed or (self.room is not None and self.needed <= self.room)
+
+
+def host_memory(problem: AnalyticalProblem, strategy: Strategy) -> HostMemory:
+    """What the ranks of a node put into their host's memory, and the part of it that they may take."""
+    node = problem.machine.node
+    ranks = min(strategy.devices, node.devices)
     needed = host_bytes(problem.shape, strategy, bookkeeping=problem.bookkeeping)
-    return not needed or (room is not None and needed <= room)
+    room = node.host_room(ranks)
+    return HostMemory(needed * ranks, None if room is None else room * ranks)
 
 
 def partly_recomputed(problem: AnalyticalProblem, strategy: Strategy) -> Iterator[Strategy]:

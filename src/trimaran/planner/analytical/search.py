@@ -29,10 +29,10 @@ from typing import NamedTuple
 
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import Precision
-from trimaran.base.units import format_bytes, format_count, format_seconds
-from trimaran.machine.find import default_fabric
+from trimaran.base.units import format_bytes, format_count
 from trimaran.machine.types import Device, Machine
 from trimaran.planner.analytical.candidates import (
+    HOST_LACKS,
     AnalyticalCandidate,
     AnalyticalModel,
     AnalyticalProblem,
@@ -267,20 +267,14 @@ ASIDE_S = 0.4
 LEAST_FRUITLESS_S = 0.3
 """Work after which memory comes before time as long as nothing fits [s, likewise]."""
 
-HOSTED_S = 1.2
-"""Work on whether anything fits with the optimizer's state on hosts, until something does [s, likewise]."""
-
-GLANCE_S = 3.0
-"""Work on what may fit in place of a problem in which nothing does, until something fits [s, likewise]."""
+GLANCE_S = 1.2
+"""Work on each of what may fit in place of a problem in which nothing does, until something fits [s, likewise]."""
 
 WORTH_NAMING = 0.02
 """A neighbouring batch that is faster per sample by a smaller share is not named."""
 
 _NEAR = 0.25
 """Neighbouring batches are at most this share smaller or larger."""
-
-_DOUBLINGS = 6
-"""Of the nodes, where a network does not fit those that there are."""
 
 _MOST_ON_A_SIDE = 4
 """Batches that are searched below, and above."""
@@ -433,7 +427,7 @@ class _Hunt:
                 return [(later_s, devices, what._replace(known=self._last))]
         hopeless = self._hopeless_levels(model, group)
         is_late = not self.fitting and self.work.done_s > LEAST_FRUITLESS_S
-        those = families(model.problem, group, without=hopeless)
+        those = families(model.problem, group, without=hopeless, rejected=self.rejected)
         if is_late:
             # Where little fits, what does not is found out sooner than how long it would take.
             those = (one for family in those for one in self._fitting_of(family, model))
@@ -657,12 +651,11 @@ class _Hunt:
             self.lowest_s = min([self.lowest_s, self.best_s, *(node[0] for node in left[:1])])
 
 
-def search_degrees(problem: AnalyticalProblem, *, advise: bool = False) -> Search[AnalyticalCandidate]:
+def search_degrees(problem: AnalyticalProblem) -> Search[AnalyticalCandidate]:
     """The fastest strategy that fits, with the other candidates.
 
     Args:
         problem: to plan
-        advise: where nothing fits, look for what would
 
     Raises:
         InfeasibleError: nothing fits; the message says the least that a strategy needs
@@ -670,7 +663,7 @@ def search_degrees(problem: AnalyticalProblem, *, advise: bool = False) -> Searc
     start_s = time.monotonic()
     work = work_within(MOST_S if problem.time_limit_s is None else problem.time_limit_s)
     hunt, whole = _explored(problem, work)
-    problem, ordered = hunt.problem, _ordered(hunt, advise=advise)
+    problem, ordered = hunt.problem, _ordered(hunt)
     chosen, fewer = ordered[0], _with_fewer(problem, ordered[0], work)
     others = baselines(problem)
     # Guides may recommend the same.
@@ -729,17 +722,14 @@ def _explored(problem: AnalyticalProblem, work: Work) -> tuple[_Hunt, list[Analy
     return hunt, whole
 
 
-def _ordered(hunt: _Hunt, *, advise: bool = False) -> list[AnalyticalCandidate]:
+def _ordered(hunt: _Hunt) -> list[AnalyticalCandidate]:
     """All that fit, best first.
 
     Raises:
         InfeasibleError: nothing does
     """
     if not hunt.fitting:
-        message = _nothing_fits(hunt)
-        if advise:
-            message += f"; {'; '.join(_what_fits(hunt.problem)) or _NOTHING}"
-        raise InfeasibleError(message, code="analytical.nothing-fits")
+        raise InfeasibleError(_nothing_fits(hunt), code="analytical.nothing-fits")
     return sorted(hunt.fitting, key=lambda found: found.rank)
 
 
@@ -889,46 +879,25 @@ def _nothing_fits(hunt: _Hunt) -> str:
             f"{what} fits: the smallest needs {format_bytes(least)} on a rank, a device leaves "
             f"{format_bytes(problem.memory_limit)}"
         )
+    if hunt.rejected[HOST_LACKS] and problem.pins.offload:
+        return f"{what} fits: the optimizer's state {HOST_LACKS}"
     reasons = "; ".join(f"{count} x {reason}" for reason, count in hunt.rejected.most_common(3))
     why = reasons or "pinned degrees do not divide the devices, the batch or the layers"
     return f"{what} can be built ({why}); change a pin or the batch"
 
 
-_NOTHING = "nor does what was tried in its place: take devices with more memory, more of them, or a smaller network"
+def glance(problem: AnalyticalProblem) -> AnalyticalCandidate | None:
+    """The fastest strategy on all devices that a short search finds; None: none.
 
-
-def _what_fits(problem: AnalyticalProblem) -> Iterator[str]:
-    """What fits in place of a problem in which nothing does, each with its fastest strategy.
-
-    Tried are no decisions of the user, the optimizer's state on the host, and the nodes doubled until something fits.
+    Args:
+        problem: that stands in the place of one in which nothing fits
     """
-    pins, machine = problem.pins, problem.machine
-    if pins != NO_PINS and (best := _glance(replace(problem, pins=NO_PINS))):
-        yield f"{best} fits without {' '.join(pins.names)}"
-    elif not pins.strategy and "optimizer-offload" not in (*pins.special, *pins.forbid):
-        hosted = replace(pins, special=(*pins.special, "optimizer-offload"))
-        if best := _glance(replace(problem, pins=hosted), HOSTED_S):
-            yield f"{best} fits with --allow optimizer-offload"
-    if pins.strategy or None not in (pins.dp, pins.pp, pins.tp):
-        return
-    nodes = -(-problem.devices // machine.node.devices)
-    for _ in range(_DOUBLINGS):
-        nodes *= 2
-        more = replace(machine, nodes=nodes, fabric=machine.fabric or default_fabric(machine.node))
-        if best := _glance(replace(problem, machine=more, devices=more.devices)):
-            yield f"{best} fits on {more.devices} devices"
-            return
-
-
-def _glance(problem: AnalyticalProblem, fruitless_s: float = GLANCE_S) -> str:
-    """The fastest strategy on all devices that a short search finds; empty: none."""
-    short = replace(problem, ratio=1.0, lenient=False)
+    short = replace(problem, ratio=1.0, lenient=bool(problem.pins.strategy))
     if least_state(short) > short.memory_limit:
-        return ""
-    hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=fruitless_s)
+        return None
+    hunt = _Hunt(problem=short, work=Work(limit_s=ASIDE_S), fruitless_s=GLANCE_S)
     hunt.search_all_devices()
-    best = min(hunt.fitting, key=lambda one: one.rank, default=None)
-    return "" if best is None else f"{best.name} ({format_seconds(best.step_time_s)} a step)"
+    return min(hunt.fitting, key=lambda one: one.rank, default=None)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from trimaran.graph.types import Graph
 from trimaran.measure.costs import name_link
-from trimaran.planner.analytical.candidates import AnalyticalCandidate, AnalyticalModel, AnalyticalProblem
+from trimaran.planner.analytical.candidates import (
+    AnalyticalCandidate,
+    AnalyticalModel,
+    AnalyticalProblem,
+    host_memory,
+)
 from trimaran.planner.choice import GOALS, Option
-from trimaran.planner.problem import lack_of_memory
+from trimaran.planner.problem import lack_of_memory, room_bytes
 from trimaran.planner.result import Search
 from trimaran.planner.search import PinPrice
 from trimaran.planner.space import Rejection
@@ -426,7 +431,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         Times in seconds, sizes in bytes, intervals as `[low, high]`, a figure for each rank as a list; null where a
         backend does not say it. `front` has the rows that no other one beats in time, memory and devices at once. Plans
         with an input pipeline also say how ranks are fed (`feeding`), those of the analytical model `sequence`,
-        `memory_limit_bytes`, `idle_devices`, `nearby_batches`, and of each strategy `parts_s`, `mfu` and
+        `host_bytes`, `idle_devices`, `nearby_batches`, and of each strategy `parts_s`, `mfu` and
         `tokens_per_s`.
     """
     evidence, found = planned.evidence, planned.evidence.search
@@ -457,7 +462,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         layout: dict[str, Any] = {"layout": _layout(problem, evidence.search.chosen)}
         document |= {
             "sequence": problem.shape.sequence,
-            "memory_limit_bytes": problem.memory_limit,
+            **room_document(problem, evidence.chosen.strategy),
             **like_document(
                 problem,
                 # Types that nobody said are for memory alone, at each load anew.
@@ -480,6 +485,7 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
         }
     else:
         strategy = evidence.chosen.strategy
+        document["memory_limit_bytes"] = min(room_bytes(evidence.problem, strategy.devices))
         layout = {
             "placement": placement_document(evidence.graph, strategy),
             "device_order": list(strategy.device_order),
@@ -499,6 +505,16 @@ def plan_document(planned: "Planned") -> dict[str, Any]:
 
 LOADS = (1.0, 2.0, 4.0)
 """Loads of the busiest rank of experts that every plan of a network with experts is priced at."""
+
+
+def room_document(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:
+    """Memory of a device for a rank, and of each host what a strategy takes and may take [bytes]; null: not known."""
+    host = host_memory(problem, strategy)
+    return {
+        "memory_limit_bytes": problem.memory_limit,
+        "host_bytes": host.needed,
+        "host_limit_bytes": host.room,
+    }
 
 
 def like_document(problem: AnalyticalProblem, strategy: Strategy) -> dict[str, Any]:

@@ -1,13 +1,12 @@
-"""Whether a strategy fits the memory of a device: what a rank needs, from least to most, and what would make it fit.
+"""Whether a strategy fits the memory of a device: what a rank needs, from least to most.
 
     needs    the peak of the rank (`memory.py`)
              buffers of the library of collectives: of each group of ranks that it connects
              fragments of the allocator: a share of what is allocated and freed in a step
     fits     the most that it needs is there
-    with     so does the most that it needs with less kept for a parameter, or with selective recomputation
-    not sure the usual need is there but not the most, and keeping less without rounding does not make it sure; or only
-             the least is
-    unfit    even the least is more than there is, whatever the training program keeps for a parameter
+    with     so does the most that it needs with less kept for a parameter
+    not sure the usual need is there but not the most, and keeping less without rounding does not make it sure
+    unfit    the usual need is more than there is, whatever the training program keeps for a parameter
 
 A training program says little of what it keeps. Megatron sums gradients in 32 bits unless told otherwise, and NeMo's
 recipes for performance tell it otherwise; the optimizer may keep 16 bits of its copy. So a strategy whose usual
@@ -38,7 +37,7 @@ from trimaran.pricing.analytical.memory import (
     largest_rank,
 )
 from trimaran.pricing.analytical.shapes import TransformerShape
-from trimaran.program.strategy import Degrees, GradientType, OptimizerState, Recomputed
+from trimaran.program.strategy import Degrees, GradientType, OptimizerState
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a training program keeps
@@ -144,23 +143,18 @@ def bookkeeping_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaner:
-    """What a training program may keep or recompute in place of the usual.
+    """What a training program may keep in place of the usual.
 
     Attributes:
         words: for people
         gradients: their type; None: as before
         optimizer_state: what Adam keeps; None: as before
-        recomputed: by the backward, where nothing is recomputed otherwise
     """
 
     words: str
     gradients: GradientType | None = None
     optimizer_state: OptimizerState | None = None
-    recomputed: frozenset[Recomputed] = frozenset()
 
-
-_SMALL: frozenset[Recomputed] = frozenset({"activations", "norms", "attention"})
-"""What is recomputed at little cost: outputs of activation functions and of norms, and what attention keeps."""
 
 LEANER: tuple[Leaner, ...] = (
     Leaner(words="16-bit remainders of parameters in the optimizer", optimizer_state="remainders"),
@@ -169,16 +163,8 @@ LEANER: tuple[Leaner, ...] = (
     Leaner(
         words="bf16 gradients and the precision-aware optimizer", gradients="bf16", optimizer_state="precision-aware"
     ),
-    Leaner(words="selective recomputation", recomputed=_SMALL),
-    Leaner(words="selective recomputation and bf16 gradients", gradients="bf16", recomputed=_SMALL),
-    Leaner(
-        words="selective recomputation, bf16 gradients and the precision-aware optimizer",
-        gradients="bf16",
-        optimizer_state="precision-aware",
-        recomputed=_SMALL,
-    ),
 )
-"""In the order in which it is tried: what rounds nothing, what rounds gradients, then moments, then what takes time."""
+"""In the order in which it is tried: what rounds nothing, what rounds gradients, then moments."""
 
 ROUNDING = frozenset({"bf16-moments", "precision-aware", "adam-8bit"})
 """What an optimizer keeps with rounded moments."""
@@ -194,25 +180,21 @@ def leaner(degrees: Some, keeping: Bookkeeping) -> Iterator[tuple[Leaner, Some]]
         keeping: of the training program; where it has no copy of parameters, there are no remainders of one
 
     Example:
-        >>> [one.words for one, _ in leaner(Degrees(zero=1, optimizer_state="fp32"), Bookkeeping())][:2]
-        ['bf16 gradients', 'selective recomputation']
+        >>> [one.words for one, _ in leaner(Degrees(zero=1, optimizer_state="fp32"), Bookkeeping())]
+        ['bf16 gradients']
     """
+    if not keeping.has_copy:
+        return  # in 32 bits there is nothing to round
     for one in LEANER:
-        said = (
-            (one.gradients and degrees.gradients)
-            or (one.optimizer_state and degrees.optimizer_state)
-            or (one.recomputed and degrees.recomputed)
-        )
-        # Megatron has remainders in the optimizer that is sharded over replicas; in 32 bits there is nothing to round.
-        possible = one.optimizer_state is None or degrees.zero > 0
-        if not said and possible and (keeping.has_copy or one.gradients is one.optimizer_state is None):
+        said = (one.gradients and degrees.gradients) or (one.optimizer_state and degrees.optimizer_state)
+        # Megatron has remainders in the optimizer that is sharded over replicas.
+        if not said and (one.optimizer_state is None or degrees.zero > 0):
             yield (
                 one,
                 replace(
                     degrees,
                     gradients=one.gradients or degrees.gradients,
                     optimizer_state=one.optimizer_state or degrees.optimizer_state,
-                    recomputed=one.recomputed or degrees.recomputed,
                 ),
             )
 
@@ -334,19 +316,13 @@ class Fit:
         verdict: see `Verdict`
         need: of the rank that needs most; of "fits with" with the lever [bytes]
         room: that a device has for it [bytes]
-        lever: what is kept in place of the usual, where that makes it fit, or sure to; where it does not, what else
-            would; "" where nothing is needed or helps
+        lever: what is kept in place of the usual; "" where nothing is
     """
 
     verdict: Verdict
     need: Need
     room: int
     lever: str = ""
-
-    @property
-    def is_possible(self) -> bool:
-        """Whether nothing says that it cannot run."""
-        return self.verdict != "does not fit"
 
     @property
     def words(self) -> str:
@@ -356,17 +332,15 @@ class Fit:
             >>> need = Need(least=60 * 2**30, usual=62 * 2**30, most=64 * 2**30)
             >>> Fit(verdict="fits", need=need, room=79 * 2**30).words
             'fits: 62.0 GiB (60.0 GiB to 64.0 GiB) of 79.0 GiB'
-            >>> Fit(verdict="fits with", need=need, room=79 * 2**30, lever="bf16 gradients").words
-            'fits with bf16 gradients: 62.0 GiB (60.0 GiB to 64.0 GiB) of 79.0 GiB'
+            >>> Fit(verdict="not sure", need=need, room=63 * 2**30, lever="bf16 gradients").words
+            'may not fit, with bf16 gradients: 62.0 GiB (60.0 GiB to 64.0 GiB) of 63.0 GiB'
         """
-        lever = f" {self.lever}" if self.verdict == "fits with" else ""
         usual, least, most, room = (
             format_bytes(nbytes) for nbytes in (self.need.usual, self.need.least, self.need.most, self.room)
         )
-        remedy = ""
-        if self.lever and self.verdict in ("not sure", "does not fit"):
-            remedy = f"; sure with {self.lever}" if self.verdict == "not sure" else f"; it would with {self.lever}"
-        return f"{self.verdict}{lever}: {usual} ({format_span(least, most)}) of {room}{remedy}"
+        said = "may not fit," if self.verdict == "not sure" else self.verdict.removesuffix(" with")
+        said = f"{said} with {self.lever}" if self.lever else said.removesuffix(",")
+        return f"{said}: {usual} ({format_span(least, most)}) of {room}"
 
 
 def judge_fit(
@@ -387,7 +361,7 @@ def judge_fit(
         reserve: stays free; None: not said, so buffers and fragments are counted
 
     Returns:
-        The verdict: of the strategy as it is; where that does not fit, of the first that keeps less and does.
+        The verdict, of what `admitted` takes: where that does not fit, of the strategy as it is.
 
     Example:
         A network of 8 billion parameters on one device of 80 GB has 18 bytes for each. Where two ranks share its layers
@@ -401,61 +375,15 @@ def judge_fit(
         'fits'
     """
     room = device_bytes if reserve is None else reserve.left(device_bytes)
-    own = _need(largest_rank(shape, degrees, bookkeeping=keeping), degrees, reserve)
-    if own.most <= room:
-        return Fit(verdict="fits", need=own, room=room)
-    possible = [
-        Fit(verdict="fits with", need=_need(rank, strategy, reserve), room=room, lever=one.words)
-        for one, strategy, rank in _leaner_ranks(shape, degrees, keeping)
-    ]
-    certain = next((fit for fit in possible if fit.need.most <= room), None)
-    usual = next((fit for fit in possible if fit.need.usual <= room), None)
-    taken = admitted(shape, degrees, keeping=keeping, room=room, reserve=reserve)[0]
-    if own.usual <= room and taken == degrees:
-        return Fit(verdict="not sure", need=own, room=room, lever="" if certain is None else certain.lever)
-    found = certain or usual
-    if found is not None:
-        return found
-    if own.least <= room:
-        return Fit(verdict="not sure", need=own, room=room)
-    for fit in possible:
-        if fit.need.least <= room:
-            return replace(fit, verdict="not sure", lever="")
-    remedy = _remedy(shape, degrees, keeping=keeping, room=room, reserve=reserve)
-    return Fit(verdict="does not fit", need=own, room=room, lever=remedy)
-
-
-def _leaner_ranks(
-    shape: TransformerShape, degrees: Some, keeping: Bookkeeping
-) -> Iterator[tuple[Leaner, Some, RankMemory]]:
-    """Each strategy that keeps less, with the memory of its largest rank."""
-    for one, strategy in leaner(degrees, keeping):
-        yield one, strategy, largest_rank(shape, strategy, bookkeeping=keeping)
-
-
-def _remedy(
-    shape: TransformerShape, degrees: Degrees, *, keeping: Bookkeeping, room: int, reserve: Reserve | None
-) -> str:
-    """The first other strategy of the same degrees that fits, in words; "": none does."""
-    small = replace(degrees, microbatch=1, microbatches=degrees.microbatches * degrees.microbatch)
-    again: frozenset[Recomputed] = frozenset({"layers"})
-    others = (
-        ("a microbatch of one sequence", small),
-        ("whole layers recomputed", replace(degrees, recomputed=again)),
-        ("a microbatch of one sequence and whole layers recomputed", replace(small, recomputed=again)),
-        ("the state sharded over replicas (ZeRO-3)", replace(degrees, zero=3)),
-        ("ZeRO-3 and whole layers recomputed", replace(degrees, zero=3, recomputed=again)),
-        ("ZeRO-3, a microbatch of one sequence and whole layers recomputed", replace(small, zero=3, recomputed=again)),
-    )
-    for words, one in others:
-        rank = largest_rank(shape, one, bookkeeping=keeping)
-        if one != degrees and _need(rank, one, reserve).usual <= room:
-            return words
-    return ""
-
-
-def _need(rank: RankMemory, degrees: Degrees, reserve: Reserve | None) -> Need:
-    return need_of(with_buffers(rank, degrees, reserve=reserve), degrees)
+    for lenient in (False, True):
+        taken, memory = admitted(shape, degrees, keeping=keeping, room=room, reserve=reserve, lenient=lenient)
+        need = need_of(memory, taken)
+        if memory.peak > room:
+            continue
+        lever = next((one.words for one, strategy in leaner(degrees, keeping) if strategy == taken), "")
+        verdict: Verdict = "not sure" if lenient else "fits with" if lever else "fits"
+        return Fit(verdict=verdict, need=need, room=room, lever=lever)
+    return Fit(verdict="does not fit", need=need, room=room)
 
 
 def admitted(
@@ -485,9 +413,10 @@ def admitted(
     spared = own.gradients * (1.0 - 2.0 / keeping.gradient_bytes) + own.optimizer * (0.5 if lenient else 1.0 / 6.0)
     if own.peak <= room or own.peak - spared > room:
         return degrees, own
-    for one, strategy, rank in _leaner_ranks(shape, degrees, keeping):
-        if one.recomputed or (one.optimizer_state in ROUNDING and not lenient):
+    for one, strategy in leaner(degrees, keeping):
+        if one.optimizer_state in ROUNDING and not lenient:
             break
+        rank = largest_rank(shape, strategy, bookkeeping=keeping)
         memory = with_buffers(rank, strategy, reserve=reserve, usual=lenient)
         if memory.peak <= room:
             return strategy, memory

@@ -137,15 +137,6 @@ def test_rounded_moments_are_taken_only_where_nothing_else_fits() -> None:
     assert memory.peak <= room
 
 
-def test_what_nothing_makes_fit_does_not_and_says_what_else_would() -> None:
-    degrees = builders.degrees(data=4, sharding="optimizer", microbatch=16)
-    room = round(COUNT * 9) + 3 * GIB
-    fit = judge_fit(SHAPE, degrees, keeping=Bookkeeping(attention="unfused"), device_bytes=room)
-    assert fit.verdict == "does not fit"
-    assert "microbatch of one sequence" in fit.lever
-    assert fit.words.endswith(fit.lever)
-
-
 @pytest.mark.parametrize("room", [10**9, 2 * 10**9, 3 * 10**9, 4 * 10**9])
 @pytest.mark.parametrize("more", [10**7, 10**8, 10**9])
 def test_more_memory_never_makes_a_verdict_worse(room: int, more: int) -> None:
@@ -153,8 +144,8 @@ def test_more_memory_never_makes_a_verdict_worse(room: int, more: int) -> None:
     before, after = (
         judge_fit(SHAPE, degrees, keeping=Bookkeeping(), device_bytes=each) for each in (room, room + more)
     )
-    assert after.is_possible or not before.is_possible
-    assert after.verdict == "fits" or before.verdict != "fits"
+    verdicts = ("does not fit", "not sure", "fits with", "fits")
+    assert verdicts.index(after.verdict) >= verdicts.index(before.verdict)
 
 
 def test_where_only_the_most_is_too_much_it_fits_with_what_makes_it_sure_as_in_a_plan() -> None:
