@@ -41,6 +41,18 @@ TRAINS = """
 """
 
 
+ON_HOST = """
+import torch, torch.distributed as dist
+{first}
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(4, 8)).sum().backward()
+    {ranks}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 FORKS = """
 import os, pathlib, time
 if os.fork() == 0:
@@ -63,6 +75,15 @@ class Script:
 SCRIPTS = {
     "trains": Script(TRAINS.format(steps=5), options={"steps": 2}),
     "never trains": Script("print('hello')"),
+    "trains on the host": Script(ON_HOST.format(first="", ranks="")),
+    "leaves a tensor on the device": Script(ON_HOST.format(first="kept = torch.empty(2**20, device='cuda')", ranks="")),
+    "averages on the host": Script(
+        ON_HOST.format(
+            first="dist.init_process_group('gloo')",
+            ranks="[dist.all_reduce(parameter.grad) for parameter in model.parameters()]",
+        ),
+        world=2,
+    ),
     "asks for another device": Script("import torch\ntorch.cuda.set_device(9)", world=8, options={"ranks": "0"}),
     "makes a tensor on another device": Script("import torch\ntorch.zeros(3, device='cuda:9')"),
     "reads a missing file": Script("x = 1\nopen('data/train.bin')"),
@@ -179,6 +200,15 @@ def test_one_that_never_trains_is_told_so(answers: Mapping[str, trimaran.Rehears
     assert found.verdict == "not trained"
     assert "its script ended" in found.headline
     assert list(found.printed) == ["hello"]
+
+
+@pytest.mark.parametrize("name", ["trains on the host", "leaves a tensor on the device", "averages on the host"])
+def test_one_that_uses_no_device_is_told_what_that_means(answers: Mapping[str, trimaran.Rehearsal], name: str) -> None:
+    """Its step was taken to be 0 s, and divided by."""
+    found = answers[name]
+    assert (found.verdict, found.step, found.ranks[0].steps) == ("not trained", None, 3)
+    assert "no rank asked its device to compute anything" in found.headline
+    assert '.to("cuda")' in found.troubles[0].help[0]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ their advice can be compared. A remedy says what to do in one sentence, who does
 that takes for granted: a gain without its arithmetic is an opinion. `CATALOGUE` lists all remedies that are known.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trimaran.base.decoding import Count, Real
+from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.errors import InputError
 
 Actor = Literal["plan", "script", "network"]
@@ -134,6 +135,9 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
         needs="more of them for the same batch",
         actor="script",
     ),
+    "fewer-threads": KnownRemedy(
+        text="give processes as many threads as there are cores", needs="a variable of the environment", actor="script"
+    ),
     "growing-segments": KnownRemedy(
         text="let segments of the allocator grow",
         needs="expandable_segments:True, and no sharing of memory by IPC",
@@ -150,6 +154,16 @@ CATALOGUE: Mapping[str, KnownRemedy] = {
     "fewer-pins": KnownRemedy(text="leave the strategy to the plan", needs="nothing more", actor="plan"),
     "offload": KnownRemedy(
         text="keep memory that is seldom used on the host", needs="memory of the host, and time to copy", actor="script"
+    ),
+    "offload-state": KnownRemedy(
+        text="keep the optimizer's state on the host and update there",
+        needs="memory of the host, and time of its cores",
+        actor="script",
+    ),
+    "chunked-loss": KnownRemedy(
+        text="compute head and loss in chunks, so that the scores of all tokens are never there at once",
+        needs="time for the head once more, and a loss that is a sum over tokens",
+        actor="script",
     ),
 }
 """All remedies that are known, by id."""
@@ -215,10 +229,13 @@ class MemoryHelp:
         action: what to do, one sentence
         saves_bytes: of what is reserved at the peak [bytes]
         reserved_bytes: at the peak with it [bytes]
-        fits: whether the device has room then, with the most of NCCL's buffers
+        fits: whether the device has room then, with the most of NCCL's buffers, and the host too
         basis: the figures that it is made of
         assumption: what was assumed
         id: its entry in `CATALOGUE`; "" in documents of earlier versions
+        step_time_s: step with it; None: not known [s]
+        host_bytes: on the host with it, of all ranks of a node [bytes]
+        refused: why the host has no room; "" where it has
     """
 
     rank: Count
@@ -230,6 +247,37 @@ class MemoryHelp:
     basis: str
     assumption: str
     id: str = ""
+    step_time_s: Positive | None = None
+    host_bytes: Count = 0
+    refused: str = ""
+
+
+LOSS_PARTS = 8
+"""Chunks of a loss that is computed in chunks; torchtune's `CEWithChunkedOutputLoss` has as many."""
+
+LOSS_ACTION = (
+    f"Compute head and loss in {LOSS_PARTS} chunks of the tokens, each in torch.utils.checkpoint, or by a fused linear "
+    "cross-entropy."
+)
+LOSS_ASSUMPTION = "the loss is a sum over tokens; a chunk's scores are computed again in the backward."
+
+
+def rank_memory_helps(helps: Iterable[MemoryHelp]) -> tuple[MemoryHelp, ...]:
+    """Remedies for a lack of memory: those that are enough first, then by the step with them, then by what they save.
+
+    Example:
+        >>> about = {"rank": 0, "action": "", "basis": "", "assumption": "", "reserved_bytes": 1}
+        >>> slow = MemoryHelp(name="offload", saves_bytes=9, fits=True, step_time_s=3.0, **about)
+        >>> quick = MemoryHelp(name="recompute", saves_bytes=8, fits=True, step_time_s=2.0, **about)
+        >>> small = MemoryHelp(name="chunks", saves_bytes=1, fits=False, step_time_s=1.0, **about)
+        >>> [one.name for one in rank_memory_helps([small, slow, quick])]
+        ['recompute', 'offload', 'chunks']
+    """
+
+    def order(one: MemoryHelp) -> tuple[bool, float, float, str]:
+        return not one.fits, math.inf if one.step_time_s is None else one.step_time_s, -one.saves_bytes, one.name
+
+    return tuple(sorted(helps, key=order))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

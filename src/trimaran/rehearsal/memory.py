@@ -1,13 +1,11 @@
-"""Memory of a rehearsed rank: its peaks and what they are made of, whether it fits, where it runs out, what helps.
+"""Memory of a rehearsed rank: its peaks and what they are made of, whether it fits, where it runs out.
 
     Record ──blocks taken and given back──▶ model of the allocator ──▶ allocated and reserved over time, peaks
                                             the same, on a device of that size ──▶ first shortage: line, module, blocks
-                                            the same, with a remedy ──▶ bytes that it saves
 
-Every figure comes from playing the record through the model; a remedy is played too: its blocks come later, go earlier
-or are smaller. What a device needs for a process in addition, and no allocator counts, is told apart: the context of
-its driver (of the catalog) and buffers of NCCL, whose size is not known well. The verdict says "not sure" where only
-these decide.
+Every figure comes from playing the record through the model. What a device needs for a process in addition, and no
+allocator counts, is told apart: the context of its driver (of the catalog) and buffers of NCCL, whose size is not known
+well. The verdict says "not sure" where only these decide.
 
     fits          even with the largest buffers of NCCL
     does not fit  even with the smallest
@@ -15,13 +13,12 @@ these decide.
 """
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from trimaran.base.errors import InputError
-from trimaran.base.remedies import MemoryHelp
 from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
@@ -157,16 +154,16 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         settings: of the allocator; None: those of the record
     """
     settings = Settings.parse(record.allocator) if settings is None else settings
-    story = _Story(record)
-    free = _play(story, settings, None)
+    story = Story(record)
+    free = play_blocks(story, settings, None)
     outside = outside_of(record)
     rooms = [
         record.memory_bytes - outside.context - buffers for buffers in (outside.most, outside.usual, outside.least)
     ]
-    by_room: dict[int, _Played] = {}
+    by_room: dict[int, Played] = {}
     for room in rooms:
         if free.reserved > room:
-            by_room[room] = _play(story, settings, max(0, room), ends_short=True)
+            by_room[room] = play_blocks(story, settings, max(0, room), ends_short=True)
     lacks = [room for room in rooms if room in by_room and by_room[room].short is not None]
     usual = by_room.get(rooms[1], free)
     short = None
@@ -230,7 +227,7 @@ def outside_of(record: Record) -> Outside:
 
 
 def _fit(
-    record: Record, played: "_Played", outside: Outside, lacks: Sequence[int], rooms: Sequence[int], settings: Settings
+    record: Record, played: "Played", outside: Outside, lacks: Sequence[int], rooms: Sequence[int], settings: Settings
 ) -> Fit:
     most, usual, least = rooms
     parts = (
@@ -283,7 +280,7 @@ _Move = tuple[int, int, int, int, int]
 """Kind, block or stream, bytes or other stream, stream, position of the event."""
 
 
-class _Story:
+class Story:
     """The events of a record that change memory, and where steps end.
 
     Attributes:
@@ -333,7 +330,7 @@ class _Story:
 
 
 @dataclass(slots=True)
-class _Played:
+class Played:
     """What came of playing a story.
 
     Attributes:
@@ -356,24 +353,23 @@ class _Played:
 
     @property
     def short(self) -> int | None:
+        """Position of the event that found no room; None: none."""
         return None if self.short_at < 0 else self.short_at
 
 
-def _play(
-    story: _Story,
+def play_blocks(
+    story: Story,
     settings: Settings,
     room: int | None,
     *,
-    moves: Sequence[_Move] | None = None,
     ends_short: bool = False,
-) -> _Played:
+) -> Played:
     """Play blocks through the allocator.
 
     Args:
         story: of the record
         settings: of the allocator
         room: that the device has for it; None: all that is asked for [bytes]
-        moves: in place of the story's
         ends_short: end at the first block that finds no room
     """
     allocator = Allocator(room, settings)
@@ -382,8 +378,8 @@ def _play(
     peak_at, peak = 0, -1
     ends = [*story.ends, len(story.record.events)]
     step, end, steps = 0, ends[0], [0] * len(ends)
-    played = _Played(allocator, 0, sizes, 0, steps)
-    for kind, block, nbytes, stream, index in story.moves if moves is None else moves:
+    played = Played(allocator, 0, sizes, 0, steps)
+    for kind, block, nbytes, stream, index in story.moves:
         while index > end:
             step += 1
             end, steps[step] = ends[step], allocator.allocated
@@ -414,7 +410,7 @@ def _play(
     return played
 
 
-def _live(story: _Story, until: int) -> set[int]:
+def live_blocks(story: Story, until: int) -> set[int]:
     """Blocks that are taken after the event at a position."""
     live: set[int] = set()
     for kind, block, nbytes, _, index in story.moves:
@@ -427,12 +423,12 @@ def _live(story: _Story, until: int) -> set[int]:
     return live
 
 
-def _moment(story: _Story, played: _Played, at: int, *, without: int = -1) -> Moment:
+def _moment(story: Story, played: Played, at: int, *, without: int = -1) -> Moment:
     """What memory is for after an event; `without` a block."""
     record = story.record
     purposes: Counter[Purpose] = Counter()
     kinds: Counter[tuple[Purpose, str, Frame | None, Part]] = Counter()
-    for block in _live(story, at) - {without}:
+    for block in live_blocks(story, at) - {without}:
         take, size, purpose = story.takes[block], played.sizes.get(block, 0), story.purpose[block]
         stack = record.lines[take.lines] if take.lines >= 0 else ()
         purposes[purpose] += size
@@ -462,7 +458,7 @@ def starred(module: str) -> str:
     return ".".join("*" if part.isdecimal() else part for part in module.split("."))
 
 
-def _shortage(story: _Story, played: _Played, room: int) -> OutOfMemory:
+def _shortage(story: Story, played: Played, room: int) -> OutOfMemory:
     take = story.record.events[played.short_at]
     if not isinstance(take, Take):
         raise InputError(f"event {played.short_at} takes no block", code="rehearse.bad-record")
@@ -475,307 +471,3 @@ def _shortage(story: _Story, played: _Played, room: int) -> OutOfMemory:
         lines=story.record.lines[take.lines] if take.lines >= 0 else (),
         module=story.record.modules[take.module],
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What would help
-
-
-_LEAST_SAVED = 0.01
-"""Of what is reserved; remedies that save less are not told."""
-
-
-def memory_remedies(record: Record, *, settings: Settings | None = None) -> tuple[MemoryHelp, ...]:
-    """Known remedies that save memory of a rank, each played on its record, those that save most first.
-
-    Args:
-        record: of the rank
-        settings: of the allocator; None: those of the record
-    """
-    settings = Settings.parse(record.allocator) if settings is None else settings
-    story = _Story(record)
-    before = _play(story, settings, None)
-    outside = outside_of(record)
-    room = record.memory_bytes - outside.context - outside.most
-    found = []
-    for trial in _trials(story, before, settings):
-        after = _play(story, trial.settings, None, moves=trial.moves)
-        saves = before.reserved - after.reserved
-        if saves < _LEAST_SAVED * before.reserved:
-            continue
-        fits = after.reserved <= room or _play(story, trial.settings, max(room, 0), moves=trial.moves).short is None
-        found.append(
-            MemoryHelp(
-                id=trial.id,
-                rank=record.rank,
-                name=trial.name,
-                action=trial.action,
-                saves_bytes=saves,
-                reserved_bytes=after.reserved,
-                fits=fits,
-                basis=f"{format_bytes(before.reserved)} reserved become {format_bytes(after.reserved)}; {trial.basis}.",
-                assumption=trial.assumption,
-            )
-        )
-    return tuple(sorted(found, key=lambda one: (-one.saves_bytes, one.name)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trial:
-    """A remedy before it is played."""
-
-    id: str
-    name: str
-    action: str
-    basis: str
-    assumption: str
-    settings: Settings
-    moves: Sequence[_Move] | None = None
-
-
-def _trials(story: _Story, before: _Played, settings: Settings) -> Iterable[_Trial]:
-    if not settings.expandable:
-        yield _Trial(
-            id="growing-segments",
-            name="segments that grow",
-            action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-            basis=f"{format_bytes(before.allocator.peak_allocated)} are allocated at most",
-            assumption="nothing more.",
-            settings=Settings(
-                expandable=True, steps=settings.steps, most_split_bytes=settings.most_split_bytes, notes=settings.notes
-            ),
-        )
-    yield from _of_modules(story, before, settings)
-    yield from _of_state(story, settings)
-    scaled = {block for block, purpose in story.purpose.items() if _follows_batch(story, block, purpose)}
-    if scaled:
-        yield _Trial(
-            id="smaller-microbatch",
-            name="half the microbatch",
-            action="Halve the samples of a microbatch, and accumulate the gradients of twice as many.",
-            basis=f"{_total(story, scaled)} of its blocks follow the batch",
-            assumption="activations, inputs and temporaries of forward and backward halve; gradients do not.",
-            settings=settings,
-            moves=_resized(story, dict.fromkeys(scaled, 2)),
-        )
-
-
-def _follows_batch(story: _Story, block: int, purpose: Purpose) -> bool:
-    part = story.takes[block].part
-    return purpose in ("activation", "input") or (purpose == "temporary" and part in ("forward", "backward"))
-
-
-def _total(story: _Story, blocks: Iterable[int]) -> str:
-    """Most bytes of some blocks that are live at once."""
-    wanted, now, most = set(blocks), 0, 0
-    for kind, block, nbytes, _, _ in story.moves:
-        if block in wanted and kind == _TAKE:
-            now += nbytes
-            most = max(most, now)
-        elif block in wanted and kind == _GIVE:
-            now -= story.takes[block].nbytes
-    return format_bytes(most)
-
-
-def _resized(story: _Story, parts: dict[int, int], extra: int = 0) -> list[_Move]:
-    """The moves with some blocks a part of their size, 0: none; and a block of `extra` bytes from the start."""
-    found: list[_Move] = [(_TAKE, -1, extra, 0, 0)] if extra else []
-    for kind, block, nbytes, stream, index in story.moves:
-        if kind == _TAKE and block in parts:
-            part = parts[block]
-            found.append((kind, block, -(-nbytes // part) if part else 0, stream, index))
-        else:
-            found.append((kind, block, nbytes, stream, index))
-    return found
-
-
-def _of_state(story: _Story, settings: Settings) -> Iterable[_Trial]:
-    """State of the optimizer on the host; what replicas keep, sharded over the group that sums gradients."""
-    by_purpose: defaultdict[Purpose, list[int]] = defaultdict(list)
-    for block, purpose in story.purpose.items():
-        by_purpose[purpose].append(block)
-    optimizer, gradients, parameters = (by_purpose[purpose] for purpose in ("optimizer", "gradient", "parameter"))
-    if optimizer:
-        yield _Trial(
-            id="offload",
-            name="state of the optimizer on the host",
-            action="Keep the state of the optimizer on the host and update there.",
-            basis=f"{_total(story, optimizer)} are state of the optimizer",
-            assumption="nothing of it stays on the device.",
-            settings=settings,
-            moves=_resized(story, dict.fromkeys(optimizer, 0)),
-        )
-    replicas = _replicas(story.record)
-    if replicas < 2:
-        return
-    if optimizer:
-        yield _Trial(
-            id="shard-state",
-            name=f"state of the optimizer sharded over {replicas} ranks",
-            action=f"Shard the state of the optimizer over the {replicas} ranks that sum gradients (ZeRO-1).",
-            basis=f"{_total(story, optimizer)} are state of the optimizer",
-            assumption="it divides evenly.",
-            settings=settings,
-            moves=_resized(story, dict.fromkeys(optimizer, replicas)),
-        )
-    gathered = _largest_module(story, parameters)
-    yield _Trial(
-        id="shard-state",
-        name=f"parameters, gradients and state sharded over {replicas} ranks",
-        action=f"Wrap the model's layers in fully_shard over the {replicas} ranks that sum gradients.",
-        basis=f"{_total(story, [*optimizer, *gradients, *parameters])} are parameters, gradients and state",
-        assumption=f"it divides evenly; two of the largest layers, {format_bytes(2 * gathered)}, are whole at a time.",
-        settings=settings,
-        moves=_resized(story, dict.fromkeys([*optimizer, *gradients, *parameters], replicas), 2 * gathered),
-    )
-
-
-def _replicas(record: Record) -> int:
-    """Ranks over which most bytes of gradients are summed whole; 1: none are."""
-    sums: Counter[str] = Counter()
-    for collective in record.collectives:
-        if collective.operation == "all_reduce" and collective.part in ("backward", "update"):
-            sums[collective.group] += collective.nbytes
-    groups = [name for name, _ in sums.most_common() if name in record.groups]
-    if not groups or sums[groups[0]] < _LEAST_SAVED * sum(one.nbytes for one in record.collectives):
-        return 1
-    return len(record.groups[groups[0]].ranks)
-
-
-def _largest_module(story: _Story, blocks: Iterable[int]) -> int:
-    """Bytes of the numbered module, or of the rest, that has most of some blocks."""
-    modules: Counter[str] = Counter()
-    for block in blocks:
-        take = story.takes[block]
-        modules[_instance(story.record.modules[take.module]) or ""] += take.nbytes
-    return max(modules.values(), default=0)
-
-
-def _instance(module: str) -> str:
-    """The outermost numbered module that a path is in, such as "model.layers.3"; "": none."""
-    parts = module.split(".")
-    for index, part in enumerate(parts):
-        if part.isdecimal() and index > 0:
-            return ".".join(parts[: index + 1])
-    return ""
-
-
-@dataclass(slots=True)
-class _Visit:
-    """One forward of a numbered module: its events, and the blocks that live on after it."""
-
-    module: str
-    end: int
-    blocks: list[int]
-
-
-def _of_modules(story: _Story, before: _Played, settings: Settings) -> Iterable[_Trial]:
-    """Activations of numbered modules recomputed, or on the host: given back after the forward until the backward."""
-    visits, backwards = _visits(story)
-    given = {block: index for kind, block, _, _, index in story.moves if kind == _GIVE}
-    live = _live(story, before.peak_at)
-    last = len(story.record.events)
-    by_kind: defaultdict[str, list[_Visit]] = defaultdict(list)
-    for visit in visits:
-        kept = [
-            block
-            for block in visit.blocks
-            if given.get(block, last) > visit.end and story.purpose[block] in ("activation", "temporary")
-        ]
-        visit.blocks = kept[:-1]  # the last one is its output
-        by_kind[starred(visit.module)].append(visit)
-    for kind, found in by_kind.items():
-        held = {block for visit in found for block in visit.blocks}
-        if not held & live:
-            continue
-        moves = _paused(story, found, backwards, given)
-        largest = max(sum(story.takes[block].nbytes for block in visit.blocks) for visit in found)
-        basis = f"{_total(story, held)} of activations are made in {kind}, at most {format_bytes(largest)} in one"
-        yield _Trial(
-            id="recompute",
-            name=f"recompute {kind}",
-            action=f"Wrap each of {kind} in torch.utils.checkpoint.",
-            basis=basis,
-            assumption="its input and output are kept; the others come back when its backward begins.",
-            settings=settings,
-            moves=moves,
-        )
-        yield _Trial(
-            id="offload",
-            name=f"activations of {kind} on the host",
-            action=f"Copy activations of {kind} to the host after its forward (torch.autograd.graph.save_on_cpu).",
-            basis=basis,
-            assumption="copies end when the module does; they come back when its backward begins.",
-            settings=settings,
-            moves=moves,
-        )
-
-
-def _visits(story: _Story) -> tuple[list[_Visit], dict[str, list[int]]]:
-    """Forwards of numbered modules, and where their backwards start."""
-    names = [_instance(module) for module in story.record.modules]
-    visits: list[_Visit] = []
-    backwards: defaultdict[str, list[int]] = defaultdict(list)
-    open_visit: _Visit | None = None
-    in_backward = ""
-    for index, event in enumerate(story.record.events):
-        if not isinstance(event, Take | Run):
-            continue
-        name = names[event.module]
-        if event.part == "forward":
-            in_backward = ""
-            if open_visit is not None and open_visit.module != name:
-                visits.append(open_visit)
-                open_visit = None
-            if name and open_visit is None:
-                open_visit = _Visit(name, index, [])
-            if open_visit is not None:
-                open_visit.end = index
-                if isinstance(event, Take):
-                    open_visit.blocks.append(event.block)
-        else:
-            if open_visit is not None:
-                visits.append(open_visit)
-                open_visit = None
-            if event.part == "backward" and name and name != in_backward:
-                backwards[name].append(index)
-                in_backward = name
-    if open_visit is not None:
-        visits.append(open_visit)
-    return visits, backwards
-
-
-def _paused(
-    story: _Story, visits: Iterable[_Visit], backwards: dict[str, list[int]], given: dict[int, int]
-) -> list[_Move]:
-    """The moves with the blocks of visits given back at their end, and taken when their backward begins."""
-    gives: defaultdict[int, list[int]] = defaultdict(list)
-    takes: defaultdict[int, list[int]] = defaultdict(list)
-    for visit in visits:
-        starts = backwards.get(visit.module, [])
-        ends = [given[block] for block in visit.blocks if block in given]
-        position = bisect_right(starts, max(ends, default=-1)) - 1
-        if position < 0 or starts[position] <= visit.end:
-            continue
-        gives[visit.end].extend(visit.blocks)
-        takes[starts[position]].extend(block for block in visit.blocks if given.get(block, -1) >= starts[position])
-    pending = sorted({*gives, *takes})
-    found: list[_Move] = []
-    at = 0
-
-    def flush(until: int) -> None:
-        nonlocal at
-        while at < len(pending) and pending[at] <= until:
-            index = pending[at]
-            found.extend((_GIVE, block, 0, 0, index) for block in gives.get(index, ()))
-            found.extend(
-                (_TAKE, block, story.takes[block].nbytes, story.takes[block].stream, index)
-                for block in takes.get(index, ())
-            )
-            at += 1
-
-    for move in story.moves:
-        flush(move[4] - 1)
-        found.append(move)
-    flush(len(story.record.events))
-    return found

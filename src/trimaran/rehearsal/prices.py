@@ -9,8 +9,8 @@ those to the network. Ranks have the devices node by node.
 
 Fused attention in 16 bits reaches the share of peak that it has in published steps of transformers (`analytical`).
 Where it is causal, half of its operations count, as its kernels skip what is masked. Products in eight bits take half
-the time of those in sixteen. Copies between host and device are as fast as from page-locked memory. Left out: kernels
-of the script's own whose names say nothing; they are taken to move their tensors once.
+the time of those in sixteen. Copies between host and device are as fast as from page-locked memory while all ranks of
+a node copy. Left out: kernels of the script's own whose names say nothing; they are taken to move their tensors once.
 """
 
 import math
@@ -29,6 +29,7 @@ from trimaran.graph.kernels.convert import ITEM_BYTES, works_alone
 from trimaran.graph.kernels.workload import Gradient, Work, WorkKind
 from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Phase
+from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
 from trimaran.pricing.analytical.step_time import LATE_KERNELS, NEW_UNITS, step_constants
 from trimaran.pricing.collectives.algorithms import crossing_cost
@@ -192,13 +193,16 @@ def price_kernels(
         kind = str(work.kind)
         if work.kind is WorkKind.ATTENTION:
             on_device = _attention_seconds(work, on_device, device, software)
+        if (share := kernels[number].share) != 1.0:
+            least = min(on_device, work.launches * device.launch.seconds)
+            on_device = least + share * (on_device - least)
         factor = 1.0 if calibration is None else calibration.of(name, kind)
         if "_scaled_" in name and work.kind is WorkKind.PRODUCT:
             factor /= _EIGHT_BITS
         found[number] = KernelPrice(
             before.device_s + on_device * factor,
             before.host_s + on_host * (1.0 if calibration is None else calibration.host),
-            before.flops + work.flops,
+            before.flops + work.flops * kernels[number].share,
             before.kind or kind,
         )
     return found
@@ -313,6 +317,29 @@ def _recurrent_works(kernel: Kernel) -> Iterator[Work]:
         if backward and mask[-1]:
             yield replace(one, gradient=Gradient.WEIGHT, launches=2 * directions)
         width = directions * carried
+
+
+def sharing_host(machine: Machine, ranks: int) -> Device:
+    """The device of a machine, with its rates to the host while all ranks of a node copy at once.
+
+    Args:
+        machine: nodes and their links to devices
+        ranks: of a node, on its first devices
+
+    Example:
+        >>> from trimaran.machine.find import find_machine
+        >>> machine = find_machine("dgx1-v100")
+        >>> [round(sharing_host(machine, ranks).copies.to_device_bytes_per_s / 1e9, 1) for ranks in (1, 8)]
+        [12.4, 6.2]
+    """
+    device = machine.node.device
+    least = min(host_bandwidth(machine.node, range(ranks)).values(), default=math.inf)
+    copies = replace(
+        device.copies,
+        to_host_bytes_per_s=min(device.copies.to_host_bytes_per_s, least),
+        to_device_bytes_per_s=min(device.copies.to_device_bytes_per_s, least),
+    )
+    return replace(device, copies=copies)
 
 
 def _copies(kernel: Kernel) -> bool:

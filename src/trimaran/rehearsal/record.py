@@ -79,6 +79,7 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
         arguments: what else was given, as JSON, by the argument's name
         flops: multiplications and additions, 0 where it has no product [FLOP]
         tf32: torch was set to round a product in fp32 to TF32, where the device has it
+        share: of that work; below 1 where a remedy does it in parts [0..1]
     """
 
     name: str
@@ -87,6 +88,7 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
     arguments: dict[str, Any]
     flops: int
     tf32: bool = False
+    share: float = 1.0
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant, step_spread
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
-from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels
+from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels, sharing_host
 from trimaran.rehearsal.record import Issue, Kernel, Record, Run
 from trimaran.rehearsal.replay import Excerpt, Times, last_steps, play_of, run
 
@@ -175,12 +175,34 @@ def step_time(
     Raises:
         InputError: no record, one without a whole step, a machine that is too small, ranks that wait for each other
     """
+    return _answer(records, machine, kinds, software, calibration).give()
+
+
+def seconds_of_step(
+    records: Sequence[Record],
+    machine: Machine,
+    *,
+    kinds: Mapping[int, int] | None = None,
+    software: Software | None = None,
+    calibration: Calibration | None = None,
+) -> float:
+    """The step alone of what `step_time` answers; arguments and errors as there [s]."""
+    return _answer(records, machine, kinds, software, calibration).seconds
+
+
+def _answer(
+    records: Sequence[Record],
+    machine: Machine,
+    kinds: Mapping[int, int] | None,
+    software: Software | None,
+    calibration: Calibration | None,
+) -> "_Answer":
     if not records:
         raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
     asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software or Software(), calibration=calibration)
     excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
-    return _Answer(excerpts, asked).give()
+    return _Answer(excerpts, asked)
 
 
 def _check_steps(excerpts: Sequence[Excerpt]) -> None:
@@ -269,8 +291,9 @@ class _Priced:
         links = Links(
             asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
         )
+        device = sharing_host(asked.machine, min(first.per_node, first.world))
         self.prices = {
-            excerpt.record.rank: price_kernels(excerpt.record.kernels, asked.device, software, calibration=calibration)
+            excerpt.record.rank: price_kernels(excerpt.record.kernels, device, software, calibration=calibration)
             for excerpt in excerpts
         }
         self.launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
@@ -307,6 +330,17 @@ class _Answer:
         self._play = self._priced.play
         self._times = run(self._play)
         self._from_s, self._to_s = self._window(self._times)
+        if self._to_s <= self._from_s:
+            raise InputError(
+                "no rank asked its device for anything in a step: its tensors are on the host",
+                code="rehearse.no-device",
+            )
+        self._waited_s = max(self._slowest_s(excerpt) for excerpt in excerpts)
+
+    @property
+    def seconds(self) -> float:
+        """The step [s]."""
+        return self._to_s - self._from_s + self._waited_s
 
     def give(self) -> StepTime:
         """The answer."""
@@ -379,9 +413,8 @@ class _Answer:
         else:
             ends = [seconds(run(play, kernels=factor)) for factor in (1.0 / spread, spread)]
             others = [seconds(run(play, transfers=each)) for each in (low, high)] if low else [step_s, step_s]
-        slowest_s = max(self._slowest_s(excerpt) for excerpt in self._excerpts)
         below, above = (math.hypot(ends[place] - step_s, others[place] - step_s) for place in (0, 1))
-        whole_s = step_s + slowest_s
+        whole_s = self.seconds
         source = "modelled" if self._asked.calibration is None else f"modelled, {self._asked.calibration.source}"
         return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, f"analytic: {source}")
 
@@ -441,7 +474,7 @@ class _Answer:
             launches_s=found["launches"],
             communication_s=found["communication"],
             bubble_s=found["bubble"],
-            slowest_s=max(self._slowest_s(one) for one in self._excerpts),
+            slowest_s=self._waited_s,
         )
 
     def _divide(self, found: dict[str, float], rank: int, idle: tuple[float, float], task: int | None) -> None:

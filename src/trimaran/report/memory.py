@@ -34,6 +34,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran.base.precision import AS_ASKED, precision_words
+from trimaran.base.remedies import MemoryHelp
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.graph.trace.types import StepTrace, TraceStorage
 from trimaran.program.json_files import to_plain
@@ -256,6 +257,7 @@ class MemoryEstimate:
         trace_s: time that tracing took here [s]
         planning_s: time that planning took here [s]
         notes: what was assumed
+        remedies: changes of the job that save memory without a plan
     """
 
     job: str
@@ -293,6 +295,7 @@ class MemoryEstimate:
     trace_s: float = 0.0
     planning_s: float = 0.0
     notes: tuple[str, ...] = ()
+    remedies: tuple[MemoryHelp, ...] = ()
 
     @property
     def fits_without_plan(self) -> bool:
@@ -561,6 +564,17 @@ def summary_table(estimate: MemoryEstimate) -> Table:
     plan = estimate.plan
     keep = "fits as it is" if estimate.fits_without_plan else "does not fit"
     table.add_row("without a plan", *_sizes(estimate.keep), format_seconds(estimate.kept_s), "", keep)
+    for one in estimate.remedies:
+        step_s = one.step_time_s or estimate.kept_s
+        share, fits = step_s / estimate.kept_s - 1 if estimate.kept_s else 0.0, "fits" if one.fits else "does not fit"
+        table.add_row(
+            one.name,
+            format_bytes(one.reserved_bytes),
+            "",
+            format_seconds(step_s),
+            slower(share),
+            f"{fits} without a plan",
+        )
     fits = f"{estimate.ratio_to_lower_bound:.3f} × lower bound" if plan.fits else "does not fit"
     name = Text("the plan" if split is None else f"the plan, {split.name}")
     table.add_row(name, *_sizes(plan.usage), format_seconds(plan.step_time_s), slower(plan.slowdown), fits)
@@ -592,6 +606,7 @@ def explanation_lines(estimate: MemoryEstimate) -> list[str]:
         codec_line(estimate),
         f"Bottleneck: {estimate.bottleneck}" if estimate.bottleneck else "",
         "" if estimate.largest_batch is None else batch_line(estimate.largest_batch),
+        *(f"{one.name.capitalize()}: {one.action[0].lower()}{one.action[1:]} {one.basis}" for one in estimate.remedies),
     ]
     return [line for line in lines if line]
 

@@ -50,7 +50,10 @@ class Observation:
             before which the device ran out of work; None: not known
         limiter: what limits the script; "not clear" where the run contradicts itself
         doubt: why the limiter is not clear; None where it is
-        remedies: ranked; where the limiter is not clear, those alone that surely help
+        guess: the likeliest limiter where it is not clear, without what the threads that train waited for a processor;
+            "" else
+        remedies: ranked; where the limiter is not clear, those alone that surely help, and fewer threads where there
+            are more than cores
         unseen: what could not be seen, one sentence each
     """
 
@@ -69,6 +72,7 @@ class Observation:
     doubt: str | None
     remedies: Sequence[Remedy]
     unseen: Sequence[str]
+    guess: str = ""
 
     def __str__(self) -> str:
         return page_text(lambda out: out.print(observation_view(self)))
@@ -91,10 +95,13 @@ def observation_view(observation: Observation) -> RenderableType:
     head = Text(f"{observation.model} on {ranks} {'process' if ranks == 1 else 'processes'} ({observation.device}): ")
     head.append(f"{format_seconds(observation.step_time_s)} a step", style="bold")
     head.append(f" (90 %: {format_span(format_seconds(low), format_seconds(high))})")
-    limit = Text("Limited by " if observation.doubt is None else "What limits it is ")
-    limit.append(observation.limiter, style="bold")
-    limit.append("." if observation.doubt is None else f": {observation.doubt}")
-    lines: list[RenderableType] = [head, limit, Text(), *_parts_table(observation)]
+    before, limiter, after = limit_words(observation)
+    lines: list[RenderableType] = [
+        head,
+        Text.assemble(before, (limiter, "bold"), after),
+        Text(),
+        *_parts_table(observation),
+    ]
     lines += [Text(), _memory_line(observation)]
     if launch := launch_words(observation):
         lines.append(Text(launch))
@@ -104,6 +111,15 @@ def observation_view(observation: Observation) -> RenderableType:
         lines += [Text(), Text("Not seen", style="bold")]
         lines += [bullet(Text(sentence)) for sentence in observation.unseen]
     return Group(*lines)
+
+
+def limit_words(observation: Observation) -> tuple[str, str, str]:
+    """What limits the script, or the best guess first where that is not clear: what comes before, it, and after."""
+    if observation.doubt is None:
+        return "Limited by ", observation.limiter, "."
+    if not observation.guess:
+        return "What limits it is ", observation.limiter, f": {observation.doubt}"
+    return "Best guess: ", observation.guess, f". What limits it is {observation.limiter}: {observation.doubt}"
 
 
 def without_remedy(observation: Observation) -> str:

@@ -201,7 +201,7 @@ class Rehearsal:
         memory_bytes: of a device [bytes]
         ranks: that were rehearsed, ascending
         troubles: what is wrong, the worst first; empty where the script fits and its ranks agree
-        remedies: for a lack of memory, those that save most first
+        remedies: for a lack of memory, those that are enough first, then those with the shortest step
         agreement: what was compared, one sentence
         collectives: of one step, of the rank that has most
         step: on the target cluster; None: not known
@@ -361,17 +361,20 @@ def _remedy_table(remedies: Sequence[MemoryHelp]) -> Iterator[RenderableType]:
     yield _title(f"What would help rank {remedies[0].rank}, each played on its record")
     table = frame_table()
     add_words(table, "remedy")
-    add_figures(table, "saves", "reserved then")
+    add_figures(table, "saves", "reserved then", "step then")
     add_words(table, "fits then")
     for one in remedies:
-        table.add_row(
-            Text(one.action or one.name),
-            format_bytes(one.saves_bytes),
-            format_bytes(one.reserved_bytes),
-            "yes" if one.fits else "no",
-        )
+        table.add_row(*map(Text, help_row(one)))
     yield table
-    yield Text("saves: of the reserved memory; reserved then, fits then: with this remedy alone", style="dim")
+    yield Text("saves: of the reserved memory; then: with this remedy alone", style="dim")
+    yield from (bullet(Text(f"{one.name}: {one.refused}")) for one in remedies if one.refused)
+
+
+def help_row(one: MemoryHelp) -> tuple[str, ...]:
+    """A remedy in a table: what to do, what it saves, what is reserved then, the step then, whether it fits then."""
+    step = "–" if one.step_time_s is None else format_seconds(one.step_time_s)
+    fits = "yes" if one.fits else "no: host" if one.refused else "no"
+    return one.action or one.name, format_bytes(one.saves_bytes), format_bytes(one.reserved_bytes), step, fits
 
 
 def _alike(ranks: Sequence[RehearsedRank]) -> list[list[RehearsedRank]]:

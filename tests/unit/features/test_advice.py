@@ -1,6 +1,8 @@
+import json
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 from tests.unit.measure.observe.observed import FACTS, make_record
 
@@ -9,8 +11,15 @@ from trimaran.features.diagnose.observe import conclude
 from trimaran.features.diagnose.script_remedies import COMPUTE, advise, doubt, name_limiter, noise_of, widened
 from trimaran.measure.observe.analysis import analyse
 from trimaran.measure.observe.records import ProcessRecord
+from trimaran.report.observation import Observation, limit_words, observation_document
 
 LOADER = {"workers": 0, "batch_size": 8, "prefetch_factor": None, "persistent_workers": False, "pin_memory": False}
+
+
+@pytest.fixture(autouse=True)
+def _handover(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is measured of a busy machine would decide otherwise."""
+    monkeypatch.setattr("trimaran.features.diagnose.observe.measure_handover", lambda _: 1e-5)
 
 
 def advised(*records: ProcessRecord) -> dict[str, Remedy]:
@@ -150,6 +159,79 @@ def test_a_thread_that_waits_for_a_processor_longer_than_a_remedy_leads_is_doubt
     steps = [{"load": 6, "forward": 4, "queued_ns": queued_ms * 1e6}] * 65
     found = doubted(make_record(steps, loader=LOADER, threads=threads))
     assert found is None if said is None else re.search(said, found or "")
+
+
+SLEEPS = {"load": 6, "forward": 4, "queued_ns": 4e6, "load_asleep_ns": 4.5e6}
+"""Of 10 ms the process sleeps 4.5 while it loads; of the other 5.5 it computes 1.5 and waits 4 for a processor."""
+
+
+@pytest.mark.parametrize(
+    ("step", "loader", "others", "limiter", "guess"),
+    [
+        # It is asleep for 4.5 of the 6 ms that it would take alone; workers would save most of that.
+        (SLEEPS, {}, 0.9, "loader", ""),
+        # The machine is full, and the thread that trains is never kept waiting.
+        ({"load": 7, "forward": 3, "load_asleep_ns": 6.5e6}, {}, 1.0, "loader", ""),
+        # Nine tenths of the step in line for a processor.
+        ({"load": 30, "forward": 70, "queued_ns": 90e6, "load_asleep_ns": 8e6}, {}, 0.9, "loader", ""),
+        # It computes what it loads: others lengthen that too.
+        (SLEEPS | {"load_asleep_ns": 0, "load_cpu_ns": 1e6, "queued_ns": 9e6}, {}, 0.9, "not clear", "loader"),
+        # Workers load, and whether they compute is not seen.
+        (SLEEPS | {"queued_ns": 6e6}, {"workers": 1}, 0.9, "not clear", "loader"),
+        # It sleeps a little, which says nothing of the rest.
+        ({"load": 1, "forward": 9, "queued_ns": 8e6, "load_asleep_ns": 0.1e6}, {}, 0.9, "not clear", "compute"),
+        # Nothing else runs: what it sleeps needs no second proof.
+        ({"load": 6, "forward": 4, "load_asleep_ns": 6e6}, {}, 0.0, "loader", ""),
+    ],
+)  # fmt: skip
+def test_a_loader_that_sleeps_is_named_on_a_busy_machine_and_another_one_is_guessed(
+    step: dict[str, float],
+    loader: dict[str, int],
+    others: float,
+    limiter: str,
+    guess: str,
+) -> None:
+    seen = conclude([make_record([step] * 65, loader=LOADER | loader, cores=16)], others=others)
+    assert (seen.limiter, seen.guess) == (limiter, guess)
+    words = "".join(limit_words(seen))
+    assert words.startswith(f"Best guess: {guess}. What limits it is not clear" if guess else f"Limited by {limiter}.")
+    if limiter == "loader":
+        assert seen.remedies[0].limiter == "loader"
+        assert seen.remedies[0].gain_interval[0] > 0
+
+
+def test_what_sleeps_in_half_of_the_run_is_not_surely_the_limiter() -> None:
+    still = {"forward": 10, "queued_ns": 7e6}
+    seen = conclude([make_record([SLEEPS] * 35 + [still] * 30, loader=LOADER)], others=0.9)
+    assert seen.limiter == "not clear"
+
+
+@pytest.mark.parametrize(
+    ("threads", "world", "cores", "queued_ms", "each"),
+    [(8, 1, 4, 5, 4), (4, 2, 4, 5, 2), (3, 4, 2, 9, 1), (4, 1, 4, 5, None), (8, 1, 4, 0, None)],
+)
+def test_more_threads_than_cores_are_a_remedy_with_the_number_that_fits(
+    threads: int, world: int, cores: int, queued_ms: int, each: int | None
+) -> None:
+    steps = [{"forward": 10, "queued_ns": queued_ms * 1e6}] * 65
+    ranks = [make_record(steps, rank=rank, world=world, threads=threads, cores=cores) for rank in range(world)]
+    seen = conclude(ranks, others=0.0)
+    named = [remedy for remedy in seen.remedies if remedy.id == "fewer-threads"]
+    assert [remedy.setting for remedy in named] == ([] if each is None else [{"threads": each}])
+    for remedy in named:
+        assert seen.guess == "threads"
+        assert remedy.gain_interval == (0.0, pytest.approx(queued_ms / 10))
+        assert f"OMP_NUM_THREADS={each}" in str(seen)
+
+
+@pytest.mark.parametrize("times", [[1, 90], [0.1] * 9 + [500], [3, 3]])
+def test_no_interval_of_a_time_begins_below_zero(times: list[float]) -> None:
+    """Blocks of few long steps and many short ones; as JSON it is read again."""
+    steps = [{"forward": times[number // 7 % len(times)], "queued_ns": 1e6} for number in range(84)]
+    seen = conclude([make_record(steps)], others=0.97)
+    assert 0.0 <= seen.interval_s[0] <= seen.step_time_s <= seen.interval_s[1]
+    plain = json.loads(json.dumps(observation_document(seen)))
+    assert msgspec.convert(plain, Observation, strict=False).interval_s == pytest.approx(seen.interval_s)
 
 
 def test_intervals_hold_what_blocks_and_rounds_differ_by() -> None:

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from trimaran.base.remedies import CATALOGUE, MemoryHelp
+from trimaran.base.units import format_bytes
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
 from trimaran.rehearsal.memory import (
     first_short,
-    memory_remedies,
     outside_of,
     read_memory,
     starred,
@@ -22,6 +22,8 @@ from trimaran.rehearsal.record import (
     Frame,
     Give,
     Group,
+    Issue,
+    Kernel,
     Name,
     Part,
     Purpose,
@@ -30,8 +32,10 @@ from trimaran.rehearsal.record import (
     Step,
     Sync,
     Take,
+    TensorForm,
     Use,
 )
+from trimaran.rehearsal.remedies import Change, StepThen, memory_remedies
 from trimaran.simulator.allocator import MIB, Settings
 
 CONTEXT = find_device("h100").memory.context_bytes
@@ -48,6 +52,7 @@ class Tale:
             device="h100",
             memory_bytes=memory_bytes,
             script=["train.py"],
+            kernels=[Kernel("aten.add.Tensor", (TensorForm((8,), "float32"),), (), {}, 0)],
             end=End("finished", 0, "", -1),
         )
         self.part: Part = "setup"
@@ -94,15 +99,33 @@ class Tale:
         self.record.events.append(Step(self.steps))
         self.steps += 1
 
-    def exchange(self, operation: str = "all_reduce", *, ranks: tuple[int, ...] = (0, 1), mib: int = 50) -> None:
-        self.record.groups["0"] = Group("0", ranks, "", 0, 0)
-        self.record.collectives.append(
-            Collective(operation, "sum", "0", (), (), mib * MIB, -1, 0, True, -1, (), 0, 0, self.part)
+    def exchange(
+        self,
+        operation: str = "all_reduce",
+        *,
+        ranks: tuple[int, ...] = (0, 1),
+        mib: int = 50,
+        stream: int = 0,
+        issued: bool = False,
+    ) -> None:
+        record = self.record
+        record.groups["0"] = Group("0", ranks, "", 0, 0)
+        record.collectives.append(
+            Collective(operation, "sum", "0", (), (), mib * MIB, -1, stream, True, -1, (), 0, 0, self.part)
         )
+        if issued:
+            record.events.append(Issue(len(record.collectives) - 1))
 
 
 def _training(
-    tale: Tale, *, steps: int = 2, layers: int = 3, own: float = 100, kept: float = 40, state: bool = True
+    tale: Tale,
+    *,
+    steps: int = 2,
+    layers: int = 3,
+    own: float = 100,
+    kept: float = 40,
+    state: bool = True,
+    launches: bool = False,
 ) -> Tale:
     """Parameters of 30 MiB a layer; each keeps `own` and its output of `kept`; state of Adam from the first update."""
     for layer in range(layers):
@@ -112,6 +135,8 @@ def _training(
         tale.enter("forward")
         saved = []
         for layer in range(layers):
+            if launches:
+                tale.run(f"layers.{layer}")
             inner = tale.take(own, module=f"layers.{layer}.up", line=10)
             saved.append((inner, tale.take(kept, module=f"layers.{layer}", line=11)))
         tale.enter("backward")
@@ -299,10 +324,12 @@ def test_remedies_save_what_addition_says() -> None:
     # Half of parameters, gradient and state; two layers of 30 MiB are gathered.
     sharded = found["parameters, gradients and state sharded over 2 ranks"]
     assert sharded.saves_bytes == pytest.approx((45 + 15 + 90 - 60) * MIB, abs=6 * MIB)
-    assert found["half the microbatch"].saves_bytes == pytest.approx((420 + 100) / 2 * MIB, abs=12 * MIB)
+    # Half of what follows the batch, less the gradients of the first half, of which one was there before.
+    assert found["half the microbatch"].saves_bytes == pytest.approx(((420 + 100) / 2 - 60) * MIB, abs=12 * MIB)
     for remedy in found.values():
         assert remedy.reserved_bytes == before - remedy.saves_bytes
         assert remedy.fits
+    # Without a step to take the time of, by what they save.
     assert [one.saves_bytes for one in memory_remedies(tale.record)] == sorted(
         (one.saves_bytes for one in found.values()), reverse=True
     )
@@ -331,6 +358,114 @@ def test_segments_that_grow_are_played() -> None:
     assert "segments that grow" not in {
         one.name for one in memory_remedies(tale.record, settings=Settings(expandable=True))
     }
+
+
+def _step_then(record: Record) -> StepThen:
+    """A second for each kernel and each MiB of a collective in a step with a change, 9 for what the host updates."""
+
+    def seconds(change: Change, on_host: bool) -> float:
+        then = change(record)
+        runs = sum(type(event) is Run for event in then.events)
+        sent = sum(then.collectives[event.collective].nbytes for event in then.events if type(event) is Issue)
+        return runs + sent / MIB + 9.0 * on_host
+
+    return seconds
+
+
+def test_remedies_that_are_enough_come_first_and_of_these_the_quickest() -> None:
+    """Each of three forwards and backwards is a kernel; each layer that is copied has one block, out and back."""
+    tale = Tale(memory_bytes=CONTEXT + 680 * MIB)
+    _training(tale, steps=2, launches=True)
+    found = memory_remedies(tale.record, step_then=_step_then(tale.record))
+    assert {one.name: one.step_time_s for one in found if one.fits} == {
+        "half the microbatch": 24.0,  # each of 12 twice
+        "recompute layers.*": 18.0,
+        "activations of layers.* on the host": 24.0,
+        "state of the optimizer on the host": 21.0,
+    }
+    keys = [(not one.fits, one.step_time_s) for one in found]
+    assert keys == sorted(keys)
+    assert found[0].name == "recompute layers.*"
+
+
+@pytest.mark.parametrize(("room", "fits"), [(None, True), (300 * MIB, True), (199 * MIB, False), (0, False)])
+def test_what_the_hosts_memory_does_not_hold_is_refused_with_both_figures(room: int | None, fits: bool) -> None:
+    """Activations of three layers, 100 MiB each, are away at once; the state of the optimizer is 180 MiB."""
+    tale = _training(Tale(), steps=1)
+    for one in memory_remedies(tale.record, host_room=room):
+        needed = {"offload": 300 * MIB, "offload-state": 180 * MIB}.get(one.id, 0)
+        assert one.host_bytes == 2 * needed  # of the two ranks of a node
+        assert one.fits == (room is None or needed <= room)
+        assert bool(one.refused) is not one.fits
+        if one.refused:
+            assert format_bytes(2 * needed) in one.refused
+            assert format_bytes(2 * (room or 0)) in one.refused
+
+
+def test_a_forward_that_runs_again_repeats_its_own_collectives_and_gathers_no_parameters_again() -> None:
+    tale = Tale()
+    tale.take(30, "parameter", module="layers.0")
+    tale.enter("forward")
+    for stream in (0, 7):
+        inner = tale.take(100, module="layers.0.up")
+        tale.exchange("all_gather", mib=10, stream=stream, issued=True)
+        out = tale.take(40, module="layers.0")
+        tale.run("layers.0")
+    tale.give(tale.take(300))  # after the layer, where most is there
+    tale.enter("backward")
+    tale.run("layers.0")
+    tale.give(inner, out)
+    tale.step()
+    seconds = _step_then(tale.record)
+    found = {one.id: one for one in memory_remedies(tale.record, step_then=seconds)}
+    assert seconds(lambda record: record, False) == 3 + 2 * 10
+    assert found["recompute"].step_time_s == 3 + 2 * 10 + 2 + 10
+
+
+def test_a_smaller_microbatch_gathers_twice_and_sums_gradients_once() -> None:
+    tale = _training(Tale(), steps=1)
+    tale.part = "forward"
+    tale.exchange("all_gather", mib=10, issued=True)
+    tale.part = "backward"
+    tale.exchange("all_reduce", mib=1000, issued=True)
+    tale.step()
+    found = {one.id: one for one in memory_remedies(tale.record, step_then=_step_then(tale.record))}
+    assert found["smaller-microbatch"].step_time_s == 2 * 3 + 2 * 10 + 1000  # three backwards are kernels
+
+
+@pytest.mark.parametrize(("shape", "offered"), [((1, 8), False), ((2, 8), True), ((16,), True)])
+def test_a_microbatch_of_one_sample_is_not_halved(shape: tuple[int, ...], offered: bool) -> None:
+    tale = _training(Tale(), steps=1)
+    forms = TensorForm((100, 8), "float32"), TensorForm(shape, "int64")
+    tale.record.kernels.append(Kernel("aten.embedding.default", forms, (), {}, 0))
+    assert ("half the microbatch" in _by_name(tale.record)) is offered
+
+
+@pytest.mark.parametrize("wide", ["float32", "bfloat16"])
+def test_scores_of_classes_are_what_a_loss_in_chunks_saves(wide: str) -> None:
+    """Scores of 1,024 tokens in 16 bits, converted, their logarithms and two gradients: each an eighth."""
+    rows, classes, item = 1024, 32768, 4 if wide == "float32" else 2
+    scores = TensorForm((rows, classes), "bfloat16"), TensorForm((rows, classes), wide)
+    hidden, weight = TensorForm((rows, 8), "bfloat16"), TensorForm((classes, 8), "bfloat16")
+    tale = Tale()
+    for name, inputs, output, part in (
+        ("aten.mm.default", (hidden, weight), scores[0], "forward"),
+        ("aten._to_copy.default", scores[:1], scores[1], "forward"),
+        ("aten.nll_loss_forward.default", (scores[1], TensorForm((rows,), "int64")), TensorForm((), wide), "forward"),
+        ("aten._log_softmax_backward_data.default", scores[1:], scores[1], "backward"),
+        ("aten.mm.default", (scores[1], hidden), weight, "backward"),
+    ):
+        tale.part = part  # type: ignore[assignment]
+        tale.record.kernels.append(Kernel(name, inputs, (output,), {}, 0))
+        tale.record.events.append(Run(len(tale.record.kernels) - 1, 0, 0, 0, tale.part))
+        tale.take(rows * classes / MIB * {scores[0]: 2, scores[1]: item}.get(output, 1e-3))
+    tale.step()
+    found = {one.id: one for one in memory_remedies(tale.record, step_then=_step_then(tale.record))}["chunked-loss"]
+    whole = rows * classes * (2 + 2 * item)
+    assert found.saves_bytes == pytest.approx(whole * 7 / 8, rel=0.1)  # segments are at least 20 MiB
+    # Each of five in eight parts, the three of the forward again, and seven sums of the weight's gradient.
+    assert found.step_time_s == 5 * 8 + 3 * 8 + 7
+    assert "32,768 classes" in found.basis
 
 
 def test_nothing_is_sharded_where_nothing_is_replicated() -> None:

@@ -1,10 +1,11 @@
 """The page of a rehearsal: verdict first, eighty columns, whatever a script calls its files and groups."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -201,6 +202,31 @@ def test_after_a_lack_of_memory_the_first_remedy_that_is_enough_comes_next() -> 
     page = str(made("out of memory", remedies=helps))
     assert "What would help rank 0" in page
     assert "yes" in page
+
+
+def test_each_remedy_has_the_step_then_and_a_host_without_room_is_told() -> None:
+    about: dict[str, Any] = {"rank": 0, "basis": "", "assumption": "", "saves_bytes": GIB, "reserved_bytes": GIB}
+    helps = [
+        MemoryHelp(name="recompute", action="Recompute the layers.", fits=True, step_time_s=2.5, **about),
+        MemoryHelp(
+            name="copies", action="Copy to the host.", fits=False, step_time_s=7.5, refused="900 GiB, not 800", **about
+        ),
+        MemoryHelp(name="shards", action="Shard the state.", fits=False, **about),
+    ]
+    found = made("out of memory", remedies=helps)
+    page = str(found)
+    assert max(map(len, page.splitlines())) <= 80
+    rows = {words[0]: words for line in page.splitlines() if len(words := re.split(r"\s{2,}", line.strip())) == 5}
+    assert rows["Recompute the layers."][1:] == ["1.0 GiB", "1.0 GiB", "2.50 s", "yes"]
+    assert rows["Copy to the host."][3:] == ["7.50 s", "no: host"]
+    assert rows["Shard the state."][3:] == ["–", "no"]
+    assert "copies: 900 GiB, not 800" in page
+    assert next_command(found).startswith("Recompute the layers; then trimaran rehearse")
+    assert [one["step_time_s"] for one in json.loads(json.dumps(rehearsal_document(found)))["remedies"]] == [
+        2.5,
+        7.5,
+        None,
+    ]
 
 
 def test_where_memory_is_tight_the_allocator_is_worth_a_look_and_else_it_is_not() -> None:

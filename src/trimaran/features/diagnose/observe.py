@@ -24,10 +24,18 @@ from trimaran.base.errors import InputError
 from trimaran.base.files import temporary_folder
 from trimaran.base.signals import exit_code
 from trimaran.base.system import needs_linux
-from trimaran.features.diagnose.script_remedies import UNCLEAR, advise, doubt, name_limiter, noise_of, widened
+from trimaran.features.diagnose.script_remedies import (
+    UNCLEAR,
+    advise,
+    doubt,
+    name_limiter,
+    noise_of,
+    surely_loads,
+    widened,
+)
 from trimaran.measure.observe.analysis import Findings, analyse, measure_handover
 from trimaran.measure.observe.injection import load_watch, watched_environment
-from trimaran.measure.observe.records import ProcessRecord, figure_interval, fixed_share, parse_record, read_records
+from trimaran.measure.observe.records import ProcessRecord, duration_interval, fixed_share, parse_record, read_records
 from trimaran.measure.others import Others
 from trimaran.report.observation import Observation, ObservedRank
 
@@ -168,21 +176,27 @@ def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -
     """
     findings = analyse(records)
     handover = functools.cache(measure_handover)
-    remedies = advise(findings, handover=handover)
-    doubted = doubt(findings, remedies, handover=handover, others=others)
     noise = noise_of(findings, others)
-    named = widened(remedies, noise)
+    quiet = findings.quiet or findings
+    doubted, guess = None, ""
+    if noise and surely_loads(findings, handover=handover):
+        remedies = advise(quiet, handover=handover)
+        named = widened(remedies, noise * (1 - min(rank.asleep for rank in quiet.ranks)))
+    else:
+        remedies = advise(findings, handover=handover)
+        doubted = doubt(findings, remedies, handover=handover, others=others)
+        named = widened(remedies, noise)
     if doubted is not None:
-        # What names no limiter names no remedy either, but for one that helps whatever it is.
-        named = [remedy for remedy in named if remedy.gain_interval[0] > 0]
+        guess = name_limiter(advise(quiet, handover=handover))
+        # What names no limiter names no remedy either, but for those that help whatever it is.
+        named = [one for one in named if one.gain_interval[0] > 0 or one.id == "fewer-threads"]
     facts = findings.facts
     model = facts["model"] or {}
-    _, low, high = figure_interval(lambda parts: parts.step_s, findings.mean, findings.blocks)
     return Observation(
         model=model.get("name", "unknown model"),
         device=model.get("device", "cpu"),
         step_time_s=findings.mean.step_s,
-        interval_s=(low * (1 - noise), high * (1 + noise)),
+        interval_s=duration_interval(lambda parts: parts.step_s, findings.mean, findings.blocks, wider=noise),
         steps=findings.steps,
         backwards=findings.counts["backwards"],
         left_out=findings.left_out,
@@ -204,6 +218,7 @@ def conclude(records: Sequence[ProcessRecord], *, others: float | None = None) -
         launch_bound=_launch_bound(findings),
         limiter=name_limiter(remedies) if doubted is None else UNCLEAR,
         doubt=doubted,
+        guess=guess,
         remedies=named,
         unseen=[*_noise_lines(noise), *_unseen(findings)],
     )
@@ -227,7 +242,7 @@ def _launch_bound(findings: Findings) -> float | None:
 
 def _noise_lines(noise: float) -> Iterator[str]:
     if noise:
-        yield f"Other programs ran: intervals are wider by {noise:.0%} of the time on each side for it."
+        yield f"Other programs ran: intervals are wider by up to {noise:.0%} of the time on each side for it."
 
 
 def _unseen(findings: Findings) -> Iterator[str]:

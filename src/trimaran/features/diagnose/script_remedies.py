@@ -445,7 +445,7 @@ def workers(findings: Findings, *, handover: Callable[[int], float | None]) -> I
     yield Remedy(
         id="load-ahead",
         method="estimated",
-        limiter="loader",
+        limiter=LOADER,
         name=f"load in {wanted} {text}",
         action=f"Give the DataLoader num_workers={wanted} (now {now}) and persistent_workers=True.",
         basis=(
@@ -476,7 +476,7 @@ def persistent(findings: Findings) -> Iterator[Remedy]:
     yield Remedy(
         id="keep-workers",
         method="estimated",
-        limiter="loader",
+        limiter=LOADER,
         name="keep the workers",
         action="Give the DataLoader persistent_workers=True.",
         basis=f"Starting workers anew each epoch takes {format_seconds(findings.mean.start)} of the mean step.",
@@ -485,10 +485,50 @@ def persistent(findings: Findings) -> Iterator[Remedy]:
     )
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Remedies for threads that take the cores from each other
+
+
+def fewer_threads(findings: Findings) -> Iterator[Remedy]:
+    """As many threads as there are cores."""
+    threads, processes = _threads_here(findings)
+    cores = findings.facts["cores"]
+    if threads <= cores or findings.queued < LEAST_GAIN:
+        return
+    each = max(1, cores // processes)
+    most = min(MOST_GAIN, findings.queued)
+    yield Remedy(
+        id="fewer-threads",
+        method="estimated",
+        limiter="threads",
+        name=f"OMP_NUM_THREADS={each}",
+        action=f"Set OMP_NUM_THREADS={each} (now {threads // processes} in each process).",
+        basis=(
+            f"{processes} {'process has' if processes == 1 else 'processes have'} {threads} threads on {cores} cores, "
+            f"and the one that trains waited {findings.queued:.0%} of the time for a processor; at most that is saved, "
+            "and half of it is expected."
+        ),
+        assumption="what else runs on the machine takes the rest.",
+        setting={"threads": each},
+        predicted_gain=most / 2,
+        gain_interval=(0.0, most),
+    )
+
+
+def _threads_here(findings: Findings) -> tuple[int, int]:
+    """Threads of the script on the host of its first rank, and its processes there."""
+    here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
+    return sum(facts["threads"] for facts in here), len(here)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What limits the script, and how sure that is
+
+
 LIMIT_GAIN = 0.05
 """Below this, the best remedy does not make a limiter: the script computes."""
 
-COMPUTE = "compute"
+COMPUTE, LOADER = "compute", "loader"
 
 UNCLEAR = "not clear"
 """The limiter where the run contradicts itself."""
@@ -504,7 +544,19 @@ def advise(findings: Findings, *, handover: Callable[[int], float | None]) -> li
         handover: time that a batch of this size [bytes] takes to arrive from a worker [s]; None where it is not known
     """
     more_workers = partial(workers, handover=handover)
-    makers = (more_workers, persistent, accumulate, halve, seldom, even, weighted, larger, fused, compiled)
+    makers = (
+        more_workers,
+        persistent,
+        accumulate,
+        halve,
+        seldom,
+        even,
+        weighted,
+        larger,
+        fused,
+        compiled,
+        fewer_threads,
+    )
     remedies = [remedy for make in makers for remedy in make(findings)]
     return rank_remedies(remedy for remedy in remedies if remedy.predicted_gain >= LEAST_GAIN)
 
@@ -533,14 +585,16 @@ def noise_of(findings: Findings, others: float | None) -> float:
 
 
 def widened(remedies: Sequence[Remedy], noise: float) -> list[Remedy]:
-    """Remedies whose intervals have room for noise.
+    """Remedies whose intervals have room for noise; that of fewer threads is made of it.
 
     Args:
         remedies: ranked
         noise: share of the time that other programs may add to any part of a step
     """
     return [
-        replace(
+        one
+        if one.id == "fewer-threads"
+        else replace(
             one, gain_interval=(max(-1.0, one.gain_interval[0] - noise), min(MOST_GAIN, one.gain_interval[1] + noise))
         )
         for one in remedies
@@ -615,8 +669,33 @@ def _best(remedies: Sequence[Remedy], limiter: str) -> float:
 
 def _own_threads(findings: Findings) -> str:
     """Advice where the script itself has more threads than there are cores."""
-    here = [rank.record.facts for rank in findings.ranks if rank.record.facts["host"] == findings.facts["host"]]
-    threads, cores = sum(facts["threads"] for facts in here), findings.facts["cores"]
+    threads, processes = _threads_here(findings)
+    cores = findings.facts["cores"]
     if threads <= cores:
         return ""
-    return f"Its own {len(here)} processes have {threads} threads on {cores} cores: set OMP_NUM_THREADS."
+    return (
+        f"Its own {processes} processes have {threads} threads on {cores} cores: set "
+        f"OMP_NUM_THREADS={max(1, cores // processes)}."
+    )
+
+
+def surely_loads(findings: Findings, *, handover: Callable[[int], float | None]) -> bool:
+    """Whether loading limits the script, whatever else the machine does.
+
+    What a process sleeps while it loads others cannot lengthen by taking processors; they lengthen all other parts. So
+    it is sure where the sleep alone leads, in the whole run and in its halves.
+
+    Args:
+        findings: of an observed script
+        handover: as for `advise`
+    """
+    for part in (findings, *findings.halves):
+        if part.quiet is None:
+            return False
+        remedies = advise(part.quiet, handover=handover)
+        others = {remedy.limiter for remedy in remedies} - {LOADER} | {COMPUTE}
+        sleeps = min(rank.asleep for rank in part.quiet.ranks)
+        lead = min(sleeps, _best(remedies, LOADER)) - max(_best(remedies, other) for other in others)
+        if lead < _LEAST_QUEUED or remedies[0].gain_interval[0] <= 0:
+            return False
+    return True

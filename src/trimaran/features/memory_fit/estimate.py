@@ -27,7 +27,9 @@ from trimaran.base.arguments import told_of_classes
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.remedies import LOSS_PARTS
 from trimaran.base.units import format_bytes
+from trimaran.features.memory_fit.chunked_loss import chunked_step, loss_in_chunks
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
 from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
@@ -409,6 +411,7 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
     least, bound = found.outcome.minimum_memory, found.outcome.bound
     state, optimizer, gradients = weight_bytes(whole.trace)
     step = found.shown_step("")
+    chunked = loss_in_chunks(whole, device, budget_bytes=budget_bytes)
     return MemoryEstimate(
         job=job.name,
         batch=job.global_batch_size,
@@ -441,6 +444,7 @@ def estimate_of(job: Job, device: Device, precision: ChosenPrecision, found: Fou
         storages=storage_lines(step.trace, step.plan),
         curve=live_curve(step.trace, step.kept, step.live, (planned if found.policy == OURS else whole).costs),
         split=_split_figures(found),
+        remedies=() if chunked is None else (chunked,),
     )
 
 
@@ -496,6 +500,15 @@ def below_minimum(
     if found is not None:
         least_split = format_bytes(found.minimum_memory.nbytes)
         ways.insert(0, f"--split {named}, with which the minimum memory is {least_split}")
+    chunked = chunked_step(
+        PricedStep(trace=trace, costs=steps.costs(trace), kept=live_bytes(trace, KEEP_ALL)), steps.device
+    )
+    if chunked is not None and (needed := minimum_memory(chunked.trace).nbytes) <= budget_bytes:
+        ways.insert(
+            0,
+            f"the loss in {LOSS_PARTS} chunks of the tokens, each in torch.utils.checkpoint, with which the minimum "
+            f"memory is {format_bytes(needed)}",
+        )
     if fewer:
         ways.insert(0, f"a batch of at most {fewer}, and several of them before each update")
     devices = _devices_for(state_bytes, _rest_bytes(trace), budget_bytes)

@@ -21,14 +21,16 @@ from trimaran.base.remedies import MemoryHelp
 from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
+from trimaran.pricing.analytical.step_time import host_update_seconds
 from trimaran.program.types import Program
 from trimaran.rehearsal.agreement import Agreement, agree, side_text
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
-from trimaran.rehearsal.memory import RankMemory, first_short, memory_remedies, read_memory
+from trimaran.rehearsal.memory import RankMemory, first_short, read_memory
 from trimaran.rehearsal.prices import Calibration
-from trimaran.rehearsal.record import Frame, Issue, Record, Step
-from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
+from trimaran.rehearsal.record import Frame, Issue, Record, Run, Step
+from trimaran.rehearsal.remedies import Change, host_update, memory_remedies
+from trimaran.rehearsal.time import StepTime, calibration_from_profile, seconds_of_step, step_time
 from trimaran.report.rehearsal import (
     InventedValue,
     Rehearsal,
@@ -110,7 +112,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
     troubles += _shortages(memories, _folder(question))
     if not troubles:
-        troubles += _untrained(ranks) or _unsure(memories)
+        troubles += _untrained(ranks) or _unused(records) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
     # Of a script that does not get through its steps there is no time of one.
@@ -129,7 +131,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         memory_bytes=question.target.gpu.memory_bytes,
         ranks=ranks,
         troubles=troubles[:_MOST_TROUBLES],
-        remedies=_remedies(records, memories, settings, verdict),
+        remedies=_remedies(question, rehearsed, memories, settings, verdict, factors),
         agreement=_agreement_line(agreement, question.target.world),
         collectives=_collectives(records),
         step=step,
@@ -300,15 +302,39 @@ def _unsure(memories: Mapping[int, RankMemory]) -> list[Trouble]:
 
 
 def _remedies(
-    records: Sequence[Record], memories: Mapping[int, RankMemory], settings: Settings, verdict: Verdict
+    question: Question,
+    rehearsed: Rehearsed,
+    memories: Mapping[int, RankMemory],
+    settings: Settings,
+    verdict: Verdict,
+    factors: Calibration | None,
 ) -> Sequence[MemoryHelp]:
-    """What would help the rank that is short of most memory, each played on its record."""
+    """What would help the rank that is short of most memory; each is done by all rehearsed ranks for its step."""
     if verdict not in ("out of memory", "not sure"):
         return []
-    record = min(records, key=lambda one: memories[one.rank].fit.margin)
+    record = min(rehearsed.records, key=lambda one: memories[one.rank].fit.margin)
     if memories[record.rank].fit.margin > 0 and verdict == "not sure":
         return []
-    return memory_remedies(record, settings=settings)[:_MOST_REMEDIES]
+    machine, per_node = question.target.machine, question.target.per_node
+
+    def step_then(change: Change, on_host: bool) -> float | None:
+        changed = [change(one) for one in rehearsed.records]
+        if not all(map(_step_ends, changed)):
+            return None
+        try:
+            seconds = seconds_of_step(changed, machine, kinds=rehearsed.representatives, calibration=factors)
+            if on_host:
+                each = {one.rank: host_update(one) for one in rehearsed.records}
+                seconds += max(
+                    count * host_update_seconds(machine, ranks=per_node, gradient_bytes=nbytes)
+                    for count, nbytes in each.values()
+                )
+        except InputError:
+            return None
+        return seconds
+
+    helps = memory_remedies(record, settings=settings, step_then=step_then, host_room=machine.node.host_room(per_node))
+    return helps[:_MOST_REMEDIES]
 
 
 def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
@@ -319,6 +345,21 @@ def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
             verdict="not trained",
             text=f"no rank took a step of an optimizer on the device: {ranks[0].ended}",
             sides=(),
+        )
+    ]
+
+
+def _unused(records: Sequence[Record]) -> list[Trouble]:
+    """Ranks that train, none of them on its device."""
+    if any(type(event) is Run and event.part != "setup" for one in records for event in one.events):
+        return []
+    return [
+        Trouble(
+            verdict="not trained",
+            text="no rank asked its device to compute anything in a step: it trains on the host, so neither its memory "
+            "nor its step on the cluster can be said",
+            sides=(),
+            help=('move model and batches there, as by .to("cuda"), or give the option of the script that does',),
         )
     ]
 
@@ -487,7 +528,7 @@ def _notes(
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
     most = max(memories.values(), key=lambda memory: memory.reserved)
     later = most.steps[1:]  # the first step has what comes before it, too
-    if most.peak.part == "setup" and later:
+    if most.peak.part == "setup" and most.peak.allocated and later:
         at = _peak_line(most)
         yield (
             f"rank {most.rank} allocates most before its first step{f', at {at}' if at else ''}: "

@@ -548,7 +548,7 @@ class _Rules:
         return torch.autocast("cpu", dtype=self._dtype, cache_enabled=False)
 
     def backward(self) -> AbstractContextManager[Any]:
-        """Around the backward, in which parts of the forward may run again, with casts of weights that end with them."""
+        """Around the backward, in which parts of the forward may run again; casts of weights end with them."""
         return nullcontext() if self._autocast is None else self._autocast
 
     @property

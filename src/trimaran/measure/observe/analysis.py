@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 
 _WARMUP_STEPS = 5
 _WARMUP_SHARE = 0.1
+_LEAST_LEFT = 0.01
 _LONG = 10.0
 
 
@@ -36,6 +37,7 @@ class StepTimes:
     Args:
         record: of its process
         common: numbers of these steps
+        quiet: without what the thread that trains waited for a processor
 
     Attributes:
         ns: columns by name [ns]
@@ -44,7 +46,7 @@ class StepTimes:
         work: without what it is blocked by others [ns]
     """
 
-    def __init__(self, record: ProcessRecord, common: NDArray[np.int64]) -> None:
+    def __init__(self, record: ProcessRecord, common: NDArray[np.int64], *, quiet: bool = False) -> None:
         chosen = np.isin(record.column("step"), common)
         rows = record.rows[chosen]
         self.ns: dict[str, Array] = {
@@ -52,9 +54,21 @@ class StepTimes:
         }
         cpu = np.diff(record.column("cpu_ns"), prepend=record.column("cpu_ns")[:1])
         self.cpu = cpu[chosen].astype(np.float64)
-        kinds = ("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective")
-        self.step = sum((self.ns[kind] for kind in (*kinds, "other", "evaluation")), np.zeros(len(rows)))
+        kinds = [*("load", "start", "copy", "forward", "loss", "backward", "exposed", "update", "sync", "collective")]
+        kinds += ["other", "evaluation"]
+        if quiet:
+            self._leave_queue_out(kinds)
+        self.step = sum((self.ns[kind] for kind in kinds), np.zeros(len(rows)))
         self.work = self.step - self.ns["exposed"] - self.ns["collective"]
+
+    def _leave_queue_out(self, kinds: Sequence[str]) -> None:
+        """Loading without its queue, which is known; what else was queued comes off all other parts alike."""
+        load, whole = self.ns["load"].sum(), sum(self.ns[kind].sum() for kind in kinds)
+        ran = min(load, self.ns["load_asleep"].sum() + self.ns["load_cpu"].sum())
+        queued = max(0.0, self.ns["queued"].sum() - (load - ran))
+        rest = max(_LEAST_LEFT, 1.0 - queued / (whole - load)) if whole > load else 1.0
+        for kind in kinds:
+            self.ns[kind] = self.ns[kind] * (rest if kind != "load" else ran / load if load else 1.0)
 
     def parts(self, exchange: Array, collective: Array) -> list[Parts]:
         """Parts of each step [s].
@@ -150,6 +164,8 @@ class RankFindings:
         work_s: mean time of a step in which it is not blocked by others [s]
         busy_cores: processor time of the process per time of the step
         load_cpu: share of the waiting for data in which the process computed
+        asleep: share of the step in which it loads, and neither computes nor waits for a processor: others on the
+            machine make that no longer. 0 where workers load, whose computing is not seen [0..1]
     """
 
     rank: int
@@ -159,6 +175,7 @@ class RankFindings:
     work_s: float
     busy_cores: float
     load_cpu: float
+    asleep: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -180,6 +197,7 @@ class Findings:
         queued: share of the time in which a rank's thread was ready and others had the processors, of the rank that
             waited most [0..1]
         halves: the same of the first and of the second half of the steps; none where there are too few
+        quiet: the same without what the threads that train waited for a processor; None: this is it
     """
 
     ranks: Sequence[RankFindings]
@@ -195,6 +213,7 @@ class Findings:
     elsewhere: int
     queued: float
     halves: Sequence["Findings"]
+    quiet: "Findings | None" = None
 
     @property
     def first(self) -> RankFindings:
@@ -231,9 +250,14 @@ def analyse(records: Sequence[ProcessRecord]) -> Findings:
 
 
 def _of_steps(
-    job: Sequence[ProcessRecord], common: NDArray[np.int64], left_out: Mapping[str, int], elsewhere: int
+    job: Sequence[ProcessRecord],
+    common: NDArray[np.int64],
+    left_out: Mapping[str, int],
+    elsewhere: int,
+    *,
+    quiet: bool = False,
 ) -> Findings:
-    times = [StepTimes(record, common) for record in job]
+    times = [StepTimes(record, common, quiet=quiet) for record in job]
     exchange = np.min([time.ns["exposed"] for time in times], axis=0)
     collective = np.min([time.ns["collective"] for time in times], axis=0)
     parts = [time.parts(exchange, collective) for time in times]
@@ -255,6 +279,7 @@ def _of_steps(
         elsewhere=elsewhere,
         queued=max(float(time.ns["queued"].sum() / time.step.sum()) for time in times),
         halves=(),
+        quiet=None if quiet else _of_steps(job, common, left_out, elsewhere, quiet=True),
     )
 
 
@@ -268,7 +293,12 @@ def _rank(record: ProcessRecord, times: StepTimes, parts: Parts) -> RankFindings
         work_s=float(times.work.mean()) * 1e-9,
         busy_cores=float(times.cpu.sum() / times.step.sum()),
         load_cpu=float(times.ns["load_cpu"].sum() / load) if load else 0.0,
+        asleep=0.0 if (record.facts["loader"] or {}).get("workers") else _share(times.ns["load_asleep"], times.step),
     )
+
+
+def _share(part: Array, whole: Array) -> float:
+    return float(part.sum() / whole.sum()) if whole.sum() else 0.0
 
 
 def _blocks(steps: Sequence[Parts]) -> list[Sequence[Parts]]:

@@ -217,7 +217,7 @@ _KINDS = (
 )
 _COUNTS = (
     *("forwards", "backwards", "samples", "batches_loaded", "load_cpu_ns", "syncs", "collectives"),
-    *("collective_nbytes", "dry", "queued_ns"),
+    *("collective_nbytes", "dry", "queued_ns", "load_asleep_ns"),
 )
 """Kinds of time and counts that the analysis asks for; a record may have more."""
 
@@ -301,6 +301,21 @@ def figure_interval(
     """
     value = figure(mean)
     return value, *interval(value, [figure(block) for block in blocks])
+
+
+def duration_interval(
+    duration: Callable[[_Step], float], mean: _Step, blocks: Sequence[_Step], *, wider: float = 0.0
+) -> tuple[float, float]:
+    """The ends of the interval of a time of the mean step; no time is below zero [s].
+
+    Args:
+        duration: of a step, or of what else sums up steps [s]
+        mean: as of `figure_interval`
+        blocks: likewise
+        wider: on each side, as a share of the end
+    """
+    _, low, high = figure_interval(duration, mean, blocks)
+    return max(0.0, low * (1 - min(wider, 1.0))), high * (1 + wider)
 
 
 def interval(value: float, each: Sequence[float]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from trimaran.program.plan_file import Assumed, OtherPlan, Plan, against_baselin
 from trimaran.report.convergence_curve import critical_words, figure
 from trimaran.report.convergence_runs import converged_words
 from trimaran.report.crossover import otherwise
-from trimaran.report.observation import Observation, launch_words, steps_words, without_remedy
+from trimaran.report.observation import Observation, launch_words, limit_words, steps_words, without_remedy
 from trimaran.report.page.charts import (
     SERIES_COLOURS,
     Axis,
@@ -58,6 +58,7 @@ from trimaran.report.rehearsal import (
     RehearsedStep,
     Trouble,
     asked_again,
+    help_row,
 )
 from trimaran.report.remedies import grounds
 
@@ -1048,6 +1049,7 @@ class _MemoryStudy(msgspec.Struct):
     largest_batch: Count | None = None
     live_bytes: _Live | None = None
     parts_bytes: dict[str, Count] = {}
+    remedies: list[MemoryHelp] = []
     command: str = ""
 
 
@@ -1089,7 +1091,7 @@ def _memory_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             ("without a plan", format_bytes(found.keep_peak_bytes)),
         ]
         + ([("largest batch with a plan", f"{found.largest_batch:,}")] if found.largest_batch is not None else []),
-        sections=_kept(live, _policies_section(found), _purposes_section(found)),
+        sections=_kept(live, _policies_section(found), _helps_section(found.remedies), _purposes_section(found)),
         absent=[]
         if live is not None
         else [Absent(title="Memory over time", how=f"{command} --chart --json writes it, too")],
@@ -1353,19 +1355,13 @@ def _helps_section(helps: Sequence[MemoryHelp]) -> Section | None:
     if not helps:
         return None
     table = DataTable(
-        columns=("remedy", "saves", "reserved then", "fits then"),
-        rows=[
-            (
-                one.action or one.name,
-                format_bytes(one.saves_bytes),
-                format_bytes(one.reserved_bytes),
-                "yes" if one.fits else "no",
-            )
-            for one in helps
-        ],
-        words=frozenset({0, 3}),
+        columns=("remedy", "saves", "reserved then", "step then", "fits then"),
+        rows=[help_row(one) for one in helps],
+        words=frozenset({0, 4}),
     )
-    return Section(id="remedies", title="What would help", content=[table])
+    refused = [f"{one.name}: {one.refused}" for one in helps if one.refused]
+    content: list[Chart | Words | DataTable] = [table, *([Words(lines=refused)] if refused else [])]
+    return Section(id="remedies", title="What would help", content=content)
 
 
 def _collectives_section(found: Rehearsal) -> Section | None:
@@ -1481,9 +1477,9 @@ class _Observed(Observation):
 def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: _Observed = plain
     low, high = found.interval_s
-    verdict = f"{found.model} ({found.device}): {format_seconds(found.step_time_s)} a step, " + (
-        f"limited by {found.limiter}." if found.doubt is None else f"what limits it is {found.limiter}: {found.doubt}"
-    )
+    limit = "".join(limit_words(found))
+    limit = limit[0].lower() + limit[1:]
+    verdict = f"{found.model} ({found.device}): {format_seconds(found.step_time_s)} a step, {limit}"
     unit, size = time_unit(found.step_time_s)
     names = list(found.parts_s)
     step = Section(

@@ -201,11 +201,12 @@ def _next_batch(original: Function) -> Function:
             return original(self)
         ledger.stack[0] = OTHER
         depth = ledger.enter(LOAD)
-        before = time.thread_time_ns()
+        before, begun = time.thread_time_ns(), ledger.begin_load()
         try:
             return original(self)
         finally:
             ledger.counts[LOAD_CPU] += time.thread_time_ns() - before
+            ledger.end_load(begun)
             ledger.counts[BATCHES] += 1
             ledger.leave(depth)
 

@@ -45,8 +45,9 @@ COUNTS = (
     "in_forward",  # collectives inside a forward
     "dry",  # CUDA: the device had nothing left to do when the next step began
     "queued_ns",  # the thread was ready and others had the processors
+    "load_asleep_ns",  # of loading, in which the process neither computed nor was ready to
 )
-FORWARDS, BACKWARDS, SAMPLES, BATCHES, LOAD_CPU, SYNCS, COLLECTIVES, NBYTES, IN_FORWARD, DRY, QUEUED = range(
+FORWARDS, BACKWARDS, SAMPLES, BATCHES, LOAD_CPU, SYNCS, COLLECTIVES, NBYTES, IN_FORWARD, DRY, QUEUED, ASLEEP = range(
     len(COUNTS)
 )
 
@@ -62,6 +63,9 @@ _MOST_PLACES = 200
 
 # Asking the system takes some microseconds, so that short steps are asked for together.
 _ASK_NS = 5_000_000
+
+# Loads that are shorter are not asked how long they slept: they then count as if they had not.
+_SHORT_NS = 1_000_000
 
 _clock = time.perf_counter_ns
 
@@ -101,6 +105,7 @@ class Ledger:
     __slots__ = (
         "_asked",
         "_last",
+        "_loads_are_long",
         "_queued",
         "all_places",
         "counts",
@@ -128,6 +133,7 @@ class Ledger:
         self.all_places: dict[Place, list[int]] = {}
         self._last = self._asked = _clock()
         self._queued = 0
+        self._loads_are_long = False
 
     def begin(self) -> None:
         """Watch the calling thread from now on."""
@@ -162,6 +168,23 @@ class Ledger:
         self.spent[self.stack[-1]] += now - self._last
         self._last = now
         self.stack[-1] = kind
+
+    def begin_load(self) -> tuple[int, int, int]:
+        """Clock, processor time of the process, and what the thread was queued; -1: loads are too short to ask."""
+        return _clock(), time.process_time_ns(), _queued_ns() if self._loads_are_long else -1
+
+    def end_load(self, begun: tuple[int, int, int]) -> None:
+        """Count what of a load the process slept.
+
+        Args:
+            begun: of `begin_load`
+        """
+        start, cpu, queued = begun
+        took = _clock() - start
+        if queued >= 0:
+            busy = time.process_time_ns() - cpu + _queued_ns() - queued
+            self.counts[ASLEEP] += max(0, took - busy)
+        self._loads_are_long = took > _SHORT_NS
 
     def waited(self, place: Place, ns: int) -> None:
         """A line of code has waited.
