@@ -151,7 +151,10 @@ def _laid_out(table: Table, console: Console, options: ConsoleOptions) -> Iterat
     heads = [_cell(console, column.header) for column in table.columns]
     every = [(head, *below) for head, below in zip(heads, cells, strict=True)]
     wide = [
-        min(max(cell_len(line) for one in column for line in one.text.plain.split("\n")), said.max_width or room)
+        min(
+            max(said.min_width or 0, *(cell_len(line) for one in column for line in one.text.plain.split("\n"))),
+            said.max_width or room,
+        )
         for column, said in zip(every, table.columns, strict=True)
     ]
     least = [

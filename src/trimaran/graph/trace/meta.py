@@ -93,6 +93,7 @@ class Overrides(TorchFunctionMode):
         self._paths = paths
         self._calls: dict[Any, int] = {}
         self._inside = False
+        self._starting = False
 
     def __torch_function__(
         self, func: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -102,8 +103,14 @@ class Overrides(TorchFunctionMode):
             with _HOST:  # an optimizer that steps there has its counters on the host
                 return func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
-        # A shape or the like runs nothing; what a backward runs belongs to the forward.
-        if self._inside or self._paths is None or name == "__get__" or func in _BACKWARDS:
+        if func in _BACKWARDS:
+            self._starting = True  # the gradient that it begins with is no function of the model
+            try:
+                return self._run(func, args, kwargs or {})
+            finally:
+                self._starting = False
+        starts = self._starting and not in_backward()
+        if self._inside or starts or self._paths is None or name == "__get__":  # a shape or the like: runs nothing
             return self._run(func, args, kwargs or {})
         number = self._calls[func] = self._calls.get(func, 0) + 1
         self._inside = True
@@ -548,7 +555,7 @@ class _Rules:
         return torch.autocast("cpu", dtype=self._dtype, cache_enabled=False)
 
     def backward(self) -> AbstractContextManager[Any]:
-        """Around the backward, in which parts of the forward may run again; casts of weights end with them."""
+        """Around the backward: parts of the forward may run again in it, with casts of weights that end with them."""
         return nullcontext() if self._autocast is None else self._autocast
 
     @property

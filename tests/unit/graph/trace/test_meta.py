@@ -18,6 +18,7 @@ from trimaran.graph.trace.live_bytes import WEIGHTS, live_kept
 from trimaran.graph.trace.meta import trace_on_meta
 from trimaran.graph.trace.record import Recorder
 from trimaran.graph.trace.types import Role, StepTrace
+from trimaran.graph.types import OUTSIDE
 
 SAME_KERNELS = sorted(NETWORKS.keys() - {"lstm"})
 
@@ -180,6 +181,11 @@ def test_an_optimizer_that_steps_in_the_backward_keeps_its_counter_on_the_host()
 
     trace = trace_on_meta(make, lambda: torch.ones(2, 4), lambda model, x: model(x).sum())
     assert sum(operation.name.startswith("aten.addcdiv") for operation in trace.ops) == 1
+
+
+def test_the_gradient_that_a_backward_begins_with_is_no_function_of_the_model() -> None:
+    trace = trace_on_meta(lambda: nn.Linear(4, 4), lambda: torch.ones(2, 4), lambda model, x: model(x).sum())
+    assert [one.origin for one in trace.ops if one.name == "aten.ones_like.default"] == [OUTSIDE]
 
 
 @pytest.mark.parametrize("way", ["hook", "function"])
