@@ -344,9 +344,7 @@ def _chunked(record: Record) -> Record:
         return record
     edit = _Edit(record)
     edit.resize(dict.fromkeys(_logits_blocks(record, logits), LOSS_PARTS))
-    concerned = [
-        any(logits.holds(form.shape) for form in (*kernel.inputs, *kernel.outputs)) for kernel in record.kernels
-    ]
+    concerned = [logits.concern(form.shape for form in (*one.inputs, *one.outputs)) for one in record.kernels]
     weights = {
         form: edit.kernel(Kernel("aten.add_.Tensor", (form, form), (form,), {}, 0))
         for kernel, asks in zip(record.kernels, concerned, strict=True)
@@ -354,6 +352,7 @@ def _chunked(record: Record) -> Record:
         if asks and not logits.holds(form.shape) and logits.classes in form.shape
     }
     again: list[Event] = []
+    first = 0
     for place, event in enumerate(record.events):
         if type(event) is Step:
             again = []
@@ -363,12 +362,17 @@ def _chunked(record: Record) -> Record:
             edit.instead[place] = runs = edit.in_parts(event, LOSS_PARTS)
             again += [replace(one, part="backward") for one in runs if type(one) is Run]
             continue
+        first = place if again else first
         edit.instead[place] = [*again, *edit.in_parts(event, LOSS_PARTS)]
         again = []
-        # Each chunk but the first adds its gradient of the head's weight to that of the others.
+        # Each chunk but the first adds its gradient of the head's weight to that of the others, which is there since.
         for form in record.kernels[event.kernel].outputs:
             if form in weights:
-                edit.after[place] += [replace(event, kernel=weights[form])] * (LOSS_PARTS - 1)
+                block = -2 - place
+                edit.before[first].append(
+                    Take(block, nbytes_of(form), event.stream, "gradient", event.lines, event.module, "backward")
+                )
+                edit.after[place] += [*[replace(event, kernel=weights[form])] * (LOSS_PARTS - 1), Give(block)]
     return edit.record()
 
 

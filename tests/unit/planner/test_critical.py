@@ -1,6 +1,7 @@
 """What binds a simulated step; the figures are those of `problems.py`, in milliseconds."""
 
 import dataclasses
+import re
 
 import pytest
 from tests import builders
@@ -9,8 +10,11 @@ from tests.builders import UPDATE_MS, of_gradients, problem
 from trimaran.planner.explanation.contrast import Anatomy, binding, dissect
 from trimaran.planner.explanation.critical_path import GROUPS, Part, bottleneck
 from trimaran.planner.problem import assess
+from trimaran.pricing.types import Between, Cost
 from trimaran.program.strategy import Strategy
 from trimaran.program.types import Kind
+
+WORDS_OF_SEVERAL = "rank|exchang|communicat|straggl"
 
 PIPELINE = builders.strategy(pp=2, microbatches=2)
 
@@ -88,7 +92,7 @@ def test_one_account_names_the_bottleneck_of_a_plan_and_of_its_explanation() -> 
         parts = dissect(plan, given).parts
         assert sum(plan.groups_s.values()) == pytest.approx(plan.step_time_s)
         for name, classes in GROUPS.items():
-            assert plan.groups_s[name] == pytest.approx(sum(parts[part] for part in classes))
+            assert plan.groups_s.get(name, 0.0) == pytest.approx(sum(parts[part] for part in classes))
         largest = max(plan.groups_s, key=lambda name: plan.groups_s[name])
         assert plan.subject.startswith(largest)
         assert binding(plan).startswith(f"limited by {plan.subject}: ")
@@ -107,3 +111,20 @@ def test_loading_is_the_bottleneck_only_where_it_takes_the_most(load_ms: float, 
         longer.append(dataclasses.replace(one, **leg | {"end_s": seconds, "alone_s": seconds}))
     found = bottleneck(plan.program, longer, plan.strategy, step_s=sum(one.seconds for one in longer))
     assert found.subject == subject
+
+
+@pytest.mark.parametrize("strategy", [builders.strategy(), builders.strategy(microbatches=2), builders.strategy(dp=2)])
+def test_what_lies_between_instructions_is_the_loops_own_on_one_device(strategy: Strategy) -> None:
+    """5 ms a step and 1 ms between two instructions: of one device no exchange, and no wait for a rank."""
+    given = problem()
+    cost = {ms: Cost(ms / 1e3, ms / 1e3, ms / 1e3, "by hand") for ms in (1, 5)}
+    table = dataclasses.replace(given.table, between=Between(step=cost[5], instruction=cost[1]))
+    given = dataclasses.replace(given, table=table)
+    plan = assess(strategy, given)
+    parts, instructions = dissect(plan, given).parts, len(plan.program.ranks[0])
+    own, other = (Part.LOOP, Part.AFTER) if strategy.devices == 1 else (Part.AFTER, Part.LOOP)
+    assert parts[own] == pytest.approx(5e-3 + (instructions - 1) * 1e-3)
+    assert not parts[other]
+    assert sum(plan.groups_s.values()) == pytest.approx(plan.step_time_s)
+    says_so = any(re.search(WORDS_OF_SEVERAL, text) for text in (*plan.groups_s, binding(plan)))
+    assert says_so == (strategy.devices > 1)

@@ -1,7 +1,6 @@
 """A step whose loss is computed in chunks of its rows: the scores of all rows are never there at once."""
 
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
@@ -41,7 +40,7 @@ def chunked_step(step: PricedStep, device: Device) -> PricedStep | None:
     again_s, last = 0.0, 0
     for op in trace.ops:
         shapes = [shape for shape in op.results if shape is not None]
-        if op.phase is Phase.UPDATE or not any(map(logits.holds, chain(shapes, (shape for _, shape in op.operands)))):
+        if op.phase is Phase.UPDATE or not logits.concern([*shapes, *(shape for _, shape in op.operands)]):
             continue
         made = [number for number, version in op.writes if version == 0]
         if any(map(logits.holds, shapes)):

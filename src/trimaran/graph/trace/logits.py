@@ -32,6 +32,18 @@ class Logits:
         """
         if len(shape) < 2 or not (shape[-1] == self.classes or (len(shape) > 2 and shape[1] == self.classes)):
             return False
+        return self._has_rows(shape)
+
+    def concern(self, shapes: Iterable[Shape]) -> bool:
+        """Whether an operation on tensors of these shapes is on scores, transposed ones too.
+
+        Example:
+            >>> Logits(rows=64, classes=10).concern([(10, 64), (64, 8)])
+            True
+        """
+        return any(self.holds(one) or (one[:1] == (self.classes,) and self._has_rows(one)) for one in shapes)
+
+    def _has_rows(self, shape: Shape) -> bool:
         return self.rows <= math.prod(shape) // self.classes <= _MOST_MORE * self.rows
 
 

@@ -1,4 +1,4 @@
-"""A CUDA device for a torch that has none, or in place of its own: put there by ctypes, no compiler needed.
+"""A CUDA device for a torch without one, or in place of one that is there: by ctypes, no compiler needed.
 
 torch asks two tables of functions about a kind of device. The *guard* says which device is current and how many there
 are; autograd starts a thread for each. The *hooks* say whether CUDA is built, available and initialised. A CPU build
