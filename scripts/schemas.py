@@ -28,7 +28,9 @@ from trimaran.program.gradients import Compression
 from trimaran.program.memory import CodecChoice
 from trimaran.program.plan_file import (
     PLAN_VERSION,
+    Assumed,
     CandidateRow,
+    OtherPlan,
     Plan,
     PlannedLink,
     PlannedTraining,
@@ -38,7 +40,7 @@ from trimaran.program.plan_file import (
 from trimaran.program.strategy import Feeding, Part, Shard, Strategy
 
 _TYPES = (
-    *(CandidateRow, CodecChoice, Compression, Feeding, Part, Plan, PlannedLink, PlannedTraining),
+    *(Assumed, CandidateRow, CodecChoice, Compression, Feeding, OtherPlan, Part, Plan, PlannedLink, PlannedTraining),
     Recipe,
     *(Prediction, Premises, Shard, Strategy),
     *(CalibrationBody, DeviceFigures, Estimate, Fingerprint, Interference, LinkFigures, Noise, ProductRate),

@@ -154,14 +154,17 @@ def measure(row: Row, target: str) -> dict[str, Any]:
     """One plan, exported to one target and rehearsed."""
     from trimaran.base.errors import TrimaranError
     from trimaran.cli.plan import rehearse_plan
-    from trimaran.features.export import SOFTWARE
+    from trimaran.features.export import request_for
     from trimaran.planner.pins import Pins
     from trimaran.planning.plan import make_plan
-    from trimaran.planning.requests import PlanRequest, parse_software
+    from trimaran.planning.requests import PlanRequest
 
     pins = Pins(**{name: value for name, value in row.pins.items() if value is not None})
-    request = PlanRequest(cluster=row.cluster, software=parse_software(SOFTWARE[target]), pins=pins, batch=row.batch)
-    head: dict[str, Any] = {"software": SOFTWARE[target], "cluster": row.cluster}
+    request = request_for(row.job, PlanRequest(cluster=row.cluster, pins=pins, batch=row.batch), target)
+    head: dict[str, Any] = {
+        "software": None if request.software is None else request.software.framework,
+        "cluster": row.cluster,
+    }
     started_s = time.monotonic()
     try:
         planned = make_plan(row.job, request)

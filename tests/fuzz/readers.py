@@ -930,11 +930,10 @@ READERS: Mapping[str, Reader] = {
 
 INTERNAL: Mapping[str, str] = {
     "trimaran/cli/output.py": "the null device, to write to",
-    "trimaran/features/export/pytorch.py": "templates of the package",
-    "trimaran/features/export/launching.py": "likewise",
     "trimaran/jobs/builtin.py": "images of scikit-learn's package, and their order in this one",
     "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",
     "trimaran/rehearsal/record.py": "likewise",
+    "trimaran/rehearsal/build.py": "files of torch and of this package as installed, and what a trial of them kept",
     "trimaran/rehearsal/launch.py": "likewise, and what the kernel says of processes",
     "trimaran/rehearsal/groups.py": "objects of the ranks of this rehearsal",
     "trimaran/rehearsal/saved.py": "likewise, and checkpoints that the script itself loads",

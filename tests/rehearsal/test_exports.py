@@ -275,7 +275,7 @@ def test_a_schedule_of_torch_takes_the_microbatches_of_torchtitan() -> None:
     [
         (("--rehearse", "--to", "megatron"), "export.no-rehearsal", "in the repository of Megatron-LM"),
         (("--rehearse", "--to", "nemo"), "export.no-rehearsal", "choose one of"),
-        (("--to", "nemo"), "export.unknown-target", "choose one of"),
+        (("--to", "nemo"), "export.unknown-target", "torchtitan"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused_before_it_is_planned(

@@ -62,8 +62,8 @@ _LEAST_BYTES = 1e6
 
 _BOUNDS: Mapping[str, tuple[float, float, str]] = {
     "size": (0.0, 2.0**60, "at most 1024 PiB"),
-    "rate": (1e3, 1e15, "1 KB/s to 1000 TB/s"),
-    "arithmetic": (1e6, 1e18, "1 MFLOP/s to 1000 PFLOP/s"),
+    "rate": (1.0, 1e15, "1 B/s to 1000 TB/s"),
+    "arithmetic": (1e3, 1e18, "1 kFLOP/s to 1000 PFLOP/s"),
     "power": (1e-1, 1e6, "0.1 W to 1000 kW"),
     "duration": (0.0, 1e10, "at most 1e10 s"),
 }
@@ -102,7 +102,8 @@ def parse_memory(given: str | int) -> int:
         >>> parse_memory("2 KiB"), parse_memory(2_000_000)
         (2048, 2000000)
     """
-    return round(_positive(parse_bytes(str(given)), str(given), 'memory such as "16 GiB"'))
+    text = "0B" if given == 0 else str(given)
+    return round(_positive(parse_bytes(text), text, 'memory such as "16 GiB"'))
 
 
 def parse_rate(text: str) -> float:

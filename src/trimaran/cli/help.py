@@ -331,7 +331,8 @@ def _unknown_option(name: str, options: Collection[str]) -> str:
         meant = next((one for one in here if one in options), "")
         if typed in spellings.split() and (meant or not here):
             return f"no option {name}: {instead or f'it is {meant} here'}"
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.75)
+    begun = [option for option in options if option.startswith(name)]
+    near = begun if len(begun) == 1 else difflib.get_close_matches(name, options, n=1, cutoff=0.75)
     return f"no option {name}" + (f"; did you mean {near[0]}?" if near else "")
 
 

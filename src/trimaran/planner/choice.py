@@ -1,15 +1,14 @@
 """Which of several simulated candidates to take, and which ones a person should see with it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from trimaran.base.units import format_seconds
 from trimaran.planner.analytical.candidates import AnalyticalCandidate
 from trimaran.planner.candidates import Candidate, Cases
-from trimaran.planner.pins import ORDERS
 from trimaran.planner.space import unfaithfulness
 from trimaran.program.gradients import DEFAULT_BUCKET_BYTES
-from trimaran.program.strategy import IN_LINE, Strategy
+from trimaran.program.strategy import IN_LINE, Schedule, Strategy
 
 Item = TypeVar("Item")
 
@@ -46,7 +45,7 @@ def simplicity(strategy: Strategy) -> tuple[int, ...]:
         strategy.microbatches,
         bool(strategy.parts),
         strategy.chunks,
-        (*ORDERS, "pipedream").index(strategy.schedule),
+        get_args(Schedule).index(strategy.schedule),
         strategy.feeding.cached,
         strategy.feeding.workers,
     )

@@ -202,7 +202,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherPlan:
-    """Another plan beside the chosen one.
+    """Another plan than the chosen one.
 
     Attributes:
         strategy: by its name

@@ -382,7 +382,7 @@ class Patches:
 
         def begins(module: nn.Module, _: Any) -> None:
             if not recorder.trained or recorder.steps >= self._most_steps:
-                if not torch.is_grad_enabled() or not module.training or not self.active:
+                if not torch.is_grad_enabled() or not module.training or not self.active or recorder.is_looking:
                     return
                 if torch._C._current_graph_task_id() != -1:
                     return
@@ -435,8 +435,10 @@ class Patches:
                 if id(value) not in trained:
                     self._name(value, "optimizer")
             recorder.end_update()
+            if recorder.is_looking:
+                return
             updated = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
-            if recorder.has_gradients and any(one.device.type == "cpu" for one in updated):
+            if any(one.device.type == "cpu" for one in updated):
                 recorder.note("the optimizer updates parameters on the host, and that time is not modelled")
             if not recorder.is_updating:
                 counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
@@ -450,6 +452,20 @@ class Patches:
                 for parameter in group["params"]:
                     self._name(parameter, "parameter")
 
+        def looking(session: Any) -> None:
+            """What `trimaran.init` does to know the job is none of its steps."""
+            init = session.init
+
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                recorder.is_looking = True
+                try:
+                    return init(*args, **kwargs)
+                finally:
+                    recorder.is_looking = False
+
+            replace(session, init=noted)
+
+        when_imported("trimaran.features.training.session", looking)
         replace(torch.autograd, backward=noted_backward)
         register_optimizer_step_pre_hook(before)
         register_optimizer_step_post_hook(after)

@@ -68,7 +68,7 @@ class Recorder:
         self.lines = lines
         self.pool = pool
         self.steps = 0
-        self.has_gradients = False  # whether a backward has run on the device since the last step
+        self.is_looking = False  # whether a session tries the job, before it trains
         self.trained = False  # whether a forward with gradients has begun
         self._updating = 0
         self._purpose: Purpose | None = None
@@ -119,10 +119,7 @@ class Recorder:
         return self._updating > 0
 
     def stepped(self) -> None:
-        """All optimizers of a step have stepped; one of the host alone, or to try the optimizer, is none."""
-        if not self.has_gradients:
-            return
-        self.has_gradients = False
+        """All optimizers of a step have stepped."""
         self.record.events.append(Step(self.steps))
         self.steps += 1
 
@@ -337,7 +334,6 @@ class Recorder:
 
     def run(self, kernel: Kernel) -> None:
         """A kernel is launched."""
-        self.has_gradients |= self.part == "backward"
         if self.capability is not None and is_product(kernel):
             caller = (self.part == "backward", self.stream)
             if caller not in self._workspaces:

@@ -56,11 +56,11 @@ _KEPT = {
 """Types of gradients and of the optimizer's state in words."""
 
 
-def beside_lines(document: Mapping[str, Any]) -> list[str]:
+def assumption_lines(document: Mapping[str, Any]) -> list[str]:
     """What a plan assumes because nobody said it, and the simplest plan within the uncertainty with its price.
 
     Args:
-        document: as `beside_document` makes it
+        document: as `assumptions_document` makes it
     """
     said = {"batch": "a batch of {:,}", "sequence": "sequences of {:,} tokens"}
     told = [

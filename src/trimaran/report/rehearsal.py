@@ -23,7 +23,7 @@ from trimaran.report.tables import add_figures, add_words, bullet, frame_table, 
 Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
 """What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to
 tell; a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed;
-no rank took a step of an optimizer on the device."""
+no rank took a step of an optimizer."""
 
 EXIT_CODES: Mapping[Verdict, int] = {
     "fits": 0,

@@ -159,7 +159,7 @@ def test_after_convergence_was_measured_the_plan_is_for_the_same_devices(monkeyp
 
 def test_the_plan_after_a_price_is_for_the_batch_that_was_priced(tmp_path: Path) -> None:
     asked = ("price", "llama3:8b", "--cluster", "dgx-h100")
-    assert ("--batch", "64") in itertools.pairwise(next_of(*asked, "--strategy", "dp8 mb2 m4"))
+    assert ("--batch", "64") in itertools.pairwise(next_of(*asked, "--strategy", "dp8 zero2 m8"))
     table = tmp_path / "rows.csv"
     table.write_text("strategy,batch\ntp8,32\ntp4 dp2,32\n")
     assert ("--batch", "32") in itertools.pairwise(next_of(*asked, "--strategies", str(table), "--batch", "64"))

@@ -74,7 +74,8 @@ def test_documents_have_the_same_keys_for_every_backend(simulated: Planned, mode
     one, other = plan_document(simulated), plan_document(modelled)
     assert set(other) - set(one) == {
         "sequence",
-        "memory_limit_bytes",
+        "host_bytes",
+        "host_limit_bytes",
         "idle_devices",
         "nearby_batches",
     }

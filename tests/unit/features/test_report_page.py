@@ -364,8 +364,8 @@ def test_what_the_planners_answer_is_recognised(job: str, tmp_path: Path) -> Non
         assert "trimaran export" in dict(of_file.absent)["Predicted against measured"]
         assert "--cluster dgx-h100:8 --tokens NUMBER --json > answer" in dict(of_file.absent)["Time to accuracy"]
         assert dict(of_file.absent)["Crossover with model parallelism"].endswith(" --cluster dgx-h100 --json")
-        assert dict(of_file.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
-        assert dict(found.absent)["Scaling"].endswith("trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8")
+        assert "trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8" in dict(of_file.absent)["Scaling"]
+        assert "trimaran plan llama2:7b --cluster dgx-h100:8 --devices 2,4,8" in dict(found.absent)["Scaling"]
 
 
 def test_a_plan_and_its_answer_agree_on_the_candidates(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_budget_that_is_none_is_refused(budget: Any) -> None:
 
 def test_a_budget_is_a_size_a_number_or_a_share() -> None:
     assert parse_budget("12GiB").nbytes == 12 * 2**30
-    assert parse_budget(1000).nbytes == 1000
+    assert parse_budget(1_000_000).nbytes == 1_000_000
     assert parse_budget("50%").resolve(1001) == 500
 
 

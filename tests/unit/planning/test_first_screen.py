@@ -21,7 +21,7 @@ from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import make_plan
 from trimaran.planning.requests import parse_request, parse_target
 from trimaran.program.plan_file import write_plan
-from trimaran.report.plans import beside_lines
+from trimaran.report.plans import assumption_lines
 from trimaran.report.tables import page_text
 
 LINES, COLUMNS = 24, 80
@@ -60,7 +60,7 @@ def test_the_first_screen_says_what_was_assumed_and_what_is_simpler(case: tuple[
     text, document = screen(found), plan_document(found)
     assert f"Assumed: sequences of {document['sequence']:,} tokens (--sequence)" in text
     assert "Simplest within the uncertainty: " in text
-    for line in beside_lines(document):
+    for line in assumption_lines(document):
         assert line in text
     types = [one for one in document["assumed"] if one["what"] in ("gradients", "optimizer-state")]
     assert bool(types) == ("fp32" in text.partition("Assumed")[2].partition("Simplest")[0])
@@ -124,7 +124,7 @@ def test_pages_say_the_same(case: tuple[str, Planned], tmp_path: Path) -> None:
     for path in (answer, plan):
         report(path, path.with_suffix(".html"))
         text = words_of(path.with_suffix(".html"))
-        for line in beside_lines(document):
+        for line in assumption_lines(document):
             # A plan file has no training of tokens.
             assert (line if path is answer or name not in ("tokens", "counts") else line.split(" a step")[0]) in text
 

@@ -20,13 +20,13 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from jinja2 import Environment, StrictUndefined
 
 from trimaran.base.errors import InputError
+from trimaran.base.files import packaged_text
 from trimaran.base.precision import Precision, parse_precision
 from trimaran.base.units import format_bytes
 from trimaran.graph.types import Graph, Op
@@ -318,7 +318,7 @@ def render(name: str, values: Mapping[str, object]) -> str:
     """
     # The output is Python, so nothing is escaped.
     environment = Environment(trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    template = environment.from_string((files(__package__) / "scripts" / f"{name}.py.jinja").read_text())
+    template = environment.from_string(packaged_text(str(__package__), f"scripts/{name}.py.jinja"))
     return template.render(values)
 
 

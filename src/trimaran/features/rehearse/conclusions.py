@@ -343,7 +343,7 @@ def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
     return [
         Trouble(
             verdict="not trained",
-            text=f"no rank took a step of an optimizer on the device: {ranks[0].ended}",
+            text=f"no rank took a step of an optimizer: {ranks[0].ended}",
             sides=(),
         )
     ]

@@ -15,7 +15,7 @@ from trimaran.base.progress import Progress
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
-from trimaran.planning.answer.documents import beside_document, placement_document
+from trimaran.planning.answer.documents import assumptions_document, placement_document
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.estimated import on_its_machine
 from trimaran.planning.loaded_plans import use_of_plan
@@ -27,7 +27,7 @@ from trimaran.report.breakdown import PARTS, utilization
 from trimaran.report.page.layout import Contents, Page, Section, Words
 from trimaran.report.page.steps import (
     RankParts,
-    beside_section,
+    assumption_section,
     candidates_section,
     commands_section,
     compared_devices,
@@ -63,8 +63,8 @@ def page_of_plan(path: Path, *, simulate: bool, progress: Progress) -> Page:
 
     prediction = plan.prediction
     contents.sections.append(prediction_section(prediction.step_time_s, prediction.interval_s, None))
-    beside = beside_section(beside_document(plan) | {"devices": len(plan.premises.devices)})
-    contents.sections += [beside] if beside else []
+    assumed = assumption_section(assumptions_document(plan) | {"devices": len(plan.premises.devices)})
+    contents.sections += [assumed] if assumed else []
     asked_again = _asked_again(plan)
     timeline = None if simulated is None else simulated.chosen.timeline
     program = None if simulated is None else simulated.chosen.program

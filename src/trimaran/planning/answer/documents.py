@@ -577,12 +577,12 @@ def head_document(planned: "Planned") -> dict[str, Any]:
         "precision_source": planned.precision_source,
         "software": planned.software,
         "objective": planned.chosen.objective if planned.outlook is None else planned.outlook.goal,
-        **beside_document(planned.evidence.plan, planned.outlook),
+        **assumptions_document(planned.evidence.plan, planned.outlook),
         "notes": list(planned.notes),
     }
 
 
-def beside_document(plan: Plan, outlook: Outlook | None = None) -> dict[str, Any]:
+def assumptions_document(plan: Plan, outlook: Outlook | None = None) -> dict[str, Any]:
     """What a plan assumes and the simplest plan within the uncertainty, the same for every page and from a plan file.
 
     Args:

@@ -33,7 +33,7 @@ from trimaran.program.strategy import strategy_legend
 from trimaran.report.breakdown import utilization
 from trimaran.report.plans import (
     TARGET_ROWS,
-    beside_lines,
+    assumption_lines,
     load_lines,
     outlook_lines,
     run_lines,
@@ -44,7 +44,6 @@ from trimaran.report.tables import (
     add_figures,
     add_words,
     frame_table,
-    join_figures,
     number_in,
     shows_all,
     unit_of,
@@ -122,12 +121,13 @@ def print_verdict(out: Console, planned: "Planned", document: Mapping[str, Any])
         document: of it
     """
     if planned.outlook is not None:
-        out.print(f"[bold]{escape(join_figures(target_verdict(document)))}[/]")
+        out.print(f"[bold]{escape(target_verdict(document))}[/]")
     out.print(f"{plan_sentence(planned)}.")
     if sentence := binding(planned.chosen):
         out.print(escape(sentence[:1].upper() + sentence[1:]))
     out.print(f"[dim]Global batch {planned.global_batch_size}{_where(planned)}.[/]")
-    print_lines(out, beside_lines(document))
+    if lines := assumption_lines(document):
+        print_lines(out, ["", *lines])
 
 
 def plan_sentence(planned: "Planned") -> str:

@@ -34,7 +34,7 @@ from trimaran.report.page.charts import (
     time_unit,
 )
 from trimaran.report.page.layout import Chart, Commands, Section, Words
-from trimaran.report.plans import beside_lines
+from trimaran.report.plans import assumption_lines
 from trimaran.report.svg import Drawing
 
 PARTS_OF_STEP = (
@@ -531,13 +531,13 @@ def _candidate_cells(row: Considered) -> tuple[str, ...]:
     return (*head, format_seconds(row.step_s), ends, peak, row.says)
 
 
-def beside_section(document: Mapping[str, Any]) -> Section | None:
+def assumption_section(document: Mapping[str, Any]) -> Section | None:
     """What a plan assumes, and the simplest plan within the uncertainty, in the words of the command.
 
     Args:
-        document: as of `beside_lines`
+        document: as of `assumption_lines`
     """
-    lines = beside_lines(document)
+    lines = assumption_lines(document)
     content = [Words(lines=lines)]
     return Section(id="assumed", title="What is assumed, and what is simpler", content=content) if lines else None
 

@@ -40,7 +40,7 @@ from trimaran.report.page.charts import (
 from trimaran.report.page.layout import Absent, Chart, Section, Words
 from trimaran.report.page.steps import (
     Considered,
-    beside_section,
+    assumption_section,
     candidates_section,
     compared_devices,
     drawn_placement,
@@ -1803,7 +1803,7 @@ def _plan_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         facts=facts,
         sections=_kept(
             prediction_section(chosen.step_time_s, chosen.interval_s, None),
-            beside_section(msgspec.to_builtins(found)),
+            assumption_section(msgspec.to_builtins(found)),
             _planned_run(found.run),
             scaling,
             _planned_parts(found),
