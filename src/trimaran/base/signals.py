@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from trimaran.base.outcome import note_exit_code
+
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)
 )
@@ -140,6 +142,7 @@ def leave(number: int) -> NoReturn:
     for callback in reversed(_leaving[:]):
         with contextlib.suppress(BaseException):  # the next one is still to be done
             callback(number)
+    note_exit_code(exit_code(number))
     os._exit(exit_code(number))
 
 

@@ -5,6 +5,7 @@ own files it was; the rest is shown where `TRIMARAN_DEBUG` is set.
 """
 
 import os
+import signal
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import shown_path
+from trimaran.base.outcome import note_asked
+from trimaran.base.signals import Interrupted
 
 DEBUG = "TRIMARAN_DEBUG"
 
@@ -99,27 +102,32 @@ def users(what: str, *, code: str = "user.raised") -> Iterator[None]:
         InputError: it raised, or ended the process
     """
     before = _asked.set(what)
+    note_asked(what)
     try:
         yield
     except TrimaranError:
         raise
-    except SystemExit as error:
+    except Interrupted:
+        raise
+    except (SystemExit, KeyboardInterrupt) as error:
         raise left(what, error) from error
     except Exception as error:
         started = any(frame.name in _STARTS for frame in traceback.extract_tb(error.__traceback__))
         raise InputError(f"{what} failed: {told(error)}{_guarded(error) if started else ''}", code=code) from error
     finally:
         _asked.reset(before)
+        note_asked(_asked.get())
 
 
-def left(what: str, error: SystemExit) -> InputError:
+def left(what: str, error: SystemExit | KeyboardInterrupt) -> InputError:
     """That the user's code ended the process.
 
     Args:
         what: of theirs, for the message
         error: that it raised
     """
-    number = error.code if isinstance(error.code, int) else int(error.code is not None)
+    code = error.code if isinstance(error, SystemExit) else 128 + signal.SIGINT
+    number = code if isinstance(code, int) else int(code is not None)
     said = f"{what} ended the process with exit code {number}: {told(error)}{_guarded(error)}"
     return InputError(said, code="user.exited", exited_with=number)
 

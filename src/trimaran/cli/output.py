@@ -1,5 +1,6 @@
 """Where a command's results go: JSON for programs, tables for people, errors as one message and an exit code."""
 
+import errno
 import io
 import json
 import logging
@@ -9,12 +10,12 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import given_from_here
 from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
@@ -137,6 +138,9 @@ def write_plot(path: Path | None, document: dict[str, Any]) -> None:
         write_drawing(path, drawing_of(document))
 
 
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
 @contextmanager
 def errors_reported(*, as_json: bool) -> Iterator[None]:
     """Turn errors of Trimaran, and signals that ask for the end, into a message and their exit code.
@@ -152,6 +156,8 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
     except TrimaranError as error:
         _end(error, error, as_json=as_json)
     except KeyboardInterrupt as interrupt:
+        if not isinstance(interrupt, Interrupted) and user_lines(interrupt):
+            _end(left("your code", interrupt), interrupt, as_json=as_json)
         number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
         say_ended(number, *getattr(interrupt, "__notes__", ()))
         raise SystemExit(exit_code(number)) from None
@@ -163,6 +169,13 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         if not user_lines(error):
             raise
         _end(left("your code", error), error, as_json=as_json)
+    except OSError as error:
+        said = _told(error)
+        # What is written to a file has its name; a stream has none.
+        if error.filename is None and error.errno in _UNWRITABLE and not user_lines(error):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            said = EnvironmentProblem(f"standard output cannot be written: {error.strerror}", code="output.unwritable")
+        _end(said, error, as_json=as_json)
     except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
         _end(_told(error), error, as_json=as_json)
 
@@ -185,9 +198,12 @@ def _end(said: TrimaranError, error: BaseException, *, as_json: bool) -> NoRetur
         kind = type(said).__name__
         ours = {"kind": kind, "code": said.code, "message": said.message, "exit_code": said.exit_code}
         print_json({"error": {**ours, **figures, **({"ways": ways} if "ways" in said.figures else {})}})
-    if debugging():
-        sys.stderr.write(printable("".join(traceback.format_exception(error))))
-    sys.stderr.write(f"trimaran: {printable(said.message)}\n")
+    # The exit code is the answer also where nobody can read the words.
+    with suppress(OSError):
+        if debugging():
+            sys.stderr.write(printable("".join(traceback.format_exception(error))))
+        sys.stderr.write(f"trimaran: {printable(said.message)}\n")
+        sys.stderr.flush()
     if ways:
         from trimaran.report.tables import make_console
 
