@@ -169,7 +169,7 @@ def test_a_run_that_was_killed_has_ended_without_a_word(start: Start) -> None:
     assert run.left() == []
     assert run.note()["status"] == "running"
     assert read_status(run.run_dir())[0] == "lost"
-    assert f"ended without a word (process {run.process.pid} is gone)" in describe_status(run.run_dir())
+    assert f"ended without a word (process {run.note()['process']['pid']} is gone)" in describe_status(run.run_dir())
 
 
 @pytest.mark.sweep
