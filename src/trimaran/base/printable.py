@@ -1,6 +1,7 @@
 """Texts of files, jobs and devices as terminals and drawings may have them."""
 
 import re
+import shutil
 
 # Control characters but the end of a line and the tabulator; marks that are not seen or change the direction of
 # writing; separators of lines that are no line feed; halves of surrogate pairs.
@@ -30,3 +31,13 @@ def printable(text: str) -> str:
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+_LEAST, _MOST = 40, 1000
+"""Columns of a screen that pages are made for: below them a table has no room for its words."""
+
+
+def screen_size() -> tuple[int, int]:
+    """Columns and lines that pages are printed in: of COLUMNS and LINES, else of the terminal, else 80 and 24."""
+    size = shutil.get_terminal_size()
+    return max(_LEAST, min(_MOST, size.columns)), size.lines

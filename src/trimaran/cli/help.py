@@ -7,7 +7,6 @@ import contextlib
 import difflib
 import inspect
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import check_writable
+from trimaran.base.printable import screen_size
 from trimaran.cli.following import begin_command
 from trimaran.cli.output import errors_reported, set_verbosity
 
@@ -361,7 +361,7 @@ def _mistyped(error: Any) -> str:
 
 
 def _width() -> int:
-    return max(40, min(WIDTH, shutil.get_terminal_size().columns))
+    return min(WIDTH, screen_size()[0])
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:

@@ -289,10 +289,11 @@ def guard_log() -> None:
 @contextmanager
 def progress_shown() -> Iterator[Reported]:
     """Show progress bars for as long as the block runs."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    from trimaran.report.tables import make_console
+
+    console = make_console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
         tasks: dict[str, object] = {}

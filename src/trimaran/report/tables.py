@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from trimaran.base.printable import printable
+from trimaran.base.printable import printable, screen_size
 from trimaran.base.units import format_bytes, format_seconds
 from trimaran.program.types import Kind
 from trimaran.report.breakdown import Breakdown
@@ -36,7 +36,9 @@ def make_console(*, verbose: bool = False, **options: Any) -> Console:
         verbose: pages show everything on it
         options: of `rich.console.Console`
     """
-    console = _Console(highlight=False, emoji=False, **options)
+    # rich takes the figures of the variables as they are: a screen of no columns shows nothing.
+    width, height = screen_size()
+    console = _Console(highlight=False, emoji=False, **{"width": width, "height": height} | options)
     console.verbose = verbose
     console.push_render_hook(_PrintableHook())
     return console

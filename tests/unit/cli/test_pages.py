@@ -4,8 +4,16 @@ All in one process, on target clusters or of nothing that has to be measured; wh
 in a sweep.
 """
 
+import contextlib
+import fcntl
 import functools
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -232,3 +240,50 @@ def test_a_price_that_may_not_fit_is_said_in_a_sentence() -> None:
     words += ["--gradients", "fp32", "--optimizer-state", "fp32"]
     shown = " ".join(CliRunner().invoke(app, words).stdout.split())
     assert "; it may not fit: 76.9 GiB (74.6 GiB to 79.3 GiB) of 79.1 GiB " in shown
+
+
+SCREENS = ("jobs", "clusters dgx-1", "plan --help", "curve resnet50")
+
+
+def letters(page: str) -> list[str]:
+    """A page without what its width decides: where lines and rules end."""
+    return sorted(re.sub(r"[─\s]", "", page))
+
+
+def on_screen(command: str, columns: str, lines: str = "24") -> str:
+    found = CliRunner().invoke(app, command.split(), env={"COLUMNS": columns, "LINES": lines})
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+@pytest.mark.parametrize(
+    ("columns", "taken"),
+    [(said, 80) for said in ("", "0", "-5", "abc", "²", "1e3")] + [("1", 40), ("39", 40), ("9" * 30, 1000)],
+)
+@pytest.mark.parametrize("command", SCREENS)
+def test_a_page_is_whole_on_a_screen_of_whatever_size(command: str, columns: str, taken: int) -> None:
+    """Variables that are no figure count as none; a screen of fewer than 40 columns as one of 40."""
+    assert on_screen(command, columns, columns) == on_screen(command, str(taken))
+
+
+def test_a_narrow_page_says_what_a_wide_one_says() -> None:
+    assert letters(on_screen("jobs", "0")) == letters(on_screen("jobs", "1")) == letters(on_screen("jobs", "200"))
+
+
+@pytest.mark.parametrize("size", [(0, 0), (1, 1), (24, 0)])
+def test_a_page_is_whole_in_a_terminal_that_tells_no_size(size: tuple[int, int]) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    words = [sys.executable, "-m", "trimaran", "clusters", "dgx-1"]
+    with subprocess.Popen(words, stdout=theirs, env=variables | {"NO_COLOR": "1", "TERM": "xterm"}) as process:
+        os.close(theirs)
+        page = b""
+        # The end of a terminal is EIO.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 4096):
+                page += part
+    os.close(ours)
+    assert process.returncode == 0
+    plain = re.sub("\x1b\\[[0-9;]*m", "", page.decode())
+    assert letters(plain) == letters(on_screen("clusters dgx-1", "80"))
