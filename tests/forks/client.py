@@ -180,7 +180,12 @@ def server(*, captures: bool = True) -> Server:
             process = subprocess.Popen(
                 [sys.executable, "-u", "-P", "-m", "tests.forks.server", str(theirs.fileno())],
                 cwd=ROOT,
-                env=variables | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+                # Data sets of torchtitan bring pyarrow, whose allocator starts a thread when it is imported.
+                env=variables
+                | {
+                    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+                    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+                },
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

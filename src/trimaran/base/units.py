@@ -57,7 +57,7 @@ _WATTS = {"W": 1.0, "kW": 1e3}
 _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([^\s0-9.](?:.*\S)?)?\s*", re.IGNORECASE)
 _HOURS_AND_MINUTES = re.compile(r"\s*([0-9]{1,6})\s*h\s*([0-5]?[0-9])\s*(?:m|min)?\s*", re.ASCII | re.IGNORECASE)
 _COUNTED = re.compile(r"([0-9]{1,9})\s*x?\s+(\S+)")
-_LEAST_BYTES = 1e6
+LEAST_BYTES = 1e6
 """Sizes and rates from here on may come without a unit [bytes, bytes/s]."""
 
 _BOUNDS: Mapping[str, tuple[float, float, str]] = {
@@ -70,11 +70,11 @@ _BOUNDS: Mapping[str, tuple[float, float, str]] = {
 """Least and most of each quantity in SI units, and how they are told: what no machine or training has is a slip."""
 
 
-def parse_bytes(text: str) -> int:
-    """A size as people write it.
+def parse_bytes(given: str | int) -> int:
+    """A size as people write it, or in bytes.
 
     Args:
-        text: such as "12GiB", "500 MB" or "1e9"
+        given: such as "12GiB", "500 MB" or "1e9"; 0, or bytes, a million or more: nobody means 12 bytes by 12
 
     Returns:
         Size [bytes].
@@ -86,14 +86,15 @@ def parse_bytes(text: str) -> int:
         >>> parse_bytes("2 KiB"), parse_bytes("1.5GB"), parse_bytes("80gb"), parse_bytes("1e9")
         (2048, 1500000000, 80000000000, 1000000000)
     """
-    return round(_quantity(text, _SIZES, what="size", example='a size such as "16 GiB"', least=_LEAST_BYTES))
+    text = "0B" if given == 0 and not isinstance(given, bool) else str(given)
+    return round(_quantity(text, _SIZES, what="size", example='a size such as "16 GiB"', least=LEAST_BYTES))
 
 
 def parse_memory(given: str | int) -> int:
     """Memory of a device, as people write it or in bytes, of which there is some.
 
     Args:
-        given: such as "12GiB", or bytes, a million or more: nobody means 12 bytes by 12
+        given: as `parse_bytes` takes it
 
     Raises:
         InputError: no size, or none at all
@@ -102,8 +103,7 @@ def parse_memory(given: str | int) -> int:
         >>> parse_memory("2 KiB"), parse_memory(2_000_000)
         (2048, 2000000)
     """
-    text = "0B" if given == 0 else str(given)
-    return round(_positive(parse_bytes(text), text, 'memory such as "16 GiB"'))
+    return round(_positive(parse_bytes(given), str(given), 'memory such as "16 GiB"'))
 
 
 def parse_rate(text: str) -> float:
@@ -123,7 +123,7 @@ def parse_rate(text: str) -> float:
         (125000000.0, 125000000.0, 125000000.0, 25000000000.0)
     """
     example = 'a rate such as "25 GB/s" or "1 Gb/s"'
-    return _positive(_quantity(text, _RATES, what="rate", example=example, least=_LEAST_BYTES), text, example)
+    return _positive(_quantity(text, _RATES, what="rate", example=example, least=LEAST_BYTES), text, example)
 
 
 def parse_seconds(text: str, *, needs_unit: bool = False) -> float:
@@ -168,7 +168,7 @@ def parse_flops(text: str) -> float:
         (15700000000000.0, 15700000000000.0)
     """
     example = 'arithmetic per second such as "15.7 TFLOP/s"'
-    return _positive(_quantity(text, _FLOPS, what="arithmetic", example=example, least=_LEAST_BYTES), text, example)
+    return _positive(_quantity(text, _FLOPS, what="arithmetic", example=example, least=LEAST_BYTES), text, example)
 
 
 def parse_power(text: str) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimaran.base.errors import InfeasibleError
-from trimaran.base.units import format_bytes
+from trimaran.base.units import LEAST_BYTES, format_bytes
 from trimaran.graph.trace.live_bytes import live_kept, sum_of_lives
 from trimaran.graph.trace.types import Role, StepTrace, TraceOp, TraceStorage
 from trimaran.simulator.memory import window_end
@@ -186,6 +186,7 @@ def none_found(budget_bytes: int, host_bytes: int | None, least: MinimumMemory) 
 def _smaller(budget_bytes: int, least: MinimumMemory, state_bytes: int) -> str:
     """The share of the batch that fits, if all but parameters, gradients and optimizer state grows with it."""
     if state_bytes >= budget_bytes:
-        return f"a larger budget: parameters, gradients and optimizer state alone take {format_bytes(state_bytes)}"
+        units = ' (GiB are written "12GiB")' if budget_bytes < LEAST_BYTES else ""
+        return f"a larger budget: parameters, gradients and optimizer state take {format_bytes(state_bytes)}{units}"
     share = (budget_bytes - state_bytes) / (least.nbytes - state_bytes)
     return f"a micro-batch of at most {share:.0%} of this one"

@@ -23,6 +23,7 @@ from typing import Self, get_args
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import ExecutionError, InputError
 from trimaran.base.system import needs_linux
+from trimaran.base.units import parse_bytes
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
@@ -62,7 +63,7 @@ def virtual_memory(
     Args:
         budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
             such as "12GiB", a million bytes or more, or a share such as "50%" of the peak without a plan
-        host: most that may lie on the host at once; None: what it has to spare
+        host: most that may lie on the host at once, as `budget` is given, or 0; None: what it has to spare
         smallest: smaller storages are kept
         limit_s: most time for planning [s]; None: as long as it takes, so that plans do not depend on the machine
         on_violation: "replan": plan again with less when a GPU held more than the budget; "note": only say so in the
@@ -114,7 +115,7 @@ def virtual_memory(
         )
     options = Options(
         budget=parse_budget(budget),
-        host_bytes=None if host is None else parse_size(host, "host"),
+        host_bytes=None if host is None else parse_bytes(host),
         smallest_bytes=parse_size(smallest, "smallest"),
         limit_s=limit_s,
         on_violation=on_violation,

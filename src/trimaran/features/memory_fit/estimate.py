@@ -28,7 +28,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import LOSS_PARTS
-from trimaran.base.units import format_bytes
+from trimaran.base.units import format_bytes, parse_bytes
 from trimaran.features.memory_fit.chunked_loss import chunked_step, loss_in_chunks
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
@@ -42,7 +42,7 @@ from trimaran.machine.types import OFFLOAD_SHARE, Device
 from trimaran.memory.minimum import minimum_memory, needed_bytes
 from trimaran.memory.search import MemoryOutcome, plan_memory
 from trimaran.memory.vdnn import vdnn_all, vdnn_conv, vdnn_dyn
-from trimaran.memory_budget.options import Budget, parse_budget, parse_size
+from trimaran.memory_budget.options import Budget, parse_budget
 from trimaran.memory_hooks.splitting import Split
 from trimaran.planning.analytical import planned_by_shape
 from trimaran.planning.precision import ChosenPrecision, choose_precision
@@ -732,7 +732,7 @@ def _plan(
 def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | None, str]:
     """Room on the host for what the device offloads, and where it comes from [bytes]."""
     if asked is not None:
-        return parse_size(asked, "host"), "as asked for"
+        return parse_bytes(asked), "as asked for"
     node = plain_node(device, sharing)
     room = node.host_room(sharing)
     if room is None:
