@@ -106,6 +106,35 @@ for step in range(3):
 """
 
 
+DERIVED = """
+import torch
+from torch.nn import functional
+
+activation, twice = getattr(functional, "{name}"), {twice}
+states = torch.randn(1024, 1024, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([states], lr=0.1)
+for step in range(2):
+    (gradient,) = torch.autograd.grad(activation(states).sum(), states, create_graph=twice)
+    gradient.requires_grad_().square().sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("name", ["silu", "mish", "gelu", "hardswish"])
+def test_the_derivative_of_an_activation_is_one_kernel_as_on_a_gpu(name: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DERIVED.format(name=name, twice=False))
+    found = step_time([rehearse_rank(tmp_path / "script.py", folder=tmp_path)], H100)
+    names = {share.name for share in found.kernels}
+    assert f"aten.{name}_backward" in names
+    assert not {"aten.sigmoid", "aten.tanh", "aten.sub_"} & names
+
+
+def test_a_derivative_of_a_derivative_is_composed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(DERIVED.format(name="silu", twice=True))
+    found = step_time([rehearse_rank(tmp_path / "script.py", folder=tmp_path)], H100)
+    assert "aten.sigmoid_backward" in {share.name for share in found.kernels}
+
+
 ROUNDED = """
 import sys, torch
 

@@ -74,6 +74,8 @@ def install() -> None:
     }.items():
         library.impl(name, made, "Meta", allow_override=True)
     library.impl("_fused_rms_norm", _RmsNorm.call, "AutogradCUDA")
+    for operator in (_aten.silu_backward.default, _aten.mish_backward.default):
+        library.impl(operator.name(), _first_derivative(operator), "AutogradCUDA")
     for mode, name in enumerate(("rnn_relu", "rnn_tanh", "lstm", "gru")):
         replace(torch._VF, **{name: _recurrent(name, mode)})
     flatten = nn.RNNBase.flatten_parameters
@@ -198,7 +200,7 @@ def _depthwise(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The norm of transformers
+# The norm of transformers, and derivatives of activation functions
 
 
 def _rms_norm(
@@ -209,7 +211,23 @@ def _rms_norm(
     return out, tensor.new_empty(rows, dtype=_accumulated(tensor))
 
 
-IN_PLACE_OF_PARTS = {_aten._fused_rms_norm.default: _rms_norm}
+def _first_derivative(operator: torch._ops.OpOverload) -> Any:
+    """One kernel, as on a GPU; its parts where there is a further derivative."""
+
+    def call(gradient: torch.Tensor, tensor: torch.Tensor) -> Any:
+        if torch.is_grad_enabled() and (gradient.requires_grad or tensor.requires_grad):
+            return operator.decompose(gradient, tensor)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(gradient, tensor)
+
+    return call
+
+
+IN_PLACE_OF_PARTS = {
+    _aten._fused_rms_norm.default: _rms_norm,
+    _aten.silu_backward.default: _like_input,
+    _aten.mish_backward.default: _like_input,
+}
 """Operators that a GPU has a kernel for and other devices take apart, with what makes their results. Source:
 native_functions.yaml, those with a kernel for CUDA and one that is composed."""
 
