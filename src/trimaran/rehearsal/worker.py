@@ -124,7 +124,10 @@ class Rank:
             status = left.code if isinstance(left.code, int) else int(left.code is not None)
             if left.code is not None and not isinstance(left.code, int):
                 sys.stderr.write(f"{left.code}\n")
-            self.end("exit", status, lines=self._lines.of_traceback(left.__traceback__))
+            cause = left.__cause__ or left.__context__
+            text = _line_of(cause) if status and isinstance(cause, Exception) else ""
+            trace = cause.__traceback__ if text and cause is not None else left.__traceback__
+            self.end("exit", status, text, self._lines.of_traceback(trace))
         except BaseException as error:  # noqa: BLE001  the end of the process
             patches.active = False
             traceback.print_exc()
@@ -170,9 +173,12 @@ def _without_triton() -> None:
 
 
 def _line_of(error: BaseException) -> str:
-    """An exception in a line: the first of its lines with text."""
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {said}"
+    """An exception in a line: its first line with text; of one that a worker sent, the last, which is its own."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kind = type(error).__name__
+    if lines and lines[0].startswith("Caught "):
+        return f"{lines[-1]} ({lines[0].removesuffix('.')})"
+    return f"{kind}: {lines[0]}" if lines else f"{kind}, which says nothing"
 
 
 if __name__ == "__main__":

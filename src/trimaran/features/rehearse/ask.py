@@ -103,7 +103,9 @@ def assert_fits(
     alloc_conf: str | None = None,
     allow_unsure: bool = False,
 ) -> Rehearsal:
-    """For tests: a script trains on devices of some memory, and its ranks agree.
+    """For tests: a script fits devices of some memory, and the calls of its ranks agree.
+
+    Their gradients, weights and data are not compared; that they exchange any is.
 
     Args:
         script: as for `rehearse`

@@ -27,6 +27,7 @@ from trimaran.rehearsal.agreement import Agreement, agree, side_text
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
 from trimaran.rehearsal.memory import RankMemory, first_short, read_memory
+from trimaran.rehearsal.one_model import apart
 from trimaran.rehearsal.prices import Calibration
 from trimaran.rehearsal.record import Frame, Issue, Record, Run, Step
 from trimaran.rehearsal.remedies import Change, host_update, memory_remedies
@@ -110,6 +111,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     troubles = list(_failures(failed, len(rehearsed.runs), _folder(question)))
     has_failed = bool(troubles)
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
+    troubles += _separate(records, _folder(question)) if not troubles else ()
     troubles += _shortages(memories, _folder(question))
     if not troubles:
         troubles += _untrained(ranks) or _unused(records) or _unsure(memories)
@@ -181,7 +183,7 @@ def _ended(run: RankRun) -> str:
         "finished": f"its script ended{steps}",
         "steps": f"stopped{steps}, as asked",
         "seconds": f"stopped after {seconds}, as its time was over{f', and {count} steps' if count else ''}",
-        "exit": f"left with status {end.status}{steps}",
+        "exit": f"left with status {end.status}{steps}{f', after {end.text}' if end.text else ''}",
         "error": end.text,
         "invented": end.text,
         "killed": f"its process {_process_end(run.status)}{f'; it said last: {end.text}' if end.text else ''}",
@@ -265,6 +267,23 @@ def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Troubl
                 for side in one.sides
             ],
             help=(one.remedy,) if one.remedy else (),
+        )
+
+
+def _separate(records: Sequence[Record], folder: Path) -> Iterator[Trouble]:
+    """Ranks of which each trains a model of its own."""
+    where = apart(records)
+    if where is not None:
+        lines, world = [frame_text(frame) for frame in where], records[0].world
+        yield Trouble(
+            verdict="disagree",
+            text=f"{world:,} ranks would train {world:,} models: none gives another one its gradients or weights"
+            f"{_so_far(records)}; they update them{_own_line(lines, folder)}",
+            sides=(Side(rank=records[0].rank, text="updates its own model", lines=lines),),
+            help=(
+                "wrap the model in DistributedDataParallel or fully_shard, and let the last backward before each step "
+                "synchronise; where ranks meet every k-th step, rehearse more of them (--steps)",
+            ),
         )
 
 
@@ -373,7 +392,7 @@ def _agreement_line(agreement: Agreement | None, world: int) -> str:
     groups = f"{format_count(agreement.groups, 'group')} and " if agreement.groups else ""
     among = f"{calls} of {groups}{format_count(len(agreement.ranks), 'rank')}"
     if agreement.ok:
-        return f"Agreement: {among} were compared, and all agree"
+        return f"Agreement: {among} were compared, and all agree; gradients, weights and data were not compared"
     return f"Agreement: {format_count(len(agreement.findings), 'difference')} in {among}"
 
 
@@ -443,7 +462,7 @@ def _headline(
         most = min(memories.values(), key=lambda one: one.fit.margin)
         used = f"{format_bytes(most.reserved)} of {format_bytes(most.fit.room)} at most (rank {most.rank})"
         head = f"{name} fits {target}" if verdict == "fits" else f"{name}: not sure whether it fits {target}"
-        agreed = f", ranks agree{_so_far(records)}" if len(memories) > 1 else ""
+        agreed = f", calls of ranks agree{_so_far(records)}" if len(memories) > 1 else ""
         took = "" if step is None else f", {format_seconds(step.seconds)} a step"
         return f"{head}: {used}{agreed}{took}"
     words = {
