@@ -385,7 +385,8 @@ def command(*arguments: str, folder: Path) -> "subprocess.Popen[str]":
 
 
 def test_the_command_says_it_in_its_first_line_its_status_and_a_file(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(TRAINS.format(steps=2)) + "import sys\nprint(sys.argv[1:])\n")
+    averaged = TRAINS.replace("loss.backward()", "loss.backward(); dist.all_reduce(model.weight.grad)")
+    (tmp_path / "train.py").write_text(textwrap.dedent(averaged.format(steps=2)) + "import sys\nprint(sys.argv[1:])\n")
     options = ("--world", "2", "--cluster", "dgx-h100", "--ranks", "0", "-o", "found.json", "--logs", "logs")
     done = command(*options, "--trace", "trace.json", "--", "train.py", "--lr", "1e-3", folder=tmp_path)
     printed, errors = done.communicate(timeout=240)

@@ -271,7 +271,7 @@ def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Troubl
 
 
 def _separate(records: Sequence[Record], folder: Path) -> Iterator[Trouble]:
-    """Ranks of which each trains a model of its own."""
+    """Ranks that train a model each."""
     where = apart(records)
     if where is not None:
         lines, world = [frame_text(frame) for frame in where], records[0].world
