@@ -6,7 +6,7 @@ import pytest
 
 import trimaran
 
-SCRIPT = Path(__file__).parent / "scripts" / "separate_models.py"
+SCRIPT = Path(__file__).parent / "one_model" / "separate_models.py"
 
 
 @pytest.mark.parametrize(
