@@ -1,18 +1,22 @@
 """What scripts of strangers do in passing, each once, in one rank: it ends well and gives what it gives on a GPU."""
 
+import contextlib
+import inspect
+import json
 import re
 import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 from tests.rehearsal.rehearsing import rehearse_rank
 
-from trimaran.rehearsal.record import Run, Step
+from trimaran.rehearsal.record import Await, Issue, Mark, Run, Step, Wait
 
 pytestmark = pytest.mark.usefixtures("_forked_rehearsals")
 
 SCRIPT = """
-import copy, glob, os, shutil, threading
+import copy, glob, json, os, shutil, threading
 import torch, torch.nn as nn, torch.nn.functional as F
 
 torch.cuda.set_device(0)
@@ -227,20 +231,132 @@ def the_driver():
     return torch.cuda.utilization() == 0 and torch.cuda.MemPool().use_count() == 1
 
 
+def functions_of_the_device_by_keyword():
+    import inspect
+    given = {"fraction": 0.5, "new_state": torch.cuda.get_rng_state(), "new_states": torch.cuda.get_rng_state_all(),
+             "stream": torch.cuda.current_stream(), "callables": nn.Linear(2, 2).cuda(),
+             "cuda_graph": torch.cuda.CUDAGraph(), "obj": torch.ones(1, device="cuda")}
+    signatures, wrong = json.loads(os.environ["SIGNATURES"]), []
+    for name, parameters in signatures.items():
+        module, _, function = name.rpartition(".")
+        named = {one: given.get(one, 0 if "device" in one else 1) for one, required in parameters.items()
+                 if required or one in given or "device" in one}
+        try:
+            made = getattr(getattr(torch, module), function)(**named)
+            if hasattr(made, "__enter__"):
+                with made:
+                    pass
+        except NotImplementedError as error:
+            if name not in str(error) or "not rehearsed" not in str(error):
+                wrong.append((name, error))
+        except Exception as error:
+            wrong.append((name, error))
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return not wrong and len(signatures) > 90 or wrong
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(64, 8)
+        self.out = nn.Linear(8, 64, bias=False)
+        self.out.weight = self.table.weight
+
+
+def counted(model):
+    return sum(one.numel() for one in model.parameters()), model.out.weight is model.table.weight
+
+
+def on_meta():
+    with torch.device("meta"):
+        return Tied()
+
+
+def weights_that_stay_tied():
+    grown = Tied().cuda()
+    grown.out(grown.table(torch.tensor([1], device="cuda"))).sum().backward()
+    grown.bfloat16()
+    made = [Tied().cuda(), Tied().cuda().half(), Tied().cuda().cpu(), copy.deepcopy(Tied().cuda()),
+            copy.deepcopy(on_meta()), on_meta().half(), grown]
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    made.append(on_meta().to_empty(device="cuda"))
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    return grown.out.weight.grad.dtype == torch.bfloat16 and all(counted(one) == (512, True) for one in made)
+
+
+def weights_that_come_apart():
+    assigned = on_meta()
+    assigned.load_state_dict({key: torch.zeros_like(one, device="cuda") for key, one in assigned.state_dict().items()},
+                             assign=True)
+    made = [on_meta().to_empty(device="cuda"), Tied().to("meta"), Tied().cuda().to("meta"), assigned]
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    made.append(Tied().cuda())
+    torch.__future__.set_overwrite_module_params_on_conversion(False)
+    return all(counted(one) == (1024, False) for one in made)
+
+
+def parameters_that_are_made_by_their_type():
+    weight = nn.Linear(2, 3).cuda().weight
+    weight.tag = "mine"
+    made = type(weight)(weight.to("meta"), **vars(weight), requires_grad=False)
+    kinds = [type(weight)(weight.data), type(weight)(weight.data.bfloat16(), requires_grad=True)]
+    is_right = (made.device.type, made.requires_grad, made.tag, tuple(made.shape)) == ("meta", False, "mine", (3, 2))
+    return is_right and all(isinstance(one, nn.Parameter) and one.requires_grad and one.is_leaf for one in kinds)
+
+
+def models_that_are_made_empty():
+    register = nn.Module.register_parameter
+
+    def on_meta_instead(module, name, parameter):
+        register(module, name, parameter)
+        if parameter is not None:
+            kept = vars(module._parameters[name])
+            kept["requires_grad"] = parameter.requires_grad
+            module._parameters[name] = type(module._parameters[name])(module._parameters[name].to("meta"), **kept)
+
+    nn.Module.register_parameter = on_meta_instead
+    try:
+        made = list(nn.Linear(3, 3).parameters())
+        return len(made) == 2 and all(one.is_meta and isinstance(one, nn.Parameter) for one in made)
+    finally:
+        nn.Module.register_parameter = register
+
+
 for name, one in [*globals().items()]:
-    if getattr(one, "__module__", "") == __name__ and callable(one):
+    if getattr(one, "__module__", "") == __name__ and callable(one) and name not in ("Tied", "counted", "on_meta"):
         try:
             print(name, "gives", one(), flush=True)
         except Exception as error:
             print(name, "fails:", type(error).__name__, error, flush=True)
 """
 NAMES = [line[4 : line.index("(")] for line in SCRIPT.splitlines() if line.startswith("def ")]
+NAMES = [name for name in NAMES if name not in ("counted", "on_meta")]
+
+
+def signatures() -> dict[str, dict[str, bool]]:
+    """Parameters of all public functions of the device that can be named, and whether they are required."""
+    found: dict[str, dict[str, bool]] = {}
+    for module in (torch.cuda, torch.accelerator):
+        for name in module.__all__:
+            one = getattr(module, name, None)
+            if not callable(one) or (isinstance(one, type) and name.endswith(("Error", "Tensor", "Storage"))):
+                continue
+            with contextlib.suppress(ValueError):
+                parameters = inspect.signature(one).parameters.values()
+                if not any(each.kind is each.POSITIONAL_ONLY for each in parameters):
+                    found[f"{module.__name__.removeprefix('torch.')}.{name}"] = {
+                        each.name: each.default is each.empty
+                        for each in parameters
+                        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+                    }
+    return found
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("strangers")
-    (folder / "train.py").write_text(f"import os\nos.chdir({str(folder)!r})\n{SCRIPT}")
+    told = f"import os\nos.chdir({str(folder)!r})\nos.environ['SIGNATURES'] = {json.dumps(signatures())!r}\n"
+    (folder / "train.py").write_text(told + SCRIPT)
     rehearse_rank(folder / "train.py", folder=folder)
     return (folder / "output").read_text()
 
@@ -307,3 +423,40 @@ def test_a_script_with_a_session_is_rehearsed_without_its_peers(
     assert trained.count("aten.addmm.default") == 3 * model.count("Linear")
     reduced = [one.nbytes for one in record.collectives if one.operation == "all_reduce" and one.part == "backward"]
     assert sum(reduced) == (3 * 4 * parameters if world > 1 else 0)
+
+
+def test_a_graph_repeats_kernels_collectives_and_waits(tmp_path: Path) -> None:
+    script = """
+        import torch, torch.distributed as dist
+
+        dist.init_process_group("nccl")
+        part, whole = torch.ones(8, 8, device="cuda"), torch.empty(16, 8, device="cuda")
+        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            side.wait_stream(torch.cuda.current_stream())
+            work = dist.all_gather_into_tensor(whole, part, async_op=True)
+            work.wait()
+            with torch.cuda.stream(side):
+                whole @ part
+            torch.cuda.current_stream().wait_stream(side)
+            ops = [dist.P2POp(dist.isend, part, 1), dist.P2POp(dist.irecv, whole[:8], 1)]
+            [one.wait() for one in dist.batch_isend_irecv(ops)]
+        for _ in range(REPLAYS):
+            graph.replay()
+    """
+    found = []
+    for replays in (0, 2):
+        (tmp_path / "train.py").write_text(textwrap.dedent(script).replace("REPLAYS", str(replays)))
+        record = rehearse_rank(tmp_path / "train.py", folder=tmp_path, world=2)
+        kinds = [type(event) for event in record.events]
+        waits = {event.collective for event in record.events if isinstance(event, Wait)}
+        marks = [event.event for event in record.events if isinstance(event, Mark)]
+        waited = {event.event for event in record.events if isinstance(event, Await)}
+        batches = [one.coalesced for one in record.collectives if one.coalesced >= 0]
+        assert waits == set(range(len(record.collectives)))
+        assert len(set(marks)) == len(marks)
+        assert waited <= set(marks)
+        assert len(batches) == 2 * len(set(batches))
+        found.append([kinds.count(kind) for kind in (Run, Issue, Wait, Await)])
+    assert found[0][1:] == [3, 3, 2]
+    assert found[1][1:] == [9, 9, 6]

@@ -169,6 +169,8 @@ class Patches:
         make: Any = nn.Parameter.__new__
         register = nn.Module.register_buffer
         moved: dict[int, tuple[Any, nn.Parameter]] = {}
+        overwrites = torch.__future__.get_overwrite_module_params_on_conversion
+        swaps = torch.__future__.get_swap_module_params_on_conversion
 
         def apply_(module: nn.Module, change: Any, recurse: bool = True) -> nn.Module:
             if recurse:
@@ -188,22 +190,26 @@ class Patches:
                     changed = change(parameter)
                 if changed is parameter:
                     continue
-                to_meta = changed.device.type == "meta"  # where there is nothing that keeps its identity
-                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor) and not to_meta:
+                gradient, parameter.grad = parameter.grad, None
+                # As torch: on "meta" is another kind of tensor, and what is tied comes apart on the way from or to it.
+                keeps = swaps() or (not overwrites() and parameter.is_meta == changed.is_meta)
+                if isinstance(parameter, FakeTensor) and isinstance(changed, FakeTensor) and keeps:
                     parameter.data = changed
                     parameter.fake_device = changed.fake_device
                     recorder.take(parameter, "parameter")
                     recorder.name(parameter, "parameter")
-                elif isinstance(changed, FakeTensor) or isinstance(parameter, FakeTensor):
+                elif keeps and not isinstance(parameter, FakeTensor) and not isinstance(changed, FakeTensor):
+                    parameter.data = changed
+                else:
                     new = nn.Parameter(changed, parameter.requires_grad)
-                    moved[id(parameter)] = (parameter, new)
+                    if keeps:
+                        moved[id(parameter)] = (parameter, new)
                     module._parameters[name] = new
                     if changed.device.type == "cuda":
                         recorder.name(changed, "parameter")
-                else:
-                    parameter.data = changed
-                if parameter.grad is not None:
-                    parameter.grad = None
+                if gradient is not None:
+                    with torch.no_grad():
+                        module._parameters[name].grad = change(gradient)  # type: ignore[union-attr]
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     module._buffers[name] = change(buffer)
@@ -260,6 +266,19 @@ class Patches:
                 recorder.name(value, "parameter")
             return made
 
+        without: Any = FakeTensor.__new__
+
+        def make_again(cls: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            """`type(parameter)(value, requires_grad=…)`, also with all that the parameter has by name."""
+            if not isinstance(value, torch.Tensor):
+                return without(cls, value, *args, **kwargs)
+            trained = kwargs.pop("requires_grad", args[0] if args else True)
+            made = make_parameter(nn.Parameter, value, trained)
+            kept = {"fake_mode", "fake_device", "constant", "real_tensor", "pytype", "dispatch_keys"}
+            own = {key: one for key, one in kwargs.items() if key not in kept and not key.startswith("_")}
+            vars(made).update(own)
+            return made
+
         def register_buffer(module: nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
             if type(tensor) is torch.Tensor and tensor.device.type == "cpu" and self._here():
                 tensor = _with_value(tensor.detach())
@@ -267,6 +286,7 @@ class Patches:
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
+        replace(FakeTensor, __new__=staticmethod(make_again))
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
         replace(torch.UntypedStorage, data_ptr=address)
 

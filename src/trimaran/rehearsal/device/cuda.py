@@ -6,18 +6,20 @@ name in one place.
 """
 
 import contextlib
+import inspect
 import threading
 import time
 from collections import defaultdict
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
-from trimaran.rehearsal.record import Run
+from trimaran.rehearsal.record import Await, Issue, Mark, Run, Step, Wait
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
 
@@ -112,6 +114,13 @@ class Stream:
         return self.number
 
 
+class _ForeignStream(Stream):
+    """`ExternalStream`, which another library has made."""
+
+    def __init__(self, stream_ptr: int = 0, device: Any = None, **_: Any) -> None:
+        super().__init__(device)
+
+
 class Event:
     """An event of the simulated device."""
 
@@ -128,11 +137,16 @@ class Event:
         self.event_id = self.cuda_event = 0
         self.device = torch.device("cuda", _device.current)
 
+    @classmethod
+    def next_number(cls) -> int:
+        """Of what is recorded now."""
+        with cls._lock:
+            cls._made += 1
+            return cls._made - 1
+
     def record(self, stream: Stream | None = None) -> None:
         """Note where the stream is."""
-        with Event._lock:
-            self.number = Event._made
-            Event._made += 1
+        self.number = self.next_number()
         self.at = time.perf_counter()
         _recorder.mark(self.number, (stream or _recorder.stream_stack[-1]).number)
 
@@ -156,7 +170,9 @@ class Event:
 
 
 class Graph:
-    """A CUDA graph: what is captured runs once, and its kernels once more with every replay."""
+    """A CUDA graph: what is captured runs once, and once more with every replay."""
+
+    _replays = 0
 
     def __new__(cls, *_: Any, **__: Any) -> "Graph":
         """Any arguments of torch's own."""
@@ -173,10 +189,37 @@ class Graph:
         """To here."""
         self._end = len(_recorder.record.events)
 
+    def __enter__(self) -> "Graph":
+        self.capture_begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.capture_end()
+
     def replay(self) -> None:
-        """The same kernels."""
-        events = _recorder.record.events
-        events.extend(event for event in events[self._begin : self._end] if isinstance(event, Run))
+        """The same kernels, collectives, waits and steps; its memory stays where it is."""
+        events, collectives = _recorder.record.events, _recorder.record.collectives
+        Graph._replays += 1
+        calls: dict[int, int] = {}
+        marks: dict[int, int] = {}
+        for event in events[self._begin : self._end]:
+            match event:
+                case Run():
+                    events.append(event)
+                case Issue(number):
+                    asked = collectives[number]
+                    if asked.coalesced >= 0:  # a batch of its own
+                        asked = msgspec.structs.replace(asked, coalesced=asked.coalesced + _BATCHES * Graph._replays)
+                    calls[number] = _recorder.issue(asked)
+                case Wait(number, stream):
+                    events.append(Wait(calls.get(number, number), stream))
+                case Mark(number, stream):
+                    marks[number] = Event.next_number()
+                    events.append(Mark(marks[number], stream))
+                case Await(number, stream):
+                    events.append(Await(marks.get(number, number), stream))
+                case Step():
+                    _recorder.stepped()
 
     def reset(self) -> None:
         """Nothing is left of it."""
@@ -185,6 +228,10 @@ class Graph:
     def pool(self) -> tuple[int, int]:
         """Of the device's memory."""
         return (0, 0)
+
+
+_BATCHES = 2**20
+"""More batches of collectives than a rehearsal has."""
 
 
 class _Capture:
@@ -219,7 +266,7 @@ class _OnDevice:
     """`torch.cuda.device`."""
 
     def __init__(self, device: Any = None) -> None:
-        self.idx = _device.index_of(getattr(device, "device", device))
+        self.idx = _device.index_of(device)
         self.before = _device.current
 
     def __enter__(self) -> None:
@@ -228,6 +275,13 @@ class _OnDevice:
 
     def __exit__(self, *_: object) -> None:
         _device.set(self.before)
+
+
+class _OnDeviceOf(_OnDevice):
+    """`torch.cuda.device_of`."""
+
+    def __init__(self, obj: Any) -> None:
+        super().__init__(getattr(obj, "device", None))
 
 
 class _Runtime:
@@ -320,8 +374,12 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     def reset_sums(_: Any = None) -> None:
         pool.reset_sums()
 
-    def limit(share: float, _: Any = None) -> None:
-        pool.limit_share(share)
+    share = 1.0
+
+    def limit(fraction: float, _: Any = None) -> None:
+        nonlocal share
+        pool.limit_share(fraction)
+        share = fraction
 
     def free_and_total(_: Any = None) -> tuple[int, int]:
         return max(0, gpu.memory_bytes - pool.reserved), gpu.memory_bytes
@@ -371,69 +429,77 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "empty_cache": recorder.empty_cache,
         "set_per_process_memory_fraction": limit,
     }
-    answers: dict[str, Any] = memory | {
-        "is_available": lambda: True,
-        "_is_compiled": lambda: True,
-        "is_initialized": lambda: True,
-        "init": nothing,
-        "_lazy_init": nothing,
-        "device_count": lambda: count,
-        "_device_count_nvml": lambda: count,
-        "current_device": lambda: _device.current,
-        "set_device": _device.set,
-        "get_device_name": lambda _=None: gpu.name,
-        "get_device_capability": lambda _=None: gpu.capability,
-        "get_device_properties": lambda _=None: properties,
-        "synchronize": synchronize,
-        "ipc_collect": nothing,
-        "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
-        "is_tf32_supported": lambda: gpu.capability >= (8, 0),
-        "Stream": Stream,
-        "Event": Event,
-        "ExternalStream": Stream,
-        "CUDAGraph": Graph,
-        "graph": _Capture,
-        "graph_pool_handle": lambda: (0, 0),
-        "make_graphed_callables": lambda callables, *_, **__: callables,
-        "current_stream": current_stream,
-        "default_stream": lambda _=None: recorder.default_stream,
-        "stream": _InStream,
-        "StreamContext": _InStream,
-        "set_stream": set_stream,
-        "device": _OnDevice,
-        "device_of": _OnDevice,
-        "manual_seed": nothing,
-        "manual_seed_all": nothing,
-        "seed": nothing,
-        "seed_all": nothing,
-        "initial_seed": lambda: 0,
-        "get_rng_state": get_rng_state,
-        "set_rng_state": set_rng_state,
-        "get_rng_state_all": lambda: [get_rng_state(index) for index in range(count)],
-        "set_rng_state_all": set_rng_state_all,
-        "is_current_stream_capturing": lambda: False,
-        "list_gpu_processes": lambda _=None: "",
-        "device_memory_used": lambda _=None: pool.reserved,
-        "host_memory_stats": lambda: defaultdict(int),
-        "reset_accumulated_host_memory_stats": nothing,
-        "reset_peak_host_memory_stats": nothing,
-        "cudart": lambda: runtime,
-        "check_error": nothing,
-        "_sleep": nothing,
-        "set_sync_debug_mode": nothing,
-        "get_sync_debug_mode": lambda: 0,
-        "MemPool": _Pool,
-        "use_mem_pool": lambda *_, **__: contextlib.nullcontext(),
-        "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
-        "can_device_access_peer": lambda *_: True,
-        "_check_bf16_tensor_supported": lambda *_: gpu.capability >= (8, 0),
-        "current_blas_handle": lambda: 0,
-    }
+    answers: dict[str, Any] = (
+        memory
+        | {
+            "is_available": lambda: True,
+            "_is_compiled": lambda: True,
+            "is_initialized": lambda: True,
+            "init": nothing,
+            "_lazy_init": nothing,
+            "device_count": lambda: count,
+            "_device_count_nvml": lambda: count,
+            "current_device": lambda: _device.current,
+            "set_device": _device.set,
+            "get_device_name": lambda _=None: gpu.name,
+            "get_device_capability": lambda _=None: gpu.capability,
+            "get_device_properties": lambda _=None: properties,
+            "synchronize": synchronize,
+            "ipc_collect": nothing,
+            "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
+            "is_tf32_supported": lambda: gpu.capability >= (8, 0),
+            "Stream": Stream,
+            "Event": Event,
+            "ExternalStream": _ForeignStream,
+            "get_stream_from_external": _ForeignStream,
+            "CUDAGraph": Graph,
+            "graph": _Capture,
+            "graph_pool_handle": lambda: (0, 0),
+            "make_graphed_callables": lambda callables, *_, **__: callables,
+            "current_stream": current_stream,
+            "default_stream": lambda _=None: recorder.default_stream,
+            "stream": _InStream,
+            "StreamContext": _InStream,
+            "set_stream": set_stream,
+            "device": _OnDevice,
+            "device_of": _OnDeviceOf,
+            "manual_seed": nothing,
+            "manual_seed_all": nothing,
+            "seed": nothing,
+            "seed_all": nothing,
+            "initial_seed": lambda: 0,
+            "get_rng_state": get_rng_state,
+            "set_rng_state": set_rng_state,
+            "get_rng_state_all": lambda: [get_rng_state(index) for index in range(count)],
+            "set_rng_state_all": set_rng_state_all,
+            "is_current_stream_capturing": lambda: False,
+            "list_gpu_processes": lambda _=None: "",
+            "device_memory_used": lambda _=None: pool.reserved,
+            "host_memory_stats": lambda: defaultdict(int),
+            "reset_accumulated_host_memory_stats": nothing,
+            "reset_peak_host_memory_stats": nothing,
+            "cudart": lambda: runtime,
+            "check_error": nothing,
+            "_sleep": nothing,
+            "set_sync_debug_mode": nothing,
+            "get_sync_debug_mode": lambda: 0,
+            "MemPool": _Pool,
+            "use_mem_pool": lambda *_, **__: contextlib.nullcontext(),
+            "get_arch_list": lambda: [f"sm_{gpu.capability[0]}{gpu.capability[1]}"],
+            "can_device_access_peer": lambda *_: True,
+            "_check_bf16_tensor_supported": lambda *_: gpu.capability >= (8, 0),
+            "current_blas_handle": lambda: 0,
+            "current_solver_handle": lambda: 0,
+            "host_memory_stats_as_nested_dict": dict,
+            "get_per_process_memory_fraction": lambda _=None: share,
+        }
+        | {name: _refusing(f"torch.cuda.{name}", "memory comes from torch's own allocator") for name in _ALLOCATORS}
+    )
     cuda = torch.cuda
     for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate"):
         answers[name] = reading(name)
     for name, answer in answers.items():
-        answer = _apart(answer)
+        answer = _apart(answer, getattr(cuda, name, None))
         setattr(cuda, name, answer)
         for module in (cuda.memory, cuda.random, cuda.streams, cuda.graphs, cuda.profiler):
             if hasattr(module, name):
@@ -461,10 +527,13 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "current_stream": current_stream,
         "set_stream": set_stream,
         "get_memory_info": free_and_total,
+        "Graph": Graph,
+        "device_index": _OnDevice,
+        "empty_host_cache": nothing,
+        "get_device_capability": lambda _=None: {"supported_dtypes": set(_TYPES.values())},
     }
     for name, answer in accelerator.items():
-        answer = _apart(answer)
-        setattr(torch.accelerator, name, answer)
+        setattr(torch.accelerator, name, _apart(answer, getattr(torch.accelerator, name, None)))
 
     bound: dict[str, Any] = {
         "_cuda_setDevice": _device.set,
@@ -506,12 +575,42 @@ def _to_one_device(tensor: torch.Tensor, devices: Any, *_: Any) -> tuple[torch.T
     return (tensor.to(torch.device("cuda", devices[0])),)
 
 
-def _apart(answer: Any) -> Any:
-    """A function that no other name has: torch's compiler keeps a table of functions with rules by name."""
-    if not isinstance(answer, FunctionType):
+_ALLOCATORS = (
+    "caching_allocator_alloc", "caching_allocator_delete", "caching_allocator_disabled", "caching_allocator_enable",
+    "change_current_allocator", "CUDAPluggableAllocator",
+)  # fmt: skip
+"""What asks below tensors for memory, or for it from elsewhere."""
+
+
+def _refusing(name: str, why: str) -> Any:
+    def refused(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(f"{name} is not rehearsed: {why}; leave it out of the script for a rehearsal")
+
+    return refused
+
+
+def _apart(answer: Any, own: Any) -> Any:
+    """A function that no other name has, as torch's compiler keeps rules by name, and that takes what torch's takes.
+
+    Args:
+        answer: takes the first arguments by place
+        own: torch's function of this name; None: there is none
+    """
+    if not isinstance(answer, (FunctionType, MethodType)):
         return answer
+    try:
+        signature = inspect.signature(own)
+    except (TypeError, ValueError):  # none, or one below Python
+        signature = None
+    parameters = inspect.signature(answer).parameters.values()
+    takes_all = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    most = None if takes_all else sum(one.kind is not one.VAR_KEYWORD for one in parameters)
 
     def asked(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and signature is not None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            args, kwargs = bound.args[:most], bound.kwargs
         return answer(*args, **kwargs)
 
     return asked
