@@ -268,7 +268,7 @@ class Patches:
 
         without: Any = FakeTensor.__new__
 
-        def make_again(cls: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        def new_tensor(cls: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
             """`type(parameter)(value, requires_grad=…)`, also with all that the parameter has by name."""
             if not isinstance(value, torch.Tensor):
                 return without(cls, value, *args, **kwargs)
@@ -286,7 +286,7 @@ class Patches:
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
-        replace(FakeTensor, __new__=staticmethod(make_again))
+        replace(FakeTensor, __new__=staticmethod(new_tensor))
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
         replace(torch.UntypedStorage, data_ptr=address)
 

@@ -208,7 +208,7 @@ class Graph:
                     events.append(event)
                 case Issue(number):
                     asked = collectives[number]
-                    if asked.coalesced >= 0:  # a batch of its own
+                    if asked.coalesced >= 0:
                         asked = msgspec.structs.replace(asked, coalesced=asked.coalesced + _BATCHES * Graph._replays)
                     calls[number] = _recorder.issue(asked)
                 case Wait(number, stream):
