@@ -929,6 +929,7 @@ READERS: Mapping[str, Reader] = {
 
 
 INTERNAL: Mapping[str, str] = {
+    "trimaran/__main__.py": "the null device, in the place of a stream that is closed",
     "trimaran/cli/output.py": "the null device, to write to",
     "trimaran/jobs/builtin.py": "images of scikit-learn's package, and their order in this one",
     "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",
