@@ -67,7 +67,7 @@ def _leave(code: int) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has had enough
-        code = code or 0
+        pass
     except (OSError, ValueError) as error:
         if not was_heard():
             say(f"trimaran: standard output cannot be written: {getattr(error, 'strerror', None) or error}")

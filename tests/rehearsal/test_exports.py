@@ -186,7 +186,6 @@ def test_a_plan_is_shown_with_the_verdict_of_its_rehearsal(tmp_path: Path) -> No
     found = json.loads(done.stdout)["rehearsed"]
     assert found["verdict"] == "fits"
     assert found["line"].startswith("rehearsed by pytorch: ")
-    assert "fits; ranks agree" in found["line"]
     assert found["planned_parts"].keys() == found["rehearsed_parts"].keys()
     whole = parameter_count(shape_of_configuration(CONFIGURATION, sequence=128, source="").shape)
     assert found["rehearsed_parts"]["optimizer"] == pytest.approx(8 * whole / 2, rel=0.1)

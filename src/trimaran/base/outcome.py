@@ -13,11 +13,11 @@
 import mmap
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from trimaran.base.errors import InputError
+from trimaran.base.system import at_parents_death
 
 _ROOM = 400
 _page: list[mmap.mmap] = []
@@ -66,14 +66,9 @@ def supervise(numbers: Iterable[int], begin: Callable[[], object]) -> None:
 
 def _end_with(above: int) -> None:
     """Have the system kill this process when the supervisor is killed: nobody else would end it."""
-    if sys.platform.startswith("linux"):
-        from trimaran.base.system import c_function
-
-        prctl = c_function("prctl")
-        if prctl is not None:
-            prctl(1, int(signal.SIGKILL))
-        if os.getppid() != above:
-            os._exit(1)
+    at_parents_death(signal.SIGKILL)()
+    if os.getppid() != above:
+        os._exit(1)
 
 
 def _wait(command: int, page: mmap.mmap, passed: Iterable[int], before: Iterable[int]) -> NoReturn:
@@ -100,8 +95,7 @@ def _wait(command: int, page: mmap.mmap, passed: Iterable[int], before: Iterable
     else:
         text = f"{asked or 'code that it called'} ended the process with exit code {code}, as os._exit does: no result"
         code = InputError.exit_code
-    with_text = f"trimaran: {text}\n".encode(errors="replace")
     try:
-        os.write(2, with_text)
+        os.write(2, f"trimaran: {text}\n".encode(errors="replace"))
     finally:
         os._exit(code)

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,29 @@ def c_function(name: str) -> Any | None:
     import ctypes
 
     return None if sys.platform == "win32" else getattr(ctypes.CDLL(None, use_errno=True), name, None)
+
+
+_SIGNAL_OF_PARENTS_DEATH = 1
+
+
+def at_parents_death(number: int) -> Callable[[], None]:
+    """What has the system send a process a signal when its parent, or the thread that started it, is gone.
+
+    To be called in that process, also between fork and exec; on another system than Linux it does nothing.
+
+    Args:
+        number: of the signal
+
+    Source:
+        prctl(2), PR_SET_PDEATHSIG
+    """
+    prctl = c_function("prctl")
+
+    def ask() -> None:
+        if prctl is not None:
+            prctl(_SIGNAL_OF_PARENTS_DEATH, int(number))
+
+    return ask
 
 
 def open_flags(*names: str) -> int:

@@ -65,9 +65,9 @@ def rehearse(
 ) -> None:
     """Run a training script for many GPUs as any of its ranks, without a GPU: memory, agreement, step time.
 
-    The script is one for torchrun, unchanged. Exit codes: 0 it fits and its ranks agree, 3 it runs out of memory or is
-    not sure to fit, 5 ranks disagree or hang or the script fails, 2 it trains nothing or the input is wrong, 4 this
-    torch cannot stand in for a GPU.
+    The script is one for torchrun, unchanged. Exit codes: 0 it fits and calls of its ranks agree, 3 it runs out of
+    memory or is not sure to fit, 5 ranks disagree, hang or train a model each, or the script fails, 2 it trains nothing
+    or the input is wrong, 4 this torch cannot stand in for a GPU.
     """
     with errors_reported(as_json=as_json):
         from trimaran.rehearsal.build import look_at_build

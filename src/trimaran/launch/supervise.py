@@ -40,7 +40,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import folder_of_command, given, temporary_folder
 from trimaran.base.processes import Process
 from trimaran.base.signals import held_back, leaving
-from trimaran.base.system import c_function, needs_linux
+from trimaran.base.system import at_parents_death, needs_linux
 from trimaran.base.user_errors import refuse_training
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
@@ -250,7 +250,7 @@ def _start(number: int, folder: str, log: Path, environment: Mapping[str, str], 
                     # Ctrl-C reaches the parent alone, and a rank and what it started can be killed together.
                     start_new_session=True,
                     # Before its program begins: it may be stopped while that is loaded.
-                    preexec_fn=None if _prctl is None else _be_continued,
+                    preexec_fn=_be_continued,
                 )
             )
         except OSError as error:
@@ -268,18 +268,9 @@ def _not_started(number: int, error: OSError) -> EnvironmentProblem:
     )
 
 
-_prctl = c_function("prctl")
-_SIGNAL_OF_PARENTS_DEATH = 1
-
-
-def _be_continued() -> None:
-    """In a new rank: the system is to continue it when its parent dies, as one that is stopped could not see that.
-
-    Where a thread of the parent has started the rank, the end of that thread counts too. A rank that runs notices
-    nothing of it.
-    """
-    if _prctl is not None:
-        _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGCONT))
+_be_continued = at_parents_death(signal.SIGCONT)
+"""In a new rank: one that is stopped could not see that its parent, or the thread that started it, is gone. One that
+runs notices nothing of it."""
 
 
 @contextlib.contextmanager

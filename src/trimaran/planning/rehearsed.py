@@ -97,7 +97,11 @@ class PlanRehearsed:
         if found.verdict in ("failed", "disagree", "hang", "not trained"):
             return f"rehearsed by {self.target}: {found.headline}"
         memory = f"{format_bytes(self.rehearsed_bytes)} a rank against {format_bytes(self.planned_bytes)} planned"
-        said = {"fits": "fits; ranks agree", "not sure": "not sure that it fits", "out of memory": "out of memory"}
+        said = {
+            "fits": "fits; calls of ranks agree",
+            "not sure": "not sure that it fits",
+            "out of memory": "out of memory",
+        }
         step = ""
         if self.rehearsed_s is not None:
             step = f"{format_seconds(self.rehearsed_s)} a step against {format_seconds(self.planned_s)}; "

@@ -38,7 +38,7 @@ from trimaran.base.files import folder_of_command, put_in_place, read_end, tempo
 from trimaran.base.processes import Process
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import held_back, leaving
-from trimaran.base.system import allowed_cores, c_function, needs_linux
+from trimaran.base.system import allowed_cores, at_parents_death, needs_linux
 from trimaran.base.units import format_bytes
 from trimaran.machine.detect import free_memory_bytes
 from trimaran.rehearsal.record import End, Record, read_record
@@ -275,14 +275,12 @@ def _environment(ours: Mapping[str, str], mark: str, scratch: Path) -> dict[str,
     return variables | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), MARK: mark}
 
 
-_prctl = c_function("prctl")
-_SIGNAL_OF_PARENTS_DEATH = 1
+_die_with_parent = at_parents_death(signal.SIGKILL)
 
 
 def _prepare() -> None:
     """In a new process, before its program: it dies with its parent, and leaves no file of its memory."""
-    if _prctl is not None:
-        _prctl(_SIGNAL_OF_PARENTS_DEATH, int(signal.SIGKILL))
+    _die_with_parent()
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

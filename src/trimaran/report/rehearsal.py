@@ -21,9 +21,9 @@ from trimaran.program.json_files import to_plain
 from trimaran.report.tables import add_figures, add_words, bullet, frame_table, next_text, page_text
 
 Verdict = Literal["fits", "not sure", "out of memory", "disagree", "hang", "failed", "not trained"]
-"""What a rehearsal says of a script, the worst that was found: it fits and its ranks agree; memory is too close to
-tell; a rank runs out of memory; ranks ask for different collectives; they wait for each other for ever; a rank failed;
-no rank took a step of an optimizer."""
+"""What a rehearsal says of a script, the worst that was found: it fits and the calls of its ranks agree; memory is too
+close to tell; a rank runs out of memory; ranks ask for different collectives, or train a model each; they wait for each
+other for ever; a rank failed; no rank took a step of an optimizer."""
 
 EXIT_CODES: Mapping[Verdict, int] = {
     "fits": 0,
@@ -200,7 +200,7 @@ class Rehearsal:
         per_node: ranks of a node
         memory_bytes: of a device [bytes]
         ranks: that were rehearsed, ascending
-        troubles: what is wrong, the worst first; empty where the script fits and its ranks agree
+        troubles: what is wrong, the worst first; empty where the script fits and the calls of its ranks agree
         remedies: for a lack of memory, those that are enough first, then those with the shortest step
         agreement: what was compared, one sentence
         collectives: of one step, of the rank that has most
@@ -236,7 +236,7 @@ class Rehearsal:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits, its ranks agree, and it trains."""
+        """Whether it fits, the calls of its ranks agree, and it trains."""
         return self.verdict == "fits"
 
     @property

@@ -467,7 +467,7 @@ def _headline(
         return f"{head}: {used}{agreed}{took}"
     words = {
         "out of memory": "runs out of memory",
-        "disagree": "does not run",
+        "disagree": "is wrong",
         "hang": "hangs",
         "failed": "fails",
         "not trained": "does not train",

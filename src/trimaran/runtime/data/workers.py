@@ -27,7 +27,6 @@ Source:
 
 import atexit
 import contextlib
-import ctypes
 import errno
 import multiprocessing
 import os
@@ -48,6 +47,7 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.system import at_parents_death
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, socket_of
 from trimaran.user_code.datasets import arriving_fault, describe, sending_fault
@@ -206,9 +206,6 @@ def _cannot_send(error: BaseException, method: str) -> InputError:
 # What a worker does: it reads a request, loads, and hands the batch over, with no thread but its own
 
 
-_PR_SET_PDEATHSIG = 1
-
-
 def serve(
     parcel: Parcel | Sent,
     connection: Connection,
@@ -288,7 +285,7 @@ def _packed(answer: Answer, request: Request) -> Packed:
 
 def _end_with(method: str, parent: int) -> None:
     """Have the system kill this worker when the main thread of its parent is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    at_parents_death(signal.SIGKILL)()
     # Where a server forks, it and not the rank is the parent, and ends with the rank.
     if method != "forkserver" and os.getppid() != parent:
         os._exit(1)
