@@ -66,7 +66,7 @@ def supervise(numbers: Iterable[int], begin: Callable[[], object]) -> None:
 
 def _end_with(above: int) -> None:
     """Have the system kill this process when the supervisor is killed: nobody else would end it."""
-    at_parents_death(signal.SIGKILL)()
+    at_parents_death("SIGKILL")()
     if os.getppid() != above:
         os._exit(1)
 

@@ -1,6 +1,7 @@
 """What depends on the operating system: planning works on all, ranks are started on Linux alone."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -162,22 +163,23 @@ def c_function(name: str) -> Any | None:
 _SIGNAL_OF_PARENTS_DEATH = 1
 
 
-def at_parents_death(number: int) -> Callable[[], None]:
+def at_parents_death(name: str) -> Callable[[], None]:
     """What has the system send a process a signal when its parent, or the thread that started it, is gone.
 
     To be called in that process, also between fork and exec; on another system than Linux it does nothing.
 
     Args:
-        number: of the signal
+        name: of the signal, such as "SIGKILL"
 
     Source:
         prctl(2), PR_SET_PDEATHSIG
     """
     prctl = c_function("prctl")
+    number = int(getattr(signal, name, 0))
 
     def ask() -> None:
         if prctl is not None:
-            prctl(_SIGNAL_OF_PARENTS_DEATH, int(number))
+            prctl(_SIGNAL_OF_PARENTS_DEATH, number)
 
     return ask
 

@@ -268,7 +268,7 @@ def _not_started(number: int, error: OSError) -> EnvironmentProblem:
     )
 
 
-_be_continued = at_parents_death(signal.SIGCONT)
+_be_continued = at_parents_death("SIGCONT")
 """In a new rank: one that is stopped could not see that its parent, or the thread that started it, is gone. One that
 runs notices nothing of it."""
 

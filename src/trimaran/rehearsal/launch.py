@@ -275,7 +275,7 @@ def _environment(ours: Mapping[str, str], mark: str, scratch: Path) -> dict[str,
     return variables | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), MARK: mark}
 
 
-_die_with_parent = at_parents_death(signal.SIGKILL)
+_die_with_parent = at_parents_death("SIGKILL")
 
 
 def _prepare() -> None:

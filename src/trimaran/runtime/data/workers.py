@@ -285,7 +285,7 @@ def _packed(answer: Answer, request: Request) -> Packed:
 
 def _end_with(method: str, parent: int) -> None:
     """Have the system kill this worker when the main thread of its parent is gone."""
-    at_parents_death(signal.SIGKILL)()
+    at_parents_death("SIGKILL")()
     # Where a server forks, it and not the rank is the parent, and ends with the rank.
     if method != "forkserver" and os.getppid() != parent:
         os._exit(1)
