@@ -110,8 +110,9 @@ def _share(world: World, job: Job, case: Case, made: Capture, path: Path) -> Fou
     weights = executor.weights()
     executor.save(path)
     before = executor.evaluate(job.dataset())
+    share = next(iter(executor.feed().shares()))
     with counted() as done:
-        take_steps(executor, 1)
+        executor.step(share)
     executor.load(path)
     after = executor.evaluate(job.dataset())
     executor.close()
