@@ -105,8 +105,8 @@ def test_a_stage_that_reads_no_data_is_fed_none(tmp_path: Path) -> None:
 
 
 def train(world: World, run: Run, feeding: Feeding, folder: str) -> None:
-    os.environ["TRIMARAN_TEST_PIDS"] = folder
     executor = open_executor(world, run, captured(run.job))
+    os.environ["TRIMARAN_TEST_PIDS"] = folder
     feed = executor.feed(feeding)
     for share in feed.shares():
         executor.step(share)
@@ -153,9 +153,9 @@ def test_data_that_are_wrong_end_the_run(
 
 def hold(folder: str) -> None:
     """Load ahead, and never end."""
-    os.environ["TRIMARAN_TEST_PIDS"] = folder
     run = Run(job="rows_shape", strategy=builders.strategy(), steps=1)
     executor = open_executor(World(), run, captured(run.job))
+    os.environ["TRIMARAN_TEST_PIDS"] = folder
     shares = executor.feed(Feeding(workers=2, ahead=4)).shares()
     next(shares).microbatch(0)
     (Path(folder) / "ready").mkdir()
