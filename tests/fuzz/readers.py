@@ -296,7 +296,7 @@ def _records() -> Sequence[bytes]:
         loader = {"workers": 2, "iterable": False, "batch_size": 32, "prefetch_factor": 2}
         loader |= {"persistent_workers": False, "pin_memory": False}
         place = {"kind": "sync", "line": "train.py:12", "function": "step", "library": False, "calls": 30, "ns": 10**6}
-        about = {"python": "3.11.9", "torch": "2.12.0", "argv": ["train.py"], "places": [place]}
+        about = {"python": "3.11.9", "torch": "2.12.0", "places": [place]}
         observed.make_record([step] * 30, again=None, loader=loader, **about)
     finally:
         observed.parse_record = kept

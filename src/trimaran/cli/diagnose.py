@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from trimaran.base.secrets import without_secrets
 from trimaran.base.signals import Interrupted
 from trimaran.cli.options import Batch, Devices, Json, Link, Oversubscribe, Reference, Seed, check_unused, option
 from trimaran.cli.output import console, errors_reported, is_verbose, print_json, progress_shown
@@ -51,7 +52,7 @@ def observe(
             if ended is None:
                 raise
             raise ExecutionError(f"{ended}; {error.message}", exit_code_of_command=observed.exit_code) from None
-        words = ["trimaran", "observe", *(() if again else ("--not-again",)), "--", *command]
+        words = ["trimaran", "observe", *(() if again else ("--not-again",)), "--", *without_secrets(command)]
         if as_json:
             document = observation_document(observation) | {"command": shlex.join(words)}
             print_json({"exit_code_of_command": observed.exit_code} | document)

@@ -6,6 +6,7 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from trimaran.base.secrets import without_secrets
 from trimaran.cli.options import PinOptions
 
 _PRINTED = ("--verbose", "--quiet", "--json")
@@ -69,7 +70,7 @@ def following(
 
 def asked_command() -> str:
     """The command that is answered, for a shell: what was asked, without how and where the answer is told."""
-    return shlex.join(following(_answered["context"].command.name, without=_WRITTEN))
+    return shlex.join(without_secrets(following(_answered["context"].command.name, without=_WRITTEN)))
 
 
 def _name(parameter: Any) -> str:

@@ -19,6 +19,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import given_from_here
 from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
+from trimaran.base.secrets import masked
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say_ended
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, left, summary, user_lines
 
@@ -192,17 +193,18 @@ def _told(error: Exception) -> TrimaranError:
 
 def _end(said: TrimaranError, error: BaseException, *, as_json: bool) -> NoReturn:
     given: Any = said.figures.get("ways", ())
+    message = masked(said.message)
     ways = ways_document(given)
     if as_json:
-        figures = {name: value for name, value in said.figures.items() if _plain(value)}
+        figures = {name: masked(value) for name, value in said.figures.items() if _plain(value)}
         kind = type(said).__name__
-        ours = {"kind": kind, "code": said.code, "message": said.message, "exit_code": said.exit_code}
+        ours = {"kind": kind, "code": said.code, "message": message, "exit_code": said.exit_code}
         print_json({"error": {**ours, **figures, **({"ways": ways} if "ways" in said.figures else {})}})
     # The exit code is the answer also where nobody can read the words.
     with suppress(OSError):
         if debugging():
-            sys.stderr.write(printable("".join(traceback.format_exception(error))))
-        sys.stderr.write(f"trimaran: {printable(said.message)}\n")
+            sys.stderr.write(printable(masked("".join(traceback.format_exception(error)))))
+        sys.stderr.write(f"trimaran: {printable(message)}\n")
         sys.stderr.flush()
     if ways:
         from trimaran.report.tables import make_console

@@ -37,6 +37,7 @@ from trimaran.base.errors import EnvironmentProblem, TrimaranError
 from trimaran.base.files import folder_of_command, put_in_place, read_end, temporary_folder
 from trimaran.base.processes import Process
 from trimaran.base.progress import Progress, ignore_progress
+from trimaran.base.secrets import masked
 from trimaran.base.signals import held_back, leaving
 from trimaran.base.system import allowed_cores, at_parents_death, needs_linux
 from trimaran.base.units import format_bytes
@@ -197,7 +198,7 @@ class _Rank:
     def result(self) -> RankRun:
         """How the process ended, and what it left."""
         status = self.process.wait()
-        printed = read_end(Path(self.request.output), most_bytes=_END_BYTES)
+        printed = masked(read_end(Path(self.request.output), most_bytes=_END_BYTES))
         return RankRun(
             request=self.request,
             status=status,

@@ -18,6 +18,7 @@ from types import TracebackType
 
 import msgspec
 
+from trimaran.base.secrets import masked
 from trimaran.rehearsal.record import End, Ending, Record, write_record
 from trimaran.rehearsal.request import RankRequest
 from trimaran.simulator.allocator import Allocator
@@ -153,7 +154,7 @@ class Rank:
 
         with self._lock:
             self._recorder.finish()
-            self.record.end = End(how, status, text, lines)
+            self.record.end = End(how, status, masked(text), lines)
             self.record.host_s = time.monotonic() - self._began
             self.record.host_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             write_record(Path(self._request.record), self.record)

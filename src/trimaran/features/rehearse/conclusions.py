@@ -18,6 +18,7 @@ import msgspec
 from trimaran.base.errors import InputError
 from trimaran.base.files import given, is_file
 from trimaran.base.remedies import MemoryHelp
+from trimaran.base.secrets import without_secrets
 from trimaran.base.signals import signal_name
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.features.rehearse.runs import Question, Rehearsed
@@ -125,7 +126,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     rehearsal = Rehearsal(
         verdict=verdict,
         headline=_headline(verdict, question, memories, troubles, step, records),
-        script=question.command,
+        script=without_secrets(question.command),
         world=question.target.world,
         cluster=question.target.name,
         device=question.target.device.title,

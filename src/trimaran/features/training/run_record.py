@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import file_name, folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
+from trimaran.base.secrets import masked, without_secrets
 from trimaran.base.signals import say, signal_name
 from trimaran.base.units import format_bytes
 from trimaran.checkpoint_files.commit import FOLDER
@@ -260,7 +261,7 @@ class RunRecord:
         Args:
             error: the reason
         """
-        self._end("failed", reason=error.message, code=error.code)
+        self._end("failed", reason=masked(error.message), code=error.code)
         if self.problems:
             error.message += f"\n{self.unwritten}"
 
@@ -273,7 +274,7 @@ class RunRecord:
             strategy: name of the strategy that they go on by
             ranks: how many there are
         """
-        reason = why.message.partition("\n")[0][:LONGEST_REASON]
+        reason = masked(why.message).partition("\n")[0][:LONGEST_REASON]
         rank = why.figures.get("rank")
         entry = {"at": _now(), "reason": reason, "code": why.code, "rank": rank, "step": step, "from_step": None}
         self._restarts.append(entry | {"strategy": strategy, "ranks": ranks})
@@ -426,10 +427,11 @@ class RunRecord:
 
 
 def command_line() -> str:
-    """The command of this process, for a shell."""
+    """The command of this process, for a shell, without secrets."""
     name, *options = sys.argv or [""]
     own = Path(name).name in ("trimaran", "__main__.py")
-    return shlex.join(["trimaran", *options] if own else [*([] if name == "-c" else ["python"]), *sys.argv])
+    words = ["trimaran", *options] if own else [*([] if name == "-c" else ["python"]), *sys.argv]
+    return shlex.join(without_secrets(words))
 
 
 def _now() -> str:

@@ -11,6 +11,7 @@ from trimaran.base import VERSION
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import read_bytes, read_text
+from trimaran.base.secrets import page_command
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
 from trimaran.program.json_files import to_plain
@@ -450,7 +451,7 @@ def _environment(files: _Files) -> dict[str, str]:
 def _commands(files: _Files, shown: str, train: str) -> list[tuple[str, str]]:
     found = []
     if files.run is not None and files.run.command:
-        found.append(("The run was started by", files.run.command))
+        found.append(("The run was started by", page_command(files.run.command)))
     found.append(("The same plan again", train))
     if files.plan is not None:
         found.append(("Why this plan", shlex.join(["trimaran", "explain", f"{shown}/plan.json"])))

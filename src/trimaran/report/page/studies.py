@@ -14,6 +14,7 @@ import msgspec
 from trimaran.base.decoding import Count, Positive, Real
 from trimaran.base.html import DataTable
 from trimaran.base.remedies import MemoryHelp, Remedy
+from trimaran.base.secrets import page_command
 from trimaran.base.units import format_bytes, format_count, format_duration, format_figure, format_seconds, format_span
 from trimaran.machine.catalog import catalog
 from trimaran.pricing.analytical.fits_device import Need
@@ -1252,7 +1253,7 @@ def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
     found: Rehearsal = plain
     return StudyPage(
         kind="Rehearsal",
-        title=f"{' '.join(found.script[:2])} on {format_count(found.world, 'rank')}",
+        title=f"{' '.join(found.script[: 1 + (found.script[:1] == ['-m'])])} on {format_count(found.world, 'rank')}",
         verdict=found.headline,
         facts=[
             ("verdict", found.verdict),
@@ -1273,7 +1274,7 @@ def _rehearsal_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
         if found.step is not None
         else [Absent(title="Step time", how="no step could be timed: the ranks have to reach a step of an optimizer")],
         notes=found.notes,
-        command=asked_again(found, "--json"),
+        command=page_command(asked_again(found, "--json")),
         environment={
             "cluster": found.cluster,
             "device": found.device,
@@ -1566,7 +1567,7 @@ def _observation_page(plain: Any, _: Sequence[Plan]) -> StudyPage:
             unseen if found.unseen else None,
         ),
         absent=[Absent(title="Timeline of every rank", how="observation records none; trimaran train records one")],
-        command=found.command.replace(" observe ", " observe --json ", 1),
+        command=page_command(found.command).replace(" observe ", " observe --json ", 1),
         environment={"device": found.device},
     )
 

@@ -30,7 +30,6 @@ def describe_process() -> dict[str, Any]:
         "host": platform.node(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "argv": sys.argv[:8],
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)),
         "model": _model(),
