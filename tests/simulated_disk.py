@@ -281,7 +281,7 @@ class SimulatedProcess:
         self._disk.set_entry(path, None)
         self._end(kind, path)
 
-    def list(self, path: Path) -> list[Found]:
+    def list(self, path: Path, *, follow: bool = False) -> list[Found]:
         self._look()
         return [
             Found(name, "directory" if node.is_directory else "file", 0 if node.is_directory else len(node.data))

@@ -99,6 +99,22 @@ def is_file(path: Path | str) -> bool:
         return False
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is, or may be, anything of a name: of what cannot be looked at, reading it says why.
+
+    Example:
+        >>> is_there(Path("/")), is_there(Path("/nothing"))
+        (True, False)
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        return error.errno != errno.ENAMETOOLONG
+    return True
+
+
 @contextlib.contextmanager
 def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
     """A folder that is gone, with all that is in it, when the block ends.

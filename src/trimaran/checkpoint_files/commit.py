@@ -44,7 +44,8 @@ import msgspec
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.checkpoint_files.disk import Bytes, LocalDisk, Reading, Writing, read_bounded
+from trimaran.base.files import is_there
+from trimaran.checkpoint_files.disk import Bytes, Found, LocalDisk, Reading, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
 """A file has one checksum for each block."""
@@ -52,6 +53,7 @@ BLOCK_BYTES = 16 * 2**20
 FOLDER = "checkpoints"
 """Of a run: the folder of its checkpoints."""
 MANIFEST, MARKER, FORMAT = "manifest.json", "COMMITTED", "FORMAT"
+_REMOVED = "it is being removed"
 BLANK = "it is blank: the save was cut off before its last write, or the file was emptied"
 _FORMAT_TEXT = b"A checkpoint of Trimaran, format 1. It is complete only with the file COMMITTED.\n"
 _VERSION = 1
@@ -69,15 +71,30 @@ _SMALL_BYTES = 2 * 2**20
 
 
 def has_checkpoints(path: Path) -> bool:
-    """Whether a folder has committed checkpoints; one that cannot be read has none.
+    """Whether a folder has committed checkpoints, or may have: what cannot be read, or is a link, says so when opened.
 
     Args:
         path: any
     """
     try:
-        return path.is_dir() and any((one / MARKER).exists() for one in path.iterdir())
-    except OSError:
+        named = [one for one in path.iterdir() if is_checkpoint_name(one.name)]
+        return any(is_there(one / MARKER) or one.is_symlink() for one in named)
+    except NotADirectoryError:
         return False
+    except FileNotFoundError:
+        return path.is_symlink()
+    except OSError:
+        return True
+
+
+def is_checkpoint_name(name: str) -> bool:
+    """Whether a directory of a name may be a checkpoint.
+
+    Example:
+        >>> is_checkpoint_name("step-00000500"), is_checkpoint_name("digits")
+        (True, False)
+    """
+    return _DIRECTORY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +201,12 @@ class Checkpoint:
     def __enter__(self) -> "Checkpoint":
         try:
             release = self._disk.hold(self.path, shared=True)
+        except FileNotFoundError:
+            release = None
         except OSError as error:
             _refuse(self.path, f"it cannot be read: {_reason(error)}")
         if release is None:
-            _refuse(self.path, "it is being removed")
+            _refuse(self.path, _REMOVED)
         self._held.append(release)
         return self
 
@@ -204,7 +223,7 @@ class Store:
     """
 
     def __init__(self, folder: str | Path, *, disk: LocalDisk | None = None) -> None:
-        self.folder = Path(folder).resolve()
+        self.folder = Path(os.path.realpath(folder))  # `resolve` raises no OSError where links go in a circle
         self._disk: LocalDisk = LocalDisk() if disk is None else disk
         self._sound: set[tuple[str, int]] = set()
         """Those that were read back from the disk: name and serial."""
@@ -243,7 +262,10 @@ class Store:
         try:
             self._make_folder(self.folder)
             self.sweep()
-            serial = 1 + max((checkpoint.serial for checkpoint in self.committed()), default=0)
+            marked = self._marked()
+            before = [one.serial for one in marked if isinstance(one, Checkpoint)]
+            # What cannot be read now may be read again later: it is older than this one then.
+            serial = 1 + max(before, default=0) + len(marked) - len(before)
             name = self._make_directory(step)
             path = self.folder / name
             release = self._disk.hold(path)
@@ -322,9 +344,11 @@ class Store:
                 try:
                     with found:
                         faults = self.verify(found)
-                except CorruptDataError:
-                    # Removed since it was listed: there are newer ones.
-                    return self.open_newest(on_damage)
+                except CorruptDataError as error:
+                    if error.figures["what"] == _REMOVED:
+                        # There are newer ones.
+                        return self.open_newest(on_damage)
+                    faults = [_fault_of(error)]
                 if not faults:
                     return found
             else:
@@ -374,7 +398,7 @@ class Store:
         try:
             if from_disk:
                 self._disk.sync_directory(path)
-            present = {found.name: found for found in self._disk.list(path)}
+            present = {found.name: found for found in self._disk.list(path, follow=True)}
             if self._read(checkpoint.name, from_disk=from_disk) != checkpoint:
                 return [Fault(MANIFEST, "it is not the one that was opened")]
         except OSError as error:
@@ -393,7 +417,8 @@ class Store:
             if found is None:
                 faults.append(Fault(entry.name, "it is missing"))
             elif found.kind != "file":
-                faults.append(Fault(entry.name, "it is a link or a special file"))
+                what = f"it cannot be read: {found.problem}" if found.problem else "it is a link or a special file"
+                faults.append(Fault(entry.name, what))
             elif found.size != entry.size:
                 faults.append(Fault(entry.name, f"it has {found.size} bytes, {entry.size} were written"))
             else:
@@ -463,7 +488,7 @@ class Store:
         Raises:
             EnvironmentProblem: the folder cannot be read or written to
         """
-        return [name for name in self._names() if self._is_left(name) and self._remove(name)]
+        return [name for name in self._named() if self._is_left(name) and self._remove(name)]
 
     # -----------------------------------------------------------------------------------------------------------------
     # The folder
@@ -489,7 +514,7 @@ class Store:
 
     def _make_directory(self, step: int) -> str:
         """A new one for a step; its name."""
-        taken = self._names()
+        taken = self._named()
         for copy in itertools.count(1):
             name = f"step-{step:08d}" + (f"-{copy}" if copy > 1 else "")
             if name not in taken:
@@ -498,26 +523,30 @@ class Store:
                     return name
         raise ExecutionError("no name is free")
 
-    def _names(self) -> list[str]:
-        """The directories that may be checkpoints."""
+    def _named(self) -> dict[str, Found]:
+        """What may be a checkpoint, by name: directories, links, and what cannot be looked at."""
         try:
             found = self._disk.list(self.folder)
         except FileNotFoundError:
-            return []
-        return [one.name for one in found if one.kind == "directory" and _DIRECTORY.fullmatch(one.name)]
+            return {}
+        kinds = ("directory", "link")
+        return {one.name: one for one in found if is_checkpoint_name(one.name) and (one.problem or one.kind in kinds)}
 
     def _marked(self) -> list["Checkpoint | _Damaged"]:
         """All that has a marker, newest first. One that cannot be read is placed by the step in its name."""
         whole: list[Checkpoint] = []
         damaged: list[_Damaged] = []
         try:
-            for name in self._names():
-                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                    if any(found.name == MARKER for found in self._disk.list(self.folder / name)):
-                        try:
-                            whole.append(self._read(name))
-                        except CorruptDataError as error:
-                            damaged.append(_Damaged(name, _fault_of(error)))
+            for name in self._named():
+                try:
+                    if any(found.name == MARKER for found in self._disk.list(self.folder / name, follow=True)):
+                        whole.append(self._read(name))
+                except CorruptDataError as error:
+                    damaged.append(_Damaged(name, _fault_of(error)))
+                except OSError as error:
+                    # Not one that was removed since it was listed.
+                    if not isinstance(error, FileNotFoundError) or name in self._named():
+                        damaged.append(_Damaged(name, Fault(".", f"it cannot be read: {_reason(error)}")))
         except OSError as error:
             _fail(self.folder, error)
         placed: list[tuple[float, str, Checkpoint | _Damaged]] = [(one.serial, one.name, one) for one in whole]
@@ -650,7 +679,9 @@ class Store:
         """Remove a directory of Trimaran, the marker first; False: somebody holds it, or removes it too."""
         path = self.folder / name
         try:
-            release = self._disk.hold(path)
+            found = self._named().get(name)
+            # What a link leads to is not of this folder; and what cannot be looked at is left alone.
+            release = self._disk.hold(path) if found is not None and found.kind == "directory" else None
             if release is None:
                 return False
             try:
@@ -988,7 +1019,7 @@ def _order(name: str) -> tuple[int, int]:
 
 
 def _directory_name(name: str) -> str:
-    if not _DIRECTORY.fullmatch(name):
+    if not is_checkpoint_name(name):
         raise InputError(
             f"{name!a} is no name of a checkpoint, such as step-00000500", code="checkpoint.wrong-name", name=name
         )

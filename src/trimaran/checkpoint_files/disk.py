@@ -3,7 +3,8 @@
 `Store` does all that it does to files through a `LocalDisk`. A test gives it one that stops, fails or loses power at
 any of these operations. Any POSIX file system will do, with or without atomic rename, which is not used.
 
-No symbolic link is followed below the folder of the checkpoints, and nothing but a regular file is read.
+A checkpoint may be a symbolic link to a directory elsewhere, which is read and never removed. No other link is followed
+below the folder of the checkpoints, and nothing but a regular file is read.
 """
 
 import contextlib
@@ -19,8 +20,8 @@ from typing import Literal
 from trimaran.base.system import c_function, lock_file, needs_linux
 
 Bytes = bytes | bytearray | memoryview
-Kind = Literal["file", "directory", "other"]
-"""Symbolic links, pipes and devices are "other"."""
+Kind = Literal["file", "directory", "link", "other"]
+"""Pipes and devices are "other", and so is what cannot be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,13 @@ class Found:
         name: of the entry
         kind: what it is
         size: of a file [bytes], 0 for others
+        problem: why it cannot be looked at; empty: it can
     """
 
     name: str
     kind: Kind
     size: int = 0
+    problem: str = ""
 
 
 class Writing:
@@ -126,7 +129,7 @@ class LocalDisk:
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on the disk."""
-        with _directory(path) as descriptor:
+        with _directory(path, follow=True) as descriptor:
             try:
                 os.fsync(descriptor)
             except OSError as error:
@@ -142,19 +145,26 @@ class LocalDisk:
         """Remove an empty directory."""
         path.rmdir()
 
-    def list(self, path: Path) -> list[Found]:
-        """The entries of a directory, which is no link, in the order of their names."""
+    def list(self, path: Path, *, follow: bool = False) -> list[Found]:
+        """The entries of a directory, in the order of their names.
+
+        Args:
+            path: of the directory
+            follow: it may be a link to one
+        """
         found = []
-        with _directory(path) as descriptor:
-            for name in sorted(os.listdir(descriptor)):  # noqa: PTH208 of this very directory, whatever its path leads to now
+        with _directory(path, follow=follow) as descriptor:
+            # Of this very directory, whatever its path leads to now.
+            for name in sorted(os.listdir(descriptor)):  # noqa: PTH208
                 try:
                     status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                except FileNotFoundError:
+                except OSError as error:
+                    # What was removed meanwhile is not there; all else is, whatever it is.
+                    if not isinstance(error, FileNotFoundError) or name in os.listdir(descriptor):  # noqa: PTH208
+                        found.append(Found(name, "other", problem=error.strerror or type(error).__name__))
                     continue
-                if stat.S_ISREG(status.st_mode):
-                    found.append(Found(name, "file", status.st_size))
-                else:
-                    found.append(Found(name, "directory" if stat.S_ISDIR(status.st_mode) else "other"))
+                kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
+                found.append(Found(name, kind, status.st_size if kind == "file" else 0))
         return found
 
     def open(self, path: Path) -> Reading:
@@ -184,12 +194,12 @@ class LocalDisk:
 
         Args:
             path: of the directory
-            shared: others may hold it too, if they share it
+            shared: others may hold it too, if they share it; then it may be a link to a directory
 
         Returns:
             What releases it; None: another holds it. A file system that cannot tell says it is free.
         """
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if shared else os.O_NOFOLLOW))
         try:
             lock_file(descriptor, wait=False, shared=shared)
         except BlockingIOError:
@@ -257,9 +267,12 @@ _KEEP_SIZE = 1
 _fallocate = _find_fallocate()
 
 
+_KINDS: dict[int, Kind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+
+
 @contextlib.contextmanager
-def _directory(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _directory(path: Path, *, follow: bool) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
         yield descriptor
     finally:

@@ -13,14 +13,16 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
+from tests.failing_reads import failing
 from tests.raising import raises
 
-from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.checkpoint_files import commit as store_module
 from trimaran.checkpoint_files.commit import FORMAT, MANIFEST, MARKER, Fault, Store
 from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.disk import LocalDisk
-from trimaran.runtime.checkpoint.saving import find_saved
+from trimaran.runtime.checkpoint.saving import find_saved, locate
+from trimaran.runtime.checkpoint.weights import is_checkpoint
 from trimaran.runtime.communication.channels import ALONE
 
 RANKS = 2
@@ -183,10 +185,75 @@ def test_a_pipe_in_place_of_a_file_blocks_nobody(newest: Path, name: str) -> Non
     assert named_file(newest) == name
 
 
-def test_a_link_in_place_of_a_checkpoint_is_none(newest: Path) -> None:
-    newest.rename(newest.parent / "elsewhere")
-    newest.symlink_to(newest.parent / "elsewhere")
-    assert [found.step for found in Store(newest.parent).committed()] == [100]
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "dangling"])
+def test_a_link_in_place_of_a_checkpoint_is_read_and_never_removed(newest: Path, tmp_path: Path, whole: bool) -> None:
+    """As one that was moved to another disk. Where it leads nowhere it is named, and the one before is taken."""
+    elsewhere = tmp_path / "elsewhere"
+    newest.rename(elsewhere)
+    newest.symlink_to(elsewhere if whole else tmp_path / "nowhere")
+    if not whole:
+        (fault,) = found_damage(newest)
+        assert fault == Fault(".", "it cannot be read: No such file or directory")
+    store = Store(newest.parent)
+    if whole:
+        assert store.open_newest(lambda name, faults: pytest.fail(f"{name}: {faults}")).step == 200
+        assert store.verify(store.open(newest.name), from_disk=True) == []
+        where, name = locate(newest)
+        assert (where.folder, name, find_saved_step(newest)) == (newest.parent, newest.name, 200)
+    for step in (300, 400, 500):
+        save(newest.parent, step)
+        store.prune()
+    assert newest.is_symlink()
+    assert elsewhere.is_dir()
+    assert store.open_newest().step == 500
+
+
+def find_saved_step(path: Path) -> int:
+    store, name = locate(path)
+    return store.open(name or "").step
+
+
+LOOKS = ("list", "open", "hold")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ELOOP])
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_checkpoint_that_cannot_be_read_is_named_and_the_one_before_taken(
+    newest: Path, monkeypatch: pytest.MonkeyPatch, number: int, look: str
+) -> None:
+    """It counted as none, or nothing could be read; a run with such a one is not whole."""
+    real = getattr(LocalDisk, look)
+
+    def fails(disk: LocalDisk, path: Path, **options: bool) -> object:
+        if newest in (path, path.parent):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(disk, path, **options)
+
+    monkeypatch.setattr(LocalDisk, look, fails)
+    faults = found_damage(newest)
+    assert all(fault.what == f"it cannot be read: {os.strerror(number)}" for fault in faults)
+    if look != "hold":
+        assert [*map(bool, Store(newest.parent).verify_all().values())] == [True, False]
+    # One that may be read again later is older than what is saved now.
+    later = save(newest.parent, 150)
+    monkeypatch.setattr(LocalDisk, look, real)
+    assert Store(newest.parent).open_newest().path == later
+
+
+def test_a_folder_that_cannot_be_looked_at_is_no_folder_without_checkpoints(
+    newest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = newest.parent.parent
+    with failing(run, errno.EACCES) as calls:
+        assert is_checkpoint(run)
+    assert calls.failed
+    loop = run / "loop"
+    loop.symlink_to(loop)
+    for path in (loop, run / "dangling"):
+        if path != loop:
+            path.symlink_to(run / "nothing")
+        with pytest.raises(EnvironmentProblem):
+            find_saved(path, ALONE, missing_ok=True)
 
 
 def test_the_block_that_is_damaged_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

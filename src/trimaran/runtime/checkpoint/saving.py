@@ -12,6 +12,8 @@ communicates. A save that fails leaves the training alone: what is wrong is note
 What makes a checkpoint whole is the protocol of `checkpoint_files/commit.py`.
 """
 
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +24,18 @@ from typing import Any, Literal, overload
 import torch
 import torch.distributed as dist
 
-from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
-from trimaran.checkpoint_files.commit import FOLDER, MARKER, Checkpoint, Draft, Fault, FileEntry, Store
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
+from trimaran.base.files import is_there
+from trimaran.checkpoint_files.commit import (
+    FOLDER,
+    MARKER,
+    Checkpoint,
+    Draft,
+    Fault,
+    FileEntry,
+    Store,
+    is_checkpoint_name,
+)
 from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.pieces import Entry, Region, Want, What, entry_of, fill, name_in_file
 from trimaran.checkpoint_files.plain import dtype_named
@@ -435,10 +447,14 @@ def locate(path: Path) -> tuple[Store, str | None]:
     Raises:
         InputError: there is none
     """
-    if (path / MARKER).exists():
-        return Store(path.resolve().parent), path.resolve().name
-    folder = path / FOLDER if (path / FOLDER).is_dir() else path
-    if not folder.is_dir():
+    if _looked_at(path / MARKER) is not None:
+        one = path if is_checkpoint_name(path.name) else Path(os.path.realpath(path))
+        return Store(one.parent), one.name
+    folder = path / FOLDER if is_there(path / FOLDER) else path
+    found = _looked_at(folder)
+    if found is None and folder.is_symlink():
+        raise _unreadable(folder, "the link leads nowhere")
+    if found is None or not stat.S_ISDIR(found.st_mode):
         raise InputError(
             f"there is no run and no folder of checkpoints {path}: give a run directory (runs/NAME), its folder "
             f"{FOLDER}, or one checkpoint in it",
@@ -446,6 +462,24 @@ def locate(path: Path) -> tuple[Store, str | None]:
             path=str(path),
         )
     return Store(folder), None
+
+
+def _looked_at(path: Path) -> os.stat_result | None:
+    """What a path leads to; None: nothing is there."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as error:
+        raise _unreadable(path, error.strerror) from error
+
+
+def _unreadable(path: Path, why: str | None) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"{path} cannot be read: {why}. Give this user the right to read it, or take another copy",
+        code="checkpoint.unreadable",
+        path=str(path),
+    )
 
 
 def _find(path: Path) -> Saved:

@@ -21,7 +21,7 @@ from torch import nn
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.base.files import is_stream, unfinished
+from trimaran.base.files import is_stream, is_there, unfinished
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.commit import FOLDER, MARKER, has_checkpoints
 from trimaran.checkpoint_files.container import check_writable
@@ -125,10 +125,7 @@ def is_checkpoint(path: Path) -> bool:
     Args:
         path: any
     """
-    try:
-        return (path / MARKER).exists() or has_checkpoints(path / FOLDER if (path / FOLDER).is_dir() else path)
-    except OSError:
-        return False
+    return is_there(path / MARKER) or has_checkpoints(path / FOLDER if is_there(path / FOLDER) else path)
 
 
 def checkpoint_content(saved: Saved) -> Content:
