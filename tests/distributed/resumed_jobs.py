@@ -23,6 +23,15 @@ def say_loss(session: Any, step: int, metrics: dict[str, float]) -> None:
     time.sleep(0.15)
 
 
+def steeper() -> Job:
+    """With another rate and momentum, and a schedule of another length."""
+    return dataclasses.replace(
+        spoken(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.8, nesterov=True),
+        lr_schedule=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 24),
+    )
+
+
 def wider() -> Job:
     """Another network under the same name."""
     return dataclasses.replace(spoken(), model=lambda: torch.nn.Linear(8, 3))

@@ -314,7 +314,7 @@ def change_plans(pairs: Sequence[tuple[Run, Run]], folder: Path) -> None:
             losses.setdefault(change.run.job, []).append(found[0].loss)
         same = replace(one.run, strategy=replace(one.run.strategy, feeding=change.run.strategy.feeding)) == change.run
         assert any("random generators were seeded anew" in note for note in found[0].notes) != same, where
-        assert not any("what comes then may differ" in note for note in found[0].notes), where
+        assert not any("in the checkpoint, " in note for note in found[0].notes), where
     for job, of in losses.items():
         if job == "gpt_named":  # the others draw, or normalize batches
             assert max(of) - min(of) < 1e-9, job

@@ -96,6 +96,40 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
 
 
 @pytest.mark.timeout(900)
+def test_what_was_recovered_is_said_before_the_first_step(
+    killed: Run, undisturbed: Path, planned: Path, tmp_path: Path
+) -> None:
+    """A damaged newest checkpoint and a changed learning rate were passed over in silence with -q, else said after."""
+    first = tmp_path / "first"
+    shutil.copytree(killed.run_dir(), first)
+    newest = max(one.parent for one in first.glob("checkpoints/*/COMMITTED"))
+    damaged = first / "checkpoints" / "step-00000099"
+    shutil.copytree(newest, damaged)
+    (damaged / "COMMITTED").write_text("nothing")
+    second = begin(tmp_path / "second", planned, "--resume", str(first), "-q", job="steeper")
+    step = int(newest.name[5:])
+    second.wait_for_step(step + 1)
+    recovered, said = second.note()["recovered"], second.said()
+    assert second.process.poll() is None
+    assert (recovered["path"], recovered["step"]) == (str(newest), step)
+    assert [one["path"] for one in recovered["passed_over"]] == [str(damaged)]
+    assert "COMMITTED" in recovered["passed_over"][0]["reason"]
+    changed = {one["what"]: (one["saved"], one["now"], one["counts"]) for one in recovered["changed"]}
+    counts = "checkpoint"
+    assert changed == {
+        "initial_lr": ("0.05", "0.5", counts), "momentum": ("0.9", "0.8", counts),
+        "T_max of CosineAnnealingLR": ("12", "24", counts),
+    }  # fmt: skip
+    for words in (newest.name, damaged.name, *changed):
+        assert words in said
+    code, errors = second.end(600)
+    assert (code, errors.count("goes on from step")) == (0, 1), errors
+    found, expected = losses(second.folder), losses(undisturbed)
+    assert found == {step: loss for step, loss in expected.items() if step in found}
+    assert json.loads((second.run_dir() / "run.json").read_text())["recovered"] == recovered
+
+
+@pytest.mark.timeout(900)
 def test_a_run_that_a_signal_ended_goes_on_bit_for_bit(undisturbed: Path, planned: Path, tmp_path: Path) -> None:
     """It saves its state, asked for or not."""
     first = begin(tmp_path / "first", planned, "--plan", str(planned / "plan.json"))

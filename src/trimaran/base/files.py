@@ -107,12 +107,60 @@ def is_there(path: Path) -> bool:
         (True, False)
     """
     try:
-        path.lstat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return False
+        return looked_at(path) is not None
+    except EnvironmentProblem:
+        return True
+
+
+def looked_at(path: Path) -> os.stat_result | None:
+    """What a path leads to; None: nothing is there, as of a name that no file can have.
+
+    Args:
+        path: file, folder or link
+
+    Raises:
+        EnvironmentProblem: it cannot be looked at, or is a link that leads nowhere
+    """
+    reason = "the link leads nowhere"
+    try:
+        return path.stat()
+    except ValueError:
+        return None
     except OSError as error:
-        return error.errno != errno.ENAMETOOLONG
-    return True
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        if error.errno not in _NOTHING:
+            reason = str(error.strerror)
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno in _NOTHING:
+            return None
+        reason = str(error.strerror)
+    raise EnvironmentProblem(
+        f"{path} cannot be read: {reason}. Give this user the right to read it, or take another copy",
+        code="file.unreadable",
+        path=str(path),
+    )
+
+
+_NOTHING = (errno.ENOENT, errno.ENOTDIR)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, by name.
+
+    Raises:
+        EnvironmentProblem: it cannot be listed
+    """
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{folder} cannot be listed: {error.strerror}. Give this user the right to read it, or take another copy",
+            code="file.unreadable",
+            path=str(folder),
+        ) from error
 
 
 @contextlib.contextmanager

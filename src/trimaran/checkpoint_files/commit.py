@@ -308,13 +308,20 @@ class Store:
             _refuse(path / FORMAT, "it is not that of a checkpoint")
         return Draft(self.folder, name, self._disk)
 
-    def committed(self) -> list[Checkpoint]:
+    def committed(self, on_damage: OnDamage | None = None) -> list[Checkpoint]:
         """The committed checkpoints, newest first. Their files were not verified.
+
+        Args:
+            on_damage: is told of each whose marker or manifest is damaged, or cannot be read
 
         Raises:
             EnvironmentProblem: the folder cannot be read
         """
-        return [found for found in self._marked() if isinstance(found, Checkpoint)]
+        marked = self._marked()
+        for found in marked:
+            if on_damage is not None and not isinstance(found, Checkpoint):
+                on_damage(found.name, [found.fault])
+        return [found for found in marked if isinstance(found, Checkpoint)]
 
     def open(self, name: str) -> Checkpoint:
         """A committed checkpoint by its name. Its files are not verified.

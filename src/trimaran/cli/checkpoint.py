@@ -154,6 +154,7 @@ def _shown(found: dict[str, Any]) -> list[str]:
         )
     for other in found.get("others", ()):
         lines.append(f"  before it   {other['name']}, {format_bytes(other['bytes'])}")
+    lines += [f"  damaged     {one['name']}: {'; '.join(one['faults'])}" for one in found.get("damaged", ())]
     return lines
 
 

@@ -5,6 +5,7 @@ No model is made, no process is started, no GPU is needed: names, shapes and ten
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from trimaran.base.files import read_bytes
 from trimaran.base.precision import dtype_name
 
 if TYPE_CHECKING:
+    from trimaran.checkpoint_files.commit import Fault
     from trimaran.checkpoint_files.content import Content, Form
 
 
@@ -98,7 +100,7 @@ def export_checkpoint(
             shard_bytes=SHARD_BYTES if shard_bytes is None else shard_bytes,
             config=given or own,
         )
-        notes = list(content.about.get("notes", ()))
+        notes = [*map(str, content.about.get("passed_over", ()))]
         if form == "huggingface" and not (given or own):
             notes.append("there is no config.json: the model has none; give one with --config, or put it there")
         written_names = [*content.forms] if form != "huggingface" else names_of_folder(content, given or own)
@@ -144,7 +146,7 @@ def show_checkpoint(path: str | Path, *, trust_pickle: bool = False) -> dict[str
 
     Returns:
         "source", "kind", "weights" and "optimizer" with sizes, and of checkpoints "checkpoint" with step, epoch, job,
-        strategy, and "others" of the same folder.
+        strategy, "others" of the same folder, and those of it that are "damaged" or cannot be read.
 
     Raises:
         InputError: there is nothing of the kind
@@ -159,7 +161,8 @@ def show_checkpoint(path: str | Path, *, trust_pickle: bool = False) -> dict[str
     from trimaran.runtime.checkpoint.saving import Saved, locate
 
     store, name = locate(source)
-    found = store.committed() if name is None else [store.open(name)]
+    damaged: list[tuple[str, Sequence[Fault]]] = []
+    found = store.committed(lambda *of: damaged.append(of)) if name is None else [store.open(name)]
     if not found:
         # It says why there is none.
         found = [store.open_newest()]
@@ -167,11 +170,14 @@ def show_checkpoint(path: str | Path, *, trust_pickle: bool = False) -> dict[str
     sizes = {one.name: sum(entry.size for entry in one.files.values()) for one in found}
     with checkpoint_content(Saved(chosen)) as content:
         about = {
-            key: value for key, value in content.about.items() if key not in ("checkpoint", "notes", "description")
+            key: value
+            for key, value in content.about.items()
+            if key not in ("checkpoint", "passed_over", "description")
         }
         return _described(content) | {
             "checkpoint": about | {"name": chosen.name, "bytes": sizes[chosen.name]},
             "others": [{"name": one.name, "step": one.step, "bytes": sizes[one.name]} for one in found[1:]],
+            "damaged": [{"name": of, "faults": [*map(str, faults)]} for of, faults in damaged],
         }
 
 

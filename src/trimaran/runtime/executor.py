@@ -38,6 +38,7 @@ from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
 from trimaran.program.strategy import Feeding, Strategy, splits_batches
 from trimaran.program.types import Kind, Program
+from trimaran.runtime.checkpoint.recovered import Changed, Recovered
 from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
 from trimaran.runtime.checkpoint.weights import (
     fit_weights,
@@ -621,7 +622,9 @@ class Executor:
                 write_weights(weights, path)
             self.agreement.gather_integers([0], "writing the weights")
 
-    def load(self, path: str | Path, *, trust_pickle: bool = False, optimizer: bool = False) -> tuple[str, ...]:
+    def load(
+        self, path: str | Path, *, trust_pickle: bool = False, optimizer: bool = False
+    ) -> tuple[Recovered, tuple[str, ...]]:
         """Read weights, and perhaps the state of the optimizer; every rank reads.
 
         Args:
@@ -630,7 +633,7 @@ class Executor:
             optimizer: the state of the optimizer too
 
         Returns:
-            For people: what of the optimizer's state is not as it was saved.
+            What was taken; and for people, what of the optimizer's state begins anew.
 
         Raises:
             InputError: it is of another model or optimizer, or a pickle that is not trusted; nothing has been changed
@@ -643,6 +646,7 @@ class Executor:
         ):
             weights = fit_weights(self.model, content, self._part.shapes, self.agreement)
             adopt: Callable[[], None] | None = None
+            changed: tuple[Changed, ...] = ()
             notes: tuple[str, ...] = ()
             if optimizer:
                 if content.optimizer is None:
@@ -651,13 +655,16 @@ class Executor:
                         code="weights.no-optimizer",
                         path=content.source,
                     )
-                adopt, notes = self.training.adopt_optimizer(content.optimizer, content.source)
+                adopt, changed, notes = self.training.adopt_optimizer(content.optimizer, content.source)
             put_weights(self.model, weights, self._part.load)
             if adopt is not None:
                 adopt()
-        return notes
+            passed_over = content.about.get("passed_over", ())
+            return Recovered(path=content.source, passed_over=passed_over, changed=changed), notes
 
-    def put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> tuple[str, ...]:
+    def put_back(
+        self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str
+    ) -> tuple[tuple[Changed, ...], tuple[str, ...]]:
         """Go on from a state that was taken under this or another plan; every rank calls it, between steps.
 
         Args:
@@ -667,15 +674,17 @@ class Executor:
             source: of the state, for messages
 
         Returns:
-            For people: what is not as in a training without a break.
+            What has changed since; and for people, what else is not as in a training without a break.
 
         Raises:
             InputError: it is of another model or job, or this plan cannot have it; nothing has been changed
             CorruptDataError: it lacks something
         """
         with in_contact(self._world.rank, "going on from a checkpoint"):
-            self.steps, notes = self.training.put_back(plain, entries, fill, source, check_refit=self.check_refit)
-        return notes
+            self.steps, changed, notes = self.training.put_back(
+                plain, entries, fill, source, check_refit=self.check_refit
+            )
+        return changed, notes
 
     def close(self) -> None:
         """End the connections that were made for the program; afterwards there is nothing left to use."""

@@ -300,25 +300,27 @@ def doubled(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return 2 * nn.functional.mse_loss(output, target)
 
 
-FITTING: dict[str, tuple[dict[str, Any], str]] = {
-    "name": ({"name": "other"}, 'is of the job "job", and this one is "other"'),
+FITTING: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "name": ({"name": "other"}, ("name of the job", "job", "other")),
     "module": (
         {"model": lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.25), nn.Linear(4, 1))},
-        "1 is Dropout(p=0.25, inplace=False), and was Dropout(p=0.5, inplace=False)",
+        ("modules of the model", "1 is Dropout(p=0.5, inplace=False)", "1 is Dropout(p=0.25, inplace=False)"),
     ),
-    "loss": ({"loss": doubled}, "The state is that of the checkpoint; what comes then may differ"),
+    "loss": ({"loss": doubled}, ("graph of the model, its loss and its data",)),
 }
 
 
 @pytest.mark.parametrize("what", FITTING)
 def test_a_state_that_fits_another_job_is_put_back_and_said(what: str, saved: tuple[Path, list[float], bytes]) -> None:
     """It may have been changed on purpose, and what comes then is not what would have come."""
-    fields, text = FITTING[what]
+    fields, (name, *values) = FITTING[what]
     with session_of(make_job(**fields)) as session:
         session.load_checkpoint(saved[0])
         assert session.steps == 6
-        (note,) = session.notes
-        assert text in note
+        assert session.recovered is not None
+        (changed,) = session.recovered.changed
+        assert (changed.what, changed.counts, session.notes) == (name, "job", (str(changed),))
+        assert values in ([], [changed.saved, changed.now])
         assert (take_steps(session, 2) == saved[1][6:]) == (what == "name")
 
 
@@ -327,10 +329,8 @@ def test_a_state_of_another_torch_or_device_is_said(saved: tuple[Path, list[floa
     state["state"]["on"] = {"device": "cuda", "torch": "1.0"}
     with session_of(make_job()) as session:
         session.load_state_dict(state)
-        assert [note.partition(".")[0] for note in session.notes] == [
-            "the checkpoint was saved with torch 1",
-            "the checkpoint was saved on cuda, and this is cpu",
-        ]
+        assert session.recovered is not None
+        assert [(one.what, one.saved) for one in session.recovered.changed] == [("torch", "1.0"), ("device", "cuda")]
         assert take_steps(session, 2) == saved[1][6:]
 
 
@@ -384,6 +384,90 @@ def test_options_are_those_that_were_saved(saved: tuple[Path, list[float], bytes
         assert session.optimizer is not None
         assert [group["eps"] for group in session.optimizer.param_groups] == [1e-8, 1e-8]
         assert take_steps(session, 2) == saved[1][6:]
+
+
+def steps_of(rate: float = 1e-2, **options: Any) -> Callable[[Any], torch.optim.Optimizer]:
+    return lambda parameters: torch.optim.AdamW(parameters, lr=rate, **options)
+
+
+def in_turn(first: float) -> Callable[[Any], Any]:
+    def make(optimizer: Any) -> Any:
+        constant = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=first)
+        return torch.optim.lr_scheduler.SequentialLR(
+            optimizer, [constant, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)], milestones=[3]
+        )
+
+    return make
+
+
+def falling(factor: float) -> Callable[[Any], Any]:
+    return lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=factor)
+
+
+def by_layer(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
+    """The last group has a rate of its own."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        *others, last = parameters
+        return torch.optim.SGD([{"params": others}, {"params": [last], "lr": rate}], lr=0.1)
+
+    return make
+
+
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[str, str]]]] = {
+    "same": ({}, {}, {}),
+    "moved by a callback": (
+        {"on_step": lambda session, *_: session.optimizer.param_groups[0].update(lr=1e-4), "lr_schedule": None},
+        {"on_step": lambda session, *_: session.optimizer.param_groups[0].update(lr=1e-4), "lr_schedule": None},
+        {},
+    ),
+    "rate under a schedule": ({"optimizer": steps_of()}, {"optimizer": steps_of(0.5)},
+                              {"initial_lr": ("0.01", "0.5")}),
+    "rate, betas, weight decay": (
+        {"optimizer": steps_of(), "lr_schedule": None},
+        {"optimizer": steps_of(0.5, betas=(0.8, 0.9), weight_decay=0.0), "lr_schedule": None},
+        {"lr": ("0.01", "0.5"), "betas": ("(0.9, 0.999)", "(0.8, 0.9)"), "weight_decay": ("0.01", "0.0")},
+    ),
+    "group": (
+        {"optimizer": by_layer(0.2), "lr_schedule": None}, {"optimizer": by_layer(0.3), "lr_schedule": None},
+        {"lr of group 1": ("0.2", "0.3")},
+    ),
+    "schedule": (
+        {}, {"lr_schedule": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)},
+        {"step_size of StepLR": ("2", "3"), "gamma of StepLR": ("0.1", "0.5")},
+    ),
+    "schedule of schedules": (
+        {"lr_schedule": in_turn(0.5)}, {"lr_schedule": in_turn(0.25)},
+        {"_schedulers.0.factor of SequentialLR": ("0.5", "0.25")},
+    ),
+    "schedule by a metric": (
+        {"lr_schedule": falling(0.5)}, {"lr_schedule": falling(0.1)}, {"factor of ReduceLROnPlateau": ("0.5", "0.1")},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_that_the_job_has_made_otherwise_since_are_said(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They had no effect, without a word. What a schedule or a callback has moved is no change of the job."""
+    before, after, expected = OPTIONS[case]
+    with session_of(make_job(**before)) as session:
+        take_steps(session, 5)
+        session.save_checkpoint(tmp_path)
+    # Those that count are those of the first job, however often the training goes on with others.
+    for steps in (5, 6):
+        with session_of(make_job(**after)) as session:
+            session.load_checkpoint(tmp_path)
+            found = session.recovered
+            assert found is not None
+            assert {one.what: (one.saved, one.now) for one in found.changed} == expected
+            assert {one.counts for one in found.changed} <= {"checkpoint"}
+            said = capfd.readouterr().err
+            assert f"goes on from step {steps}" in said
+            assert all(str(one) in said for one in found.changed)
+            take_steps(session, 1)
+            session.save_checkpoint(tmp_path)
 
 
 def test_other_data_are_refused_or_noted(saved: tuple[Path, list[float], bytes]) -> None:
@@ -987,10 +1071,12 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path) -> N
         with raises("checkpoint.named-is-damaged", CorruptDataError, match=r"rank0\.safetensors"):
             session.load_checkpoint(newest)
         session.load_checkpoint(tmp_path)
-        assert session.steps == 2
-        (note,) = session.notes
-        assert newest.name in note
-        assert "rank0.safetensors" in note
+        assert session.recovered is not None
+        assert (session.steps, session.recovered.step) == (2, 2)
+        assert Path(session.recovered.path) == tmp_path / "step-00000002"
+        (passed_over,) = session.recovered.passed_over
+        assert (passed_over.path, session.notes) == (str(newest), (str(passed_over),))
+        assert "rank0.safetensors" in passed_over.reason
         assert take_steps(session, 1) == losses[2:3]
 
 

@@ -183,7 +183,8 @@ def test_the_run_says_why_and_from_where_it_was_started_again(tmp_path: Path) ->
     notes, run = record(tmp_path)
     error = ExecutionError("rank 1 was killed by SIGKILL\nand more", code="rank.died", rank=1)
     notes.restart(why=error, step=9, strategy="dp2", ranks=2)
-    notes.went_on_from(6)
+    taken = {"path": "step-00000006", "step": 6, "passed_over": [], "changed": []}
+    notes.recover(taken)
     notes.roll_back({"step": 11, "to": 9, "batches": 3})
     found = json.loads((run.path / "run.json").read_text())
     (restart,) = found["restarts"]
@@ -192,11 +193,13 @@ def test_the_run_says_why_and_from_where_it_was_started_again(tmp_path: Path) ->
         "reason": "rank 1 was killed by SIGKILL", "code": "rank.died", "rank": 1, "step": 9, "from_step": 6,
         "strategy": "dp2", "ranks": 2,
     }  # fmt: skip
-    assert found["rollbacks"] == [{"step": 11, "to": 9, "batches": 3}]
-    notes.went_on_from(9, [{"step": 3, "to": 2, "batches": 2}])
+    assert (found["rollbacks"], found["recovered"]) == ([{"step": 11, "to": 9, "batches": 3}], taken)
+    notes.recover(taken | {"step": 9}, [{"step": 3, "to": 2, "batches": 2}])
     assert json.loads((run.path / "run.json").read_text())["rollbacks"] == [{"step": 3, "to": 2, "batches": 2}]
-    notes.went_on_from(0)
-    assert "rollbacks" not in json.loads((run.path / "run.json").read_text())
+    notes.recover(None)
+    found = json.loads((run.path / "run.json").read_text())
+    assert not {"rollbacks", "recovered"} & found.keys()
+    assert found["restarts"][0]["from_step"] == 0
     notes.leave(signal.SIGTERM, 9, 2, starting=True)
     found = json.loads((run.path / "run.json").read_text())
     assert (found["status"], found["signal"], found["step"]) == ("stopped", "SIGTERM", 9)

@@ -1,11 +1,12 @@
 """Finds out what a path is, and makes the page of it."""
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import InputError
-from trimaran.base.files import check_writable, given, write_whole
+from trimaran.base.files import check_writable, entries, given, looked_at, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.units import format_some
 from trimaran.features.report_page.plan import page_of_plan
@@ -91,18 +92,19 @@ def report(
 
 def _page(path: Path, simulate: bool, progress: Progress) -> Page:
     found = given(path)
-    plain = _document(path) if found.is_file() else None
+    status = looked_at(found)
+    plain = _document(path) if status is not None and stat.S_ISREG(status.st_mode) else None
     if plain is not None and _is_plan(plain):
         return page_of_plan(path, simulate=simulate, progress=progress)
-    if simulate and found.exists():
+    if simulate and status is not None:
         raise InputError(
             f"--simulate is for a plan file, and {path} is none: leave it out", code="report.no-plan", path=str(path)
         )
-    if found.is_dir():
-        if (found / "run.json").is_file():
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        if looked_at(found / "run.json"):
             return page_of_run(found, shown=str(path))
         return _page_of_folder(path)
-    if not found.exists():
+    if status is None:
         raise InputError(f"there is no {path}; give {ACCEPTED}", code="report.missing", path=str(path))
     plain = _document(path) if plain is None else plain
     if _is_run_report(plain):
@@ -130,8 +132,9 @@ def _page_of_folder(path: Path) -> Page:
     """
     documents: list[tuple[Path, dict[str, Any]]] = []
     plans: list[Plan] = []
-    alone: list[Path] = sorted(path / one.parent.name for one in given(path).glob("*/run.json"))
-    for file in sorted(given(path).glob("*.json"))[: 8 * _MOST_DOCUMENTS]:
+    there = entries(given(path))
+    alone = []
+    for file in [one for one in there if one.suffix == ".json"][: 8 * _MOST_DOCUMENTS]:
         plain = _document(path / file.name)
         if _is_plan(plain) and len(plans) < _MOST_DOCUMENTS:
             plans.append(read_plan(given(path / file.name)))
@@ -139,6 +142,7 @@ def _page_of_folder(path: Path) -> Page:
         elif study_of(plain) is not None and len(documents) < _MOST_DOCUMENTS:
             documents.append((path / file.name, plain))
     if not documents:
+        alone[:0] = [path / one.name for one in there if looked_at(one / "run.json")]
         near = f", but {format_some(alone)}: give one of them, such as {alone[0]}" if alone else f"; give {ACCEPTED}"
         raise InputError(
             f"{path} is no run and has no document of a study{near}",

@@ -382,8 +382,9 @@ def train_rank(
     weights = options.weights
     if weights is not None and not loaded:
         session.load(weights.path, trust_pickle=weights.trust_pickle, optimizer=weights.optimizer)
-    if again or loaded:
-        world.report({"went_on_from": session.steps, "rollbacks": [asdict(one) for one in session.rolled_back]})
+    if again or session.recovered is not None:
+        recovered = None if session.recovered is None else asdict(session.recovered)
+        world.report({"recovered": recovered, "rollbacks": [asdict(one) for one in session.rolled_back]})
     rolls_back = options.on_nan == "rollback"
     if rolls_back and not own:
         # There is always one to go back to.

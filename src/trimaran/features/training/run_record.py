@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import file_name, folder_of_command, given, read_bytes, shown_path, unfinished, write_whole
+from trimaran.base.files import (
+    file_name,
+    folder_of_command,
+    given,
+    is_there,
+    read_bytes,
+    shown_path,
+    unfinished,
+    write_whole,
+)
 from trimaran.base.secrets import masked, without_secrets
 from trimaran.base.signals import say, signal_name
 from trimaran.base.units import format_bytes
@@ -281,20 +290,19 @@ class RunRecord:
         self._facts |= {"strategy": strategy, "restarts": self._restarts}
         self.try_to("run.json", self._note)
 
-    def went_on_from(self, step: int, rollbacks: Sequence[Mapping[str, object]] = ()) -> None:
-        """Note from which step the ranks go on.
+    def recover(self, recovered: Mapping[str, object] | None, rollbacks: Sequence[Mapping[str, object]] = ()) -> None:
+        """Note from what the ranks go on.
 
         Args:
-            step: training steps that their checkpoint has
+            recovered: what a session has taken (`runtime.checkpoint.recovered`); None: they begin anew
             rollbacks: that it has; later ones are to come again
         """
-        self._facts["rollbacks"] = list(map(dict, rollbacks))
-        if not rollbacks:
-            del self._facts["rollbacks"]
+        for name, value in (("recovered", recovered), ("rollbacks", [*map(dict, rollbacks)])):
+            self._facts[name] = value
+            if not value:
+                del self._facts[name]
         if self._restarts:
-            self._restarts[-1]["from_step"] = step
-        else:
-            self._facts["resumed_step"] = step
+            self._restarts[-1]["from_step"] = 0 if recovered is None else recovered["step"]
         self.try_to("run.json", self._note)
 
     @property
@@ -473,7 +481,7 @@ def read_status(path: Path) -> tuple[Status, dict[str, Any]]:
         CorruptDataError: it is damaged
     """
     file = path / "run.json"
-    if not file.is_file():
+    if not is_there(file):
         raise InputError(f"{path} is no run directory: it has no run.json", code="run.missing", path=str(path))
     try:
         facts = decode_object(read_bytes(file), source=str(file))
@@ -509,13 +517,16 @@ def say_status(path: Path) -> None:
     """Say how a run that is gone on from has ended, or that it still runs.
 
     Args:
-        path: of the run, its checkpoints or one of them; nothing is said where `run.json` is not there or is damaged
+        path: of the run, its checkpoints or one of them; nothing is said where there is no `run.json`
     """
     folder = given(path)
     for run in (folder, folder.parent, folder.parent.parent):
-        if (run / "run.json").is_file():
-            with contextlib.suppress(TrimaranError):
-                say(f"trimaran: {describe_status(run)}")
+        if is_there(run / "run.json"):
+            try:
+                said = describe_status(run)
+            except TrimaranError as error:
+                said = error.message
+            say(f"trimaran: {said}")
             return
 
 

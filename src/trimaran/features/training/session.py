@@ -64,6 +64,7 @@ from trimaran.program.strategy import Strategy, splits_batches
 from trimaran.program.types import Program
 from trimaran.rehearsal.launch import MARK
 from trimaran.report.virtual_memory import MemoryReport
+from trimaran.runtime.checkpoint.recovered import PassedOver, Recovered
 from trimaran.runtime.checkpoint.saving import Saver, WholeTensors, find_saved
 from trimaran.runtime.checkpoint.training_state import Fill
 from trimaran.runtime.data.batch_shares import Share, microbatch_sizes
@@ -133,6 +134,8 @@ class Session:
         stopped: a callback or a signal has asked for the end of the training, or the metric has reached the job's
             target
         stop_signal: number of the signal that asked for it, after a step that all ranks have done; None: none did
+        recovered: checkpoint or weights that it goes on from, which newer ones were passed over, and what has changed
+            since; None: nothing was loaded
         carried: plain values of the loop, such as its best metric: they are in each checkpoint, and back after
             `load_checkpoint`; those of rank 0 count
 
@@ -235,6 +238,7 @@ class Session:
         self._loaded: int | None = None
         self._history: list[dict[str, Any]] = []
         self._notes: tuple[str, ...] = ()
+        self.recovered: Recovered | None = None
         self._saver: Saver | None = None
         self._rolled_back: list[Rollback] = []
         # What was registered when the checkpoint was saved that the training goes on from, before the first step.
@@ -450,7 +454,8 @@ class Session:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a person should know: of the data, of a checkpoint that was gone on from, of saves that failed."""
-        return (*self._feed.notes, *self._notes, *self.unsaved)
+        recovered = () if self.recovered is None else self.recovered.notes
+        return (*self._feed.notes, *recovered, *self._notes, *self.unsaved)
 
     @property
     def unsaved(self) -> tuple[str, ...]:
@@ -781,7 +786,9 @@ class Session:
                 code="session.verify-after-optimizer",
             )
         with self._callbacks.together("load"):
-            self._notes += self.executor.load(path, trust_pickle=trust_pickle, optimizer=optimizer)
+            self.recovered, notes = self.executor.load(path, trust_pickle=trust_pickle, optimizer=optimizer)
+            self._notes += notes
+        self._say_recovered()
         if self._verifier is not None:
             self._verifier.fresh = False
 
@@ -863,9 +870,13 @@ class Session:
             return False
         with found as saved:
             fill = partial(fill_from, saved)
-            self._put_back(saved.plain, saved.entries, fill, saved.name)
-            self._notes += saved.notes
+            self._put_back(saved.plain, saved.entries, fill, saved.name, saved.passed_over)
+        self._say_recovered()
         return True
+
+    def _say_recovered(self) -> None:
+        if self.rank == 0:
+            say(str(self.recovered))
 
     def roll_back(self, folder: str | Path) -> Rollback:
         """After a step whose loss is not a finite number, go back to the last checkpoint, and leave out its batches.
@@ -906,11 +917,11 @@ class Session:
                     step=step,
                     to=at,
                 )
-            notes = self.executor.put_back(saved.plain, saved.entries, partial(fill_from, saved), saved.name)
+            _, notes = self.executor.put_back(saved.plain, saved.entries, partial(fill_from, saved), saved.name)
         self._callbacks.accept_trained()
         self._take_figures(figures)
         self._rolled_back.append(rollback)
-        self._notes = tuple(dict.fromkeys((*self._notes, *saved.notes, *notes)))
+        self._notes = tuple(dict.fromkeys((*self._notes, *map(str, saved.passed_over), *notes)))
         return rollback
 
     def state_dict(self) -> dict[str, Any]:
@@ -953,7 +964,14 @@ class Session:
             )
         self._finish_saving()
 
-    def _put_back(self, plain: Mapping[str, Any], entries: Sequence[Entry], fill: Fill, source: str) -> None:
+    def _put_back(
+        self,
+        plain: Mapping[str, Any],
+        entries: Sequence[Entry],
+        fill: Fill,
+        source: str,
+        passed_over: tuple[PassedOver, ...] = (),
+    ) -> None:
         figures = decode(plain["figures"], source)
         position = figures["position"]
         unverified = max(0, self._verify_until - self.steps)
@@ -970,7 +988,7 @@ class Session:
         before = self._feed.state_dict()
         self._feed.load_state_dict(position)
         try:
-            notes = self.executor.put_back(plain, entries, fill, source)
+            changed, notes = self.executor.put_back(plain, entries, fill, source)
         except InputError:
             self._feed.load_state_dict(before)
             raise
@@ -985,6 +1003,7 @@ class Session:
         kept = [one for one in figures.get("kept", ()) if one not in in_place]
         anew = not {*self._callbacks.kept()}.difference(in_place)
         kept += self._callbacks.put_back(in_place)
+        self.recovered = Recovered(path=source, step=self.steps, passed_over=passed_over, changed=changed)
         self._compare_data(figures.get("seen"))
         self._take_figures(figures)
         self.stopped = figures["stopped"]

@@ -24,8 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import convert
+
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import given, shown_path, write_whole
+from trimaran.base.files import given, is_there, shown_path, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.system import needs_linux
@@ -231,7 +233,7 @@ def train_planned(
     options.check()
     options.check_strategy(simulated.plan.strategy, simulated.job)
     if options.resume is not None:
-        options = replace(options, resume=given(options.resume).resolve())
+        options = replace(options, resume=Path(os.path.realpath(given(options.resume))))
     check_runs(parent, weights_bytes(simulated.graph))
     stopping = _Stopping()
     with Catcher(stopping.hear), _environment_kept():
@@ -460,11 +462,9 @@ def has_checkpoint(path: Path) -> bool:
     Args:
         path: of the run
     """
-    folder = RunDirectory(path=path).checkpoints
-    try:
-        return folder.is_dir() and bool(Store(folder).committed())
-    except TrimaranError:
-        return False
+    with contextlib.suppress(TrimaranError):
+        return bool(Store(RunDirectory(path=path).checkpoints).committed())
+    return False
 
 
 def check_resumable(path: Path, source: JobSource) -> Path | None:
@@ -510,8 +510,9 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
                 saved=then,
                 now=now,
             )
-    plans = [one / "plan.json" for one in (path, path.resolve().parent, path.resolve().parent.parent)]
-    return next((plan for plan in plans if plan.is_file()), None)
+    where = Path(os.path.realpath(path))
+    plans = [one / "plan.json" for one in (path, where.parent, where.parent.parent)]
+    return next((plan for plan in plans if is_there(plan)), None)
 
 
 def beginning(
@@ -541,7 +542,7 @@ def beginning(
             "one of them",
             code="train.weights-and-resume",
         )
-    return Beginning(path=path.resolve(), optimizer=optimizer, trust_pickle=trust_pickle)
+    return Beginning(path=Path(os.path.realpath(path)), optimizer=optimizer, trust_pickle=trust_pickle)
 
 
 def check_weights(weights: Beginning, source: JobSource) -> None:
@@ -659,6 +660,7 @@ def _write_program(run: RunDirectory, simulated: Simulated) -> None:
 
 
 def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Callable[[int, Mapping[str, Any]], None]:
+    from trimaran.runtime.checkpoint.recovered import Recovered
     from trimaran.runtime.step.on_nan import Rollback
 
     def listen(rank: int, event: Mapping[str, Any]) -> None:
@@ -674,10 +676,10 @@ def _listener(notes: RunRecord, stopping: _Stopping, progress: Progress) -> Call
             progress(str(event["verified"]), 1, 1)
         elif "finished" in event:
             notes.add_metrics(event["finished"])
-        elif "went_on_from" in event:
-            notes.went_on_from(int(event["went_on_from"]), event["rollbacks"])
-            if notes.restarts:
-                say(f"trimaran: the training goes on from step {event['went_on_from']}")
+        elif "recovered" in event:
+            notes.recover(event["recovered"], event["rollbacks"])
+            recovered = event["recovered"]
+            say(str(convert(recovered, Recovered)) if recovered else "trimaran: no state was saved: it begins anew")
         elif "rolled_back" in event:
             notes.roll_back(event["rolled_back"])
             say(f"trimaran: {Rollback(**event['rolled_back'])}")

@@ -10,7 +10,7 @@ import msgspec
 from trimaran.base import VERSION
 from trimaran.base.decoding import decode_typed
 from trimaran.base.errors import InputError, TrimaranError
-from trimaran.base.files import read_bytes, read_text
+from trimaran.base.files import looked_at, read_bytes, read_text
 from trimaran.base.secrets import page_command
 from trimaran.base.timeline import Timeline
 from trimaran.base.units import format_bytes, format_count, format_seconds
@@ -202,20 +202,20 @@ def page_of_run(folder: Path, *, shown: str) -> Page:
     """
     files = _Files(run=decode_typed(read_bytes(folder / "run.json"), _Run, source=f"{shown}/run.json"))
     sources = ["run.json"]
-    if (folder / "report.json").is_file():
+    if looked_at(folder / "report.json"):
         files = replace(files, report=_read_report(folder / "report.json"))
         sources.append("report.json")
-    if (folder / "plan.json").is_file():
+    if looked_at(folder / "plan.json"):
         plan = read_plan(folder / "plan.json")
         files = replace(files, plan=plan, program=plan_program(plan) if plan.has_program else None)
         sources.append("plan.json")
-    if (folder / "predicted.json").is_file():
+    if looked_at(folder / "predicted.json"):
         files = replace(files, predicted=read_timeline(folder / "predicted.json"))
         sources.append("predicted.json")
-    if (folder / "measured.json").is_file():
+    if looked_at(folder / "measured.json"):
         files = replace(files, measured=read_timeline(folder / "measured.json"))
         sources.append("measured.json")
-    if (folder / "metrics.jsonl").is_file():
+    if looked_at(folder / "metrics.jsonl"):
         files = replace(files, epochs=_read_epochs(folder / "metrics.jsonl"))
         sources.append("metrics.jsonl")
     return _page(files, shown=shown, sources=sources)

@@ -24,8 +24,8 @@ from typing import Any, Literal, overload
 import torch
 import torch.distributed as dist
 
-from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import is_there
+from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
+from trimaran.base.files import looked_at
 from trimaran.checkpoint_files.commit import (
     FOLDER,
     MARKER,
@@ -40,6 +40,7 @@ from trimaran.checkpoint_files.container import TensorFile, TensorStream
 from trimaran.checkpoint_files.pieces import Entry, Region, Want, What, entry_of, fill, name_in_file
 from trimaran.checkpoint_files.plain import dtype_named
 from trimaran.runtime.checkpoint import STATE
+from trimaran.runtime.checkpoint.recovered import PassedOver
 from trimaran.runtime.checkpoint.training_state import Taken, check_form
 from trimaran.runtime.communication.channels import Agreement
 
@@ -341,10 +342,10 @@ class Saved:
         name: its directory, for messages
         plain: what is no tensor
         entries: the tensors
-        notes: for people: newer ones that are damaged
+        passed_over: newer ones that are damaged, or cannot be read
     """
 
-    def __init__(self, checkpoint: Checkpoint, notes: Sequence[str] = ()) -> None:
+    def __init__(self, checkpoint: Checkpoint, passed_over: Sequence[PassedOver] = ()) -> None:
         self._checkpoint = checkpoint
         self._files: dict[int, TensorFile] = {}
         self.name = str(checkpoint.path)
@@ -358,7 +359,7 @@ class Saved:
                 source=self.name,
             )
         self.entries = tuple(Entry.from_plain(one, self.name) for one in table)
-        self.notes = tuple(notes)
+        self.passed_over = tuple(passed_over)
 
     @property
     def path(self) -> Path:
@@ -428,7 +429,7 @@ def find_saved(path: str | Path, agreement: Agreement, *, missing_ok: bool = Fal
         except TrimaranError as error:
             if not (missing_ok and error.code in _NONE):
                 fault = error
-    name = None if found is None else (str(found.path), found.notes)
+    name = None if found is None else (str(found.path), found.passed_over)
     (told, problem), *_ = agreement.gather_objects((name, fault), "finding a checkpoint")
     if problem is not None:
         raise problem
@@ -446,14 +447,13 @@ def locate(path: Path) -> tuple[Store, str | None]:
 
     Raises:
         InputError: there is none
+        EnvironmentProblem: it cannot be looked at
     """
-    if _looked_at(path / MARKER) is not None:
+    if looked_at(path / MARKER) is not None:
         one = path if is_checkpoint_name(path.name) else Path(os.path.realpath(path))
         return Store(one.parent), one.name
-    folder = path / FOLDER if is_there(path / FOLDER) else path
-    found = _looked_at(folder)
-    if found is None and folder.is_symlink():
-        raise _unreadable(folder, "the link leads nowhere")
+    folder = path / FOLDER if looked_at(path / FOLDER) else path
+    found = looked_at(folder)
     if found is None or not stat.S_ISDIR(found.st_mode):
         raise InputError(
             f"there is no run and no folder of checkpoints {path}: give a run directory (runs/NAME), its folder "
@@ -464,35 +464,18 @@ def locate(path: Path) -> tuple[Store, str | None]:
     return Store(folder), None
 
 
-def _looked_at(path: Path) -> os.stat_result | None:
-    """What a path leads to; None: nothing is there."""
-    try:
-        return path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    except OSError as error:
-        raise _unreadable(path, error.strerror) from error
-
-
-def _unreadable(path: Path, why: str | None) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"{path} cannot be read: {why}. Give this user the right to read it, or take another copy",
-        code="checkpoint.unreadable",
-        path=str(path),
-    )
-
-
 def _find(path: Path) -> Saved:
-    notes: list[str] = []
+    # By name: where one is removed meanwhile, all are looked at again.
+    passed: dict[str, PassedOver] = {}
     store, name = locate(path)
 
     def on_damage(name: str, faults: Sequence[Fault]) -> None:
-        notes.append(f"{name} is damaged ({_listed(faults)}): the checkpoint before it was taken")
+        passed[name] = PassedOver(path=str(store.folder / name), reason=_listed(faults))
 
     if name is None:
         newest = store.open_newest(on_damage)
         store.settle(newest)
-        return Saved(newest, notes)
+        return Saved(newest, [*passed.values()])
     named = store.open(name)
     faults = store.verify(named)
     if faults:

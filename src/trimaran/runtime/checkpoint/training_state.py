@@ -27,7 +27,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -73,6 +73,7 @@ from trimaran.graph.optimizers import (
 from trimaran.graph.trace.storages import dtype_of
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
+from trimaran.runtime.checkpoint.recovered import Changed
 from trimaran.runtime.communication.channels import raise_first
 from trimaran.runtime.communication.compression import Codec
 from trimaran.runtime.parts.part import Making, Part, Sharing
@@ -93,6 +94,8 @@ _PER_GROUP = frozenset(
 _COPYING = 4
 """Threads that copy a state in host memory: one alone does not take all of the memory's bandwidth."""
 _BY_GROUP = "by group"
+_REPEATED = frozenset(("base_lrs", "_last_lr"))
+"""Of states of schedules: what the options of the groups say too."""
 # How an optimizer computes: its own on each device.
 _IMPLEMENTATION = frozenset(("foreach", "fused", "capturable"))
 Fill = Callable[[Sequence[Want], Mapping[What, Entry]], None]
@@ -115,12 +118,19 @@ class Taken:
 
 
 class _Said(NamedTuple):
-    """What a rank has that is no tensor: groups of its optimizer, schedule, extra state, values by name and key."""
+    """What a rank has that is no tensor: options, also as the job made them, extra state, values by name and key."""
 
-    options: list[tuple[dict[str, Any], list[str]]]
-    schedule: Any
+    options: "_Options"
+    made: "_Options"
     extra: Any
     values: dict[str, dict[str, Any]]
+
+
+class _Options(NamedTuple):
+    """The groups of a rank's optimizer, each with the names of its parameters, and the state of its schedule."""
+
+    groups: list[tuple[dict[str, Any], list[str]]]
+    schedule: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +183,11 @@ class TrainingState:
         self._room: dict[str, torch.Tensor] = {}
         self._shared_out: tuple[list[Piece], Writers] | None = None
         self._ordered: tuple[list[str], dict[str, Any] | None] | None = None
+        self._made = _Options([], None)
+        # What cannot be kept is refused by `check`, where the training saves.
+        with suppress(Exception):
+            self._made = copy.deepcopy(self._options())
+        self._made_saved: dict[str, Any] | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Before training: can the state be kept?
@@ -366,9 +381,7 @@ class TrainingState:
             if not self._checked:
                 self.check()
             here, values = self._here()
-            said = _Said(
-                self._gatherer.options(self._part, self._updater), self._schedule_state(), self._extra(), values
-            )
+            said = _Said(self._options(), self._made, self._extra(), values)
         writers = self._share_out([one.piece for one in here.values()])
         own = writers.own[self._world.rank]
         tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
@@ -382,7 +395,7 @@ class TrainingState:
             plain |= {"version": VERSION, "steps": steps, **self._about(), "figures": dict(figures)}
             plain["trained"] = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
             plain["model"] = {"names": dict(self._gatherer.names), "config": _config(self._gatherer.model)}
-            plain["order"] = self._order(said.options, plain["trained"])
+            plain["order"] = self._order(said.options.groups, plain["trained"])
         return Taken(writers=writers, tensors=tensors, plain=plain)
 
     def gather(self, taken: Taken) -> dict[str, torch.Tensor]:
@@ -499,17 +512,7 @@ class TrainingState:
             return {} if self._world.rank else self._of_all(heard)
 
     def _of_all(self, heard: "Sequence[_Said]") -> dict[str, Any]:
-        groups = merge_groups([one for one, _, _, _ in heard])
-        places = [
-            [next(n for n, group in enumerate(groups) if group.place == place and same_options(group.options, given))
-             for place, (given, _) in enumerate(one)]
-            for one, _, _, _ in heard
-        ]  # fmt: skip
-        schedule: dict[str, Any] | None = None
-        for (_, state, _, _), own in zip(heard, places, strict=True):
-            if state is not None:
-                schedule = _merged(schedule, _by_group(state, own), "the state of the schedule")
-        extra = [one for _, _, one, _ in heard if one is not None]
+        extra = [one.extra for one in heard if one.extra is not None]
         if any(one != extra[0] for one in extra):
             raise InputError(
                 f"{self._traits.class_name} keeps {', '.join(extra[0])} besides the state of its parameters, and not "
@@ -517,16 +520,14 @@ class TrainingState:
                 code="checkpoint.unlike-optimizers",
             )
         optimizer: dict[str, dict[str, Any]] = {}
-        for _, _, _, own_values in heard:
-            for name, state in own_values.items():
+        for one in heard:
+            for name, state in one.values.items():
                 optimizer.setdefault(name, {}).update(state)
         return {
-            "groups": [
-                {"place": one.place, "names": [*one.names], "options": encode(dict(one.options), "options of a group")}
-                for one in groups
-            ],
+            **_options_of_all([one.options for one in heard]),
+            # Those that count: a job that goes on with others has had no part in them.
+            "made": self._made_saved or _options_of_all([one.made for one in heard]),
             "optimizer": {"values": optimizer, "extra": extra[0] if extra else {}, "updates": self._updater.updates},
-            "schedule": schedule,
             "scaler": None
             if self._scaler is None
             else {"state": encode(self._scaler.scaler.state_dict(), "the scaler"), "skipped": self._scaler.skipped},
@@ -583,6 +584,9 @@ class TrainingState:
                 self._ordered = list(trained), {"groups": [list(names) for names in found], "named": named}
         return self._ordered[1]
 
+    def _options(self) -> "_Options":
+        return _Options(self._gatherer.options(self._part, self._updater), self._schedule_state())
+
     def _schedule_state(self) -> Any:
         schedule = self._updater.schedule
         if schedule is None:
@@ -626,7 +630,7 @@ class TrainingState:
         source: str,
         *,
         check_refit: Callable[[str], None],
-    ) -> tuple[int, tuple[str, ...]]:
+    ) -> tuple[int, tuple[Changed, ...], tuple[str, ...]]:
         """Go on from a state, perhaps of another plan; every rank calls it, between steps.
 
         Args:
@@ -637,7 +641,8 @@ class TrainingState:
             check_refit: refuses other parameters that require gradients; it is told what has changed
 
         Returns:
-            Training steps that were done; and for people, what is not as in a training without a break.
+            Training steps that were done; what has changed since; and for people, what else is not as in a training
+            without a break.
 
         Raises:
             InputError: the state is of another model or job, or this plan cannot have it; nothing has been changed
@@ -646,7 +651,7 @@ class TrainingState:
         table = {entry.what: entry for entry in entries}
         prepared = self._prepare(plain, table, source, check_refit)
         self._train(self._flipped(plain))
-        states, options, lost, notes, wants = prepared
+        states, options, lost, changed, notes, wants = prepared
         same = self._is_same_plan(plain)
         random = ("random", f"rank{self._world.rank}", "")
         if same and random in table:
@@ -658,7 +663,7 @@ class TrainingState:
             self._scaler.skipped = int(plain["scaler"]["skipped"])
         self._load_compression(lost, plain, source)
         steps = int(plain["steps"])
-        notes = (*self._differences(plain), *notes)
+        self._made_saved = plain.get("made")
         if same:
             moved = self._restore_random(next((want.target for want in wants if want.what == random), None), source)
             notes = (*notes, *_GENERATORS[moved])
@@ -672,7 +677,7 @@ class TrainingState:
                 "the first replica",
                 *notes,
             )
-        return steps, notes
+        return steps, changed, notes
 
     def _prepare(
         self,
@@ -695,15 +700,17 @@ class TrainingState:
             options = self._own_groups(plain, source)
             states = self._own_states(held, table, plain, source)
             lost, notes = self._own_residuals(held, table, plain)
-            prepared = _Prepared(states, options, lost, notes, [])
+            changed = (*self._differences(plain), *self._changed_options(plain, source))
+            prepared = _Prepared(states, options, lost, changed, notes, [])
         except TrimaranError as error:
             fault = error
-        said = fault, [one.what for one in held if not one.spare]
+        said = fault, [one.what for one in held if not one.spare], () if prepared is None else prepared.changed
         heard = self._agreement.gather_objects(said, "going on from a checkpoint")
-        raise_first([other for other, _ in heard], fault)
+        raise_first([other for other, _, _ in heard], fault)
         if prepared is None:
             raise CorruptDataError(f"{source} could not be prepared")
-        trained = {what for _, names in heard for what in names}
+        prepared = prepared._replace(changed=tuple(dict.fromkeys(one for _, _, of in heard for one in of)))
+        trained = {what for _, names, _ in heard for what in names}
         for one in held:
             # What some rank trains, only those that do read.
             if one.tensor is not None and not (one.spare and one.what in trained):
@@ -712,7 +719,9 @@ class TrainingState:
         prepared.wants.extend(want for _, want in prepared.lost)
         return prepared
 
-    def adopt_optimizer(self, content: OptimizerContent, source: str) -> tuple[Callable[[], None], tuple[str, ...]]:
+    def adopt_optimizer(
+        self, content: OptimizerContent, source: str
+    ) -> tuple[Callable[[], None], tuple[Changed, ...], tuple[str, ...]]:
         """Take over the state of an optimizer that was saved elsewhere; every rank calls it, between steps.
 
         Hyperparameters and the schedule stay those of the job.
@@ -722,7 +731,8 @@ class TrainingState:
             source: of it, for messages
 
         Returns:
-            What puts the state in its places, and communicates nothing; and for people, what differs from the job.
+            What puts the state in its places, and communicates nothing; what differs from the job; and for people, what
+            else is to be known.
 
         Raises:
             InputError: it is of other parameters, or of another optimizer; nothing has been changed
@@ -741,7 +751,7 @@ class TrainingState:
             groups = [] if optimizer is None else [None] * len(optimizer.param_groups)
             self._load_optimizer(states, groups, plain, source)
 
-        return put_in_place, notes
+        return put_in_place, self._differing_options(content, names), notes
 
     def _members(self, content: OptimizerContent, source: str) -> dict[Member, str]:
         """The names that parameters of an optimizer's state have in this model."""
@@ -833,26 +843,42 @@ class TrainingState:
             )
         every = [name for name, _ in trained_parameters(self._gatherer.model).named_parameters()]
         without = [name for name in every if name not in names.values()]
-        notes = []
-        if without:
-            notes.append(f"{source} has no state of the optimizer for {format_some(without, 8)}: it begins anew")
-        differing = self._differing_options(content, names)
-        if differing:
-            notes.append(f"hyperparameters are those of this job, not those of {source}: {format_some(differing, 8)}")
-        return table, values, tuple(notes)
+        note = f"{source} has no state of the optimizer for {format_some(without, 8)}: it begins anew"
+        return table, values, (note,) if without else ()
 
-    def _differing_options(self, content: OptimizerContent, names: Mapping[Member, str]) -> list[str]:
+    def _differing_options(self, content: OptimizerContent, names: Mapping[Member, str]) -> tuple[Changed, ...]:
         """Hyperparameters in a file that are not those of the job, of groups that this rank has."""
-        own: dict[str, Mapping[str, Any]] = {}
-        for options, members in self._gatherer.options(self._part, self._updater):
-            own.update(dict.fromkeys(members, options))
-        found: dict[str, None] = {}
-        for number, group in enumerate(content.groups):
-            here = next((own[names[one]] for one in group.members if one in names and names[one] in own), {})
-            for key, then in group.options.items():
-                if key in here and key not in _IMPLEMENTATION and repr(here[key]) != repr(then):
-                    found[f"{key} of group {number} is {then} there, {here[key]} here"] = None
-        return [*found]
+        saved = [({names[one] for one in group.members if one in names}, group.options) for group in content.groups]
+        return tuple(self._compared(saved, "job"))
+
+    def _changed_options(self, plain: Mapping[str, Any], source: str) -> Iterator[Changed]:
+        """Options of this rank's optimizer and schedule that the job has made otherwise than when it was saved."""
+        made = plain.get("made") or {"groups": plain["groups"], "schedule": None}
+        saved = [({*one["names"]}, decode(one["options"], source)) for one in made["groups"]]
+        yield from self._compared(saved, "checkpoint")
+        theirs, own = made["schedule"], self._made.schedule
+        if theirs is None or own is None:
+            return
+        numbers = [_number_of(names, saved) for _, names in self._made.groups]
+        then = dict(_leaves(decode(_of_groups(theirs["state"], numbers, own["state"], source), source)))
+        for key, now in _leaves(decode(own["state"], source)):
+            if key in then and repr(then[key]) != repr(now):
+                what = f"{key} of {own['class']}"
+                yield Changed(what=what, saved=repr(then[key]), now=repr(now), counts="checkpoint")
+
+    def _compared(
+        self, saved: Sequence[tuple[set[str], Mapping[str, Any]]], counts: Literal["checkpoint", "job"]
+    ) -> Iterator[Changed]:
+        """Options of groups that differ from those that the job has made; groups are known by their parameters."""
+        for options, names in self._made.groups:
+            number = _number_of(names, saved)
+            then = {} if number is None else saved[number][1]
+            for key, now in options.items():
+                # A schedule moves the rate, and keeps what the job gave.
+                moved = key == "lr" and "initial_lr" in then and "initial_lr" in options
+                if key in then and key not in _IMPLEMENTATION and not moved and repr(then[key]) != repr(now):
+                    what = key if len(saved) == 1 else f"{key} of group {number}"
+                    yield Changed(what=what, saved=repr(then[key]), now=repr(now), counts=counts)
 
     def must_learn(self, plain: Mapping[str, Any]) -> bool:
         """Whether a training must take a step before this state is put back, to go on bit for bit.
@@ -896,25 +922,22 @@ class TrainingState:
                 now=now,
             )
 
-    def _differences(self, plain: Mapping[str, Any]) -> list[str]:
-        """What is not as it was and fits all the same, for people: it may have been changed on purpose."""
+    def _differences(self, plain: Mapping[str, Any]) -> Iterator[Changed]:
+        """What is not as it was and fits all the same: it may have been changed on purpose."""
         job, on, own = plain["job"], plain.get("on", {}), self._about()
-        found = []
-        if job.get("name") not in (None, self._job.name):
-            found.append(f'the checkpoint is of the job "{job["name"]}", and this one is "{self._job.name}"')
-        changed = _changed_modules(job.get("modules"), self._modules)
-        if changed:
-            found.append(f"modules of the model are not those of the checkpoint: {changed}")
-        elif "" not in (job.get("graph", ""), self.graph) and job["graph"] != self.graph:
-            found.append(
-                "the forward of the model, its loss or its data are not those of the checkpoint: the graph is "
-                f"{self.graph}, and was {job['graph']}"
-            )
-        if on.get("torch") not in (None, own["on"]["torch"]):
-            found.append(f"the checkpoint was saved with torch {on['torch']}, and this is {own['on']['torch']}")
-        if on.get("device") not in (None, own["on"]["device"]):
-            found.append(f"the checkpoint was saved on {on['device']}, and this is {own['on']['device']}")
-        return [f"{text}. The state is that of the checkpoint; what comes then may differ" for text in found]
+        modules = _changed_modules(job.get("modules"), self._modules)
+        # The graph follows from the modules.
+        graphs = (job.get("graph") or None, self.graph or None) if modules == (None, None) else (None, None)
+        pairs = {
+            "name of the job": (job.get("name"), self._job.name),
+            "modules of the model": modules,
+            "graph of the model, its loss and its data": graphs,
+            "torch": (on.get("torch"), own["on"]["torch"]),
+            "device": (on.get("device"), own["on"]["device"]),
+        }
+        for what, (saved, now) in pairs.items():
+            if saved != now and None not in (saved, now):
+                yield Changed(what=what, saved=str(saved), now=str(now), counts="job")
 
     def _flipped(self, plain: Mapping[str, Any]) -> dict[str, nn.Parameter]:
         """Parameters that required gradients when the state was taken and do not now, and the other way round."""
@@ -1234,11 +1257,12 @@ class _Kept:
 
 
 class _Prepared(NamedTuple):
-    """What one rank needs to go on: states and groups of its optimizer, residuals, notes, all wants."""
+    """What one rank needs to go on: states and groups of its optimizer, residuals, all wants; and what is otherwise."""
 
     states: "dict[int, _State]"
     options: "list[_Group | None]"
     lost: list[tuple[Held, Want]]
+    changed: tuple[Changed, ...]
     notes: tuple[str, ...]
     wants: list[Want]
 
@@ -1360,19 +1384,19 @@ def describe_modules(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _changed_modules(saved: Any, now: Mapping[str, Any]) -> str:
-    """How the modules of a model differ from those that were saved, for people; empty: they do not."""
+def _changed_modules(saved: Any, now: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The modules of a model that differ, for people, as they were saved and as they are; None: none do."""
     if not isinstance(saved, dict) or saved.get("digest") in (None, now["digest"]):
-        return ""
+        return None, None
     before, after = saved.get("each"), now["each"]
     if not isinstance(before, dict) or not before or not after:
-        return f"their digest is {now['digest']}, and was {saved['digest']}"
-    changed = [
-        f"{name or 'the model'} is {after.get(name, 'not there')}, and was {before.get(name, 'not there')}"
-        for name in dict.fromkeys((*before, *after))
-        if before.get(name) != after.get(name)
-    ]
-    return format_some(changed)
+        return f"digest {saved['digest']}", f"digest {now['digest']}"
+    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    then, here = (
+        format_some([f"{name or 'the whole'} is {of.get(name, 'not there')}" for name in names])
+        for of in (before, after)
+    )
+    return then, here
 
 
 def _area(sharing: Sharing | None) -> Area:
@@ -1434,6 +1458,41 @@ def _spread(local: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(
         local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
+
+
+def _options_of_all(said: Sequence["_Options"]) -> dict[str, Any]:
+    """Options of all ranks together, as plain JSON."""
+    groups = merge_groups([one.groups for one in said])
+    schedule: dict[str, Any] | None = None
+    for own, state in said:
+        if state is not None:
+            places = [
+                next(n for n, one in enumerate(groups) if one.place == place and same_options(one.options, given))
+                for place, (given, _) in enumerate(own)
+            ]
+            schedule = _merged(schedule, _by_group(state, places), "the state of the schedule")
+    plain = [
+        {"place": one.place, "names": [*one.names], "options": encode(dict(one.options), "options of a group")}
+        for one in groups
+    ]
+    return {"groups": plain, "schedule": schedule}
+
+
+def _number_of(names: Sequence[str], groups: Sequence[tuple[set[str], Any]]) -> int | None:
+    """Which of some groups has one of these parameters; None: none has."""
+    return next((number for number, (own, _) in enumerate(groups) if not own.isdisjoint(names)), None)
+
+
+def _leaves(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """The values in a state of a schedule, and of those that it holds, by their names."""
+    of_states = isinstance(state, list) and any(type(one) is dict for one in state)
+    parts = state.items() if type(state) is dict else enumerate(state) if of_states else None
+    if parts is None:
+        yield path, state
+        return
+    for key, one in parts:
+        if key not in _REPEATED:
+            yield from _leaves(one, f"{path}.{key}" if path else str(key))
 
 
 def _not_like_share(what: str, shape: Sequence[int], of: Sequence[int]) -> InputError:

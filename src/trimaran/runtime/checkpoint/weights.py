@@ -21,7 +21,7 @@ from torch import nn
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.base.files import is_stream, is_there, unfinished
+from trimaran.base.files import is_stream, looked_at, unfinished
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.commit import FOLDER, MARKER, has_checkpoints
 from trimaran.checkpoint_files.container import check_writable
@@ -124,8 +124,12 @@ def is_checkpoint(path: Path) -> bool:
 
     Args:
         path: any
+
+    Raises:
+        EnvironmentProblem: it cannot be looked at
     """
-    return is_there(path / MARKER) or has_checkpoints(path / FOLDER if is_there(path / FOLDER) else path)
+    one = looked_at(path / MARKER) is not None
+    return one or has_checkpoints(path / FOLDER if looked_at(path / FOLDER) else path)
 
 
 def checkpoint_content(saved: Saved) -> Content:
@@ -207,7 +211,7 @@ def _about(saved: Saved) -> dict[str, Any]:
         "optimizer": plain["job"]["optimizer"],
         "strategy": plain["plan"]["name"],
         "ranks": plain["plan"]["ranks"],
-        "notes": list(saved.notes),
+        "passed_over": saved.passed_over,
     }
 
 
