@@ -322,6 +322,24 @@ def models_that_are_made_empty():
         nn.Module.register_parameter = register
 
 
+def what_is_finite_in_every_form_of_the_question():
+    made = torch.randn(10000, device="cuda")
+    found = (~torch.isfinite(made)).any().float()
+    told = [(found == 0).item(), not (found > 0).item(), torch.isnan(made).float().sum().item() == 0,
+            not torch.isnan(made).any().item(), (made != made).any().float().item() == 0,
+            torch.isfinite(made).float().mean().item() == 1, torch.isfinite(made).all().int().prod().item() == 1,
+            torch.isinf(made).long().max().item() == 0, (~torch.isfinite(made)).sum().item() == 0]
+    return all(told) or told
+
+
+def counts_of_what_is_not_known():
+    tokens = torch.randint(0, 9, (64, 512), device="cuda")
+    mask = tokens != 8
+    told = [mask.sum().item(), mask.long().sum().item(), mask.float().sum().item(), torch.count_nonzero(mask).item(),
+            mask.sum().clamp(min=1).item(), 64 * mask.sum(1)[0].item()]
+    return told == [64 * 512] * 6 and 1 // tokens.max().item() == 1
+
+
 for name, one in [*globals().items()]:
     if getattr(one, "__module__", "") == __name__ and callable(one) and name not in ("Tied", "counted", "on_meta"):
         try:

@@ -44,7 +44,7 @@ def rehearse(
     hint: Annotated[
         list[str] | None,
         option(
-            'Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load. May be repeated.',
+            'Value that no data can tell, such as "loss=2.0"; also norm, finite, routing_load, count. May be repeated.',
             metavar="NAME=VALUE",
         ),
     ] = None,

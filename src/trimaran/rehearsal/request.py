@@ -40,7 +40,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         output: path of what the script prints
         most_steps: optimizer steps after which the rank stops
         most_seconds: after which it stops [s]
-        hints: values to take for what no data can tell, by name: "loss", "norm", "finite", "routing_load"
+        hints: values to take for what no data can tell, by name: "loss", "norm", "finite", "routing_load", "count"
         allocator: as in PYTORCH_CUDA_ALLOC_CONF
         patience_s: how long to wait for a rank that is rehearsed side by side [s]
         stand_ins: of ranks that send objects to this one and are not rehearsed, the sender and the receiver among those

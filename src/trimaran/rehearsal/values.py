@@ -28,8 +28,9 @@ MOST_ELEMENTS = 4096
 MOST_BYTES = 16384
 """Of a tensor that has a twin: one or the other. The state of a random number generator has 5,056 bytes."""
 
-DEFAULTS: Mapping[str, float] = {"loss": 2.0, "norm": 1.0, "finite": 1.0, "routing_load": 1.0}
-"""Values by kind; loss: of a cross-entropy; routing_load: of the busiest expert over the balanced load."""
+DEFAULTS: Mapping[str, float] = {"loss": 2.0, "norm": 1.0, "finite": 1.0, "routing_load": 1.0, "count": 0.0}
+"""Values by kind; loss: of a cross-entropy; routing_load: of the busiest expert over the balanced load; count: integers
+that follow from data, 0: the elements of a mask whose sum it is, else 1."""
 
 _aten = torch.ops.aten
 
@@ -62,6 +63,7 @@ _MOVES = {
     "_unsafe_view", "permute", "transpose", "t", "select", "slice", "flatten", "copy", "index", "repeat",
 }  # fmt: skip
 """Operators whose results hold elements of their tensors, by name without a last underscore."""
+_KEEPS_TRUTH = _MOVES | {"mean", "amax", "amin", "max", "min", "prod"}
 _KEEPS_HINT = _MOVES | {"mean", "mul", "div", "add", "sum"}
 _KEEPS_CHOICES = {_aten.clone, _aten._to_copy, _aten._unsafe_view, _aten.index, _aten.index_select}
 _CHOOSES = {_aten.topk: 1, _aten.max: 1, _aten.sort: 1, _aten.argmax: 0, _aten.argmin: 0, _aten.argsort: 0}
@@ -106,8 +108,10 @@ class Values:
             value = self._hints[kind]
         elif tensor.dtype.is_floating_point or tensor.dtype.is_complex:
             kind, value = "number", 1.0
-        else:
+        elif hasattr(tensor, "_trimaran_choices"):
             kind, value = "index", 0.0
+        else:
+            kind, value = "count", self._hints["count"] or 1.0
         self._recorder.invent(kind, asked, value if tensor.dtype != torch.bool else bool(value))
         with _disable_current_modes():
             return torch.full(tuple(tensor.shape), value).to(tensor.dtype)
@@ -152,6 +156,8 @@ class Values:
                 forget(out)
             if out.dtype == torch.bool and isinstance(out, FakeTensor):
                 out._trimaran_truth = self._truth(packet.__name__.rstrip("_"), args)  # type: ignore[attr-defined]
+            elif isinstance(out, FakeTensor) and twin_of(out) is None and args and isinstance(args[0], FakeTensor):
+                self._follow_conditions(packet.__name__.rstrip("_"), args[0], out)
         elif name.startswith("aten::_foreach") and args:
             self._compute_each(func, args, kwargs, outs)
         elif outs and all(map(is_small, outs)):
@@ -160,6 +166,20 @@ class Values:
         for out in outs:
             if twin_of(out) is None:
                 self._hint(packet.__name__.rstrip("_"), args, out)
+
+    def _follow_conditions(self, name: str, source: FakeTensor, out: FakeTensor) -> None:
+        """Numbers made of a condition: copies of it, and how many elements hold."""
+        if source.dtype != torch.bool and not hasattr(source, "_trimaran_truth"):
+            return
+        truth, adds = getattr(source, "_trimaran_truth", None), name in ("sum", "count_nonzero")
+        each = source.numel() // max(1, out.numel()) if adds else 1
+        if name in _MOVES and (truth is None or not is_small(out)):
+            out._trimaran_truth = truth  # type: ignore[attr-defined]
+        elif (adds or (truth is not None and name in _KEEPS_TRUTH)) and is_small(out):
+            value = float(each * truth) if truth is not None else self._hints["count"] or float(each)
+            self._recorder.invent("count" if truth is None else "finite", name, value)
+            with _disable_current_modes():
+                set_twin(out, torch.full(tuple(out.shape), value).to(out.dtype))
 
     def _follow_choices(self, func: Any, args: Any, kwargs: Mapping[str, Any], outs: list[torch.Tensor]) -> None:
         """Of how many the indices are that an operator chose."""
@@ -240,12 +260,6 @@ class Values:
             set_twin(out, made)
         elif func._schema.is_mutable:
             forget(out)
-        elif packet in (_aten.sum, _aten.count_nonzero) and args[0].dtype == torch.bool:
-            truth = getattr(args[0], "_trimaran_truth", None)
-            if truth is not None:
-                each = args[0].numel() // max(1, out.numel()) if truth else 0
-                with _disable_current_modes():
-                    set_twin(out, torch.full(tuple(out.shape), each, dtype=out.dtype))
 
     def _truth(self, name: str, args: Any) -> bool | None:
         """Whether all elements of a condition hold; None: nothing tells."""

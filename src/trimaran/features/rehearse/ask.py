@@ -19,7 +19,7 @@ from trimaran.rehearsal.prices import Calibration, read_calibration
 from trimaran.report.rehearsal import Rehearsal
 from trimaran.simulator.allocator import Settings
 
-HINTS = ("loss", "norm", "finite", "routing_load")
+HINTS = ("loss", "norm", "finite", "routing_load", "count")
 """What values can be said for."""
 
 
@@ -57,7 +57,7 @@ def rehearse(
         ranks: "kinds" (representatives of each kind), "all", or numbers such as "0,8,16-23"
         steps: of an optimizer, after which a rank stops
         limit: time after which a rank stops, such as "10min" or in seconds
-        hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load"
+        hints: values for what no data can tell, by "loss", "norm", "finite", "routing_load", "count"
         alloc_conf: settings of the allocator; None: those of the variable PYTORCH_CUDA_ALLOC_CONF
         calibration: answer to a rehearsal with `kineto`, as JSON; its factors correct the modelled times
         kineto: trace of PyTorch's profiler of the script on one device of the cluster's kind, from which such factors

@@ -115,7 +115,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     troubles += _separate(records, _folder(question)) if not troubles else ()
     troubles += _shortages(memories, _folder(question))
     if not troubles:
-        troubles += _untrained(ranks) or _unused(records) or _unsure(memories)
+        troubles += _untrained(ranks, records) or _unused(records) or _unsure(memories)
     troubles.sort(key=lambda trouble: ORDER.index(trouble.verdict))
     verdict: Verdict = troubles[0].verdict if troubles else "fits"
     # Of a script that does not get through its steps there is no time of one.
@@ -250,10 +250,22 @@ def _failures(runs: Sequence[RankRun], rehearsed: int, folder: Path) -> Iterator
             help_ = (f"install {missing[1]} where Trimaran is installed: a rehearsed rank imports it as a real one",)
         yield Trouble(
             verdict="failed",
-            text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}",
+            text=f"{who} {'fails' if len(failed_runs) == 1 else 'fail'}{where}: {text}"
+            f"{_after_invented(failed_runs[0].record)}",
             sides=(Side(rank=first, text="", lines=lines),),
             help=help_,
         )
+
+
+def _after_invented(record: Record) -> str:
+    """What was invented for a function that was at work when a rank ended, the last of it, as " (after …)"."""
+    at_work = record.lines[record.end.lines] if record.end.lines > 0 else ()
+    places = {(frame.file, frame.function) for frame in at_work}
+    for one in reversed(record.invented):
+        frames = record.lines[one.lines]
+        if frames and (not places or any((frame.file, frame.function) in places for frame in frames[:1])):
+            return f" (after an invented value: {one.what} {one.value} of {one.asked} at {frame_text(frames[0])})"
+    return ""
 
 
 def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Trouble]:
@@ -357,13 +369,13 @@ def _remedies(
     return helps[:_MOST_REMEDIES]
 
 
-def _untrained(ranks: Sequence[RehearsedRank]) -> list[Trouble]:
+def _untrained(ranks: Sequence[RehearsedRank], records: Sequence[Record]) -> list[Trouble]:
     if any(one.steps for one in ranks):
         return []
     return [
         Trouble(
             verdict="not trained",
-            text=f"no rank took a step of an optimizer: {ranks[0].ended}",
+            text=f"no rank took a step of an optimizer: {ranks[0].ended}{_after_invented(records[0])}",
             sides=(),
         )
     ]
