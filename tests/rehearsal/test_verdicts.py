@@ -53,3 +53,123 @@ def test_a_verdict_that_follows_from_an_invented_value_says_so(
     if verdict != "fits":
         assert "after an invented value: count" in found.headline
         assert line_of("tokens.max()" if "max" in asks else "tokens != 8", tmp_path) in found.headline
+
+
+CHOSEN = {
+    "forgotten": ('model = DDP(nn.Linear(8, 8).cuda())', "cuda()"),
+    "the same for all": ('torch.cuda.set_device(0); model = DDP(nn.Linear(8, 8).to("cuda"))', 'to("cuda")'),
+    "a name of all": ('model = DDP(nn.Linear(8, 8, device="cuda:1"))', 'device="cuda:1"'),
+    "a mesh that is late": ('torch.cuda.get_device_name(); model = fully_shard(nn.Linear(8, 8))', "fully_shard("),
+    "objects": (
+        'dist.all_gather_object([None] * 8, rank); model = DDP(nn.Linear(8, 8).to(local))', "all_gather_object"
+    ),
+    "by number": ('model = DDP(nn.Linear(8, 8).to(local))', ""),
+    "set": ('torch.cuda.set_device(local); model = DDP(nn.Linear(8, 8).cuda())', ""),
+    "by a mesh": ('model = fully_shard(nn.Linear(8, 8))', ""),
+    "by what is visible": (
+        'os.environ["CUDA_VISIBLE_DEVICES"] = str(local); model = DDP(nn.Linear(8, 8).cuda())', ""
+    ),
+}  # fmt: skip
+"""How a script chooses its device, and what stands in the line that is told; "": each rank has its own."""
+
+
+@pytest.mark.parametrize("world", [2, 16])
+@pytest.mark.parametrize("way", CHOSEN)
+def test_ranks_of_a_node_on_one_device_are_told(way: str, world: int, tmp_path: Path) -> None:
+    if world == 16 and way not in ("forgotten", "set"):
+        pytest.skip("nodes are alike in every way")
+    chosen, at = CHOSEN[way]
+    script = f"""
+        from torch.distributed.fsdp import fully_shard
+        local = int(os.environ["LOCAL_RANK"])
+        dist.init_process_group("nccl")
+        {chosen}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        device = next(model.parameters()).device
+        for _ in range(2):
+            model(torch.randn(4, 8, device=device)).sum().backward()
+            optimizer.step()
+    """
+    found = rehearsed(tmp_path, script, world=world)
+    assert found.verdict == ("disagree" if at else "fits"), str(found)
+    if at:
+        assert "would share one device" in found.headline
+        assert line_of(at, tmp_path) in found.headline
+
+
+KEPT = {
+    "losses": ("kept.append(loss)", True, "loss = model"),
+    "a sum": ("total = total + loss", True, "total = total"),
+    "outputs": ("kept.append(model[0](data).detach())", True, "kept.append("),
+    "numbers": ("kept.append(loss.item())", False, ""),
+    "losses without their graph": ("kept.append(loss.detach())", False, ""),
+    "the last few": ("kept = [*kept[-1:], loss]", False, ""),
+    "a cache of four": ("cache.setdefault(step % 4, torch.ones(2**26, device='cuda'))", False, ""),
+    "another state later": ("step == 1 and cache.update(mean=[one * 1.0 for one in model.parameters()])", False, ""),
+}
+"""What a step keeps, whether memory grows by it, and the line that is told."""
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_memory_that_grows_is_told_with_its_line_and_the_step_that_ends_it(what: str, tmp_path: Path) -> None:
+    keeps, grows, at = KEPT[what]
+    script = f"""
+        model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        kept, cache, total = [], dict(), 0.0
+        for step in range(9):
+            data = torch.randn(65536, 1024, device="cuda")
+            loss = model(data).mean()
+            loss.backward(retain_graph={grows})
+            optimizer.step()
+            optimizer.zero_grad()
+            {keeps}
+    """
+    found = rehearsed(tmp_path, script)
+    assert found.verdict == ("out of memory" if grows else "fits"), str(found)
+    if grows:
+        assert "grows by" in found.headline
+        assert "full in step" in found.headline
+        assert line_of(at, tmp_path) in found.headline
+        assert not found.remedies
+
+
+PREPARES = """
+    import json, pathlib, time
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    folder = pathlib.Path(__file__).parent
+    {prepares}
+    model = DDP(nn.Linear({width}, 8).cuda())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.randn(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    with open(folder / f"log-{{rank}}.txt", "w") as log:
+        log.write("done")
+    (folder / "all.txt").write_text(str(rank))
+    assert (folder / "all.txt").read_text() == str(rank) and (folder / f"log-{{rank}}.txt").exists()
+"""
+ONE_PREPARES = {
+    "a barrier": """if rank == 0:
+        time.sleep(2); (folder / "made.json").write_text("8")
+    dist.barrier()""",
+    "the first of each node": """if os.environ["LOCAL_RANK"] != "0":
+        dist.barrier()
+    if not (folder / "made.json").exists():
+        time.sleep(1); assert rank == 0; json.dump(8, open(folder / "made.json", "x"))
+    if os.environ["LOCAL_RANK"] == "0":
+        dist.barrier()""",
+    "an object of rank 0": """if rank == 0:
+        time.sleep(2); (folder / "made.json").write_text("8")
+    dist.broadcast_object_list([None])""",
+}
+
+
+@pytest.mark.parametrize("way", ONE_PREPARES)
+def test_what_rank_0_prepares_is_read_by_the_others_and_only_rank_0_writes(way: str, tmp_path: Path) -> None:
+    script = PREPARES.format(prepares=ONE_PREPARES[way], width='json.loads((folder / "made.json").read_text())')
+    (tmp_path / "before.txt").write_text("kept")
+    found = rehearsed(tmp_path, script, world=8)
+    assert found.verdict == "fits", str(found)
+    written = {path.name: path.read_text() for path in tmp_path.iterdir() if path.name != "train.py"}
+    assert written == {"before.txt": "kept", "made.json": "8", "log-0.txt": "done", "all.txt": "0"}

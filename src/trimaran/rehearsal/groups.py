@@ -144,7 +144,6 @@ class Exchanges:
         self._asked_reduction = ""
         self._pending: dict[int, Callable[[], None]] = {}  # what is taken when a collective is waited for
         self._waited_below: set[int] = set()  # collectives whose waits happen where Python does not see them
-        self._alone: set[tuple[int, ...]] = set()  # groups of which some members do not come
 
     # -----------------------------------------------------------------------------------------------------------------
     # Operators
@@ -218,7 +217,7 @@ class Exchanges:
         asked = self._recorder.record.collectives[number]
         if asked.operation == "barrier":
             if not asked.asynchronous:
-                self._join(self._known[asked.group])
+                self._meeting.join(self._known[asked.group])
             return
         made = [tensor for tensor in got if not any(tensor is one for one in given)]
         if given:
@@ -263,17 +262,6 @@ class Exchanges:
 
         return take
 
-    def _join(self, ranks: tuple[int, ...]) -> None:
-        """Wait for the members that are rehearsed side by side: they look for files and folders before and after."""
-        if len(ranks) < 2 or ranks in self._alone or not self._meeting.meets(ranks):
-            return
-        turn = self._meeting.turn(("barrier", ranks))
-        self._meeting.tell(("barrier", ranks, turn, self._rank), True, counted=False)
-        for rank in self._meeting.present(ranks):
-            if rank != self._rank and self._meeting.hear(("barrier", ranks, turn, rank), rank) is None:
-                self._alone.add(ranks)
-                return
-
     def _take(
         self, asked: Collective, ranks: tuple[int, ...], turn: int, own: Given, got: Sequence[torch.Tensor]
     ) -> None:
@@ -287,9 +275,9 @@ class Exchanges:
         for rank in self._meeting.present(needs):
             if rank == self._rank:
                 continue
-            told = None if ranks in self._alone else self._meeting.hear(("values", ranks, turn, rank), rank)
+            told = None if ranks in self._meeting.alone else self._meeting.hear(("values", ranks, turn, rank), rank)
             if told is None or told[0] != _wanted(asked):
-                self._alone.add(ranks)
+                self._meeting.alone.add(ranks)
                 self._recorder.invent("values of ranks that do not come", asked.operation, "those of this rank")
                 break
             found[rank] = told[1]
@@ -338,6 +326,11 @@ class Exchanges:
             for key in ("input_split_sizes", "output_split_sizes")
             if arguments.get(key)
         )
+        if (
+            len(ranks) > 1
+            and (on := next((one for one in (*given, *got) if one.device.type == "cuda"), None)) is not None
+        ):
+            self._recorder.places(on.device.index or 0, on)
         lines, module = self._recorder.lines.here()
         number = self._recorder.issue(
             Collective(
@@ -654,6 +647,9 @@ class Meeting:
         self._rank = request.rank
         self._world = request.world
         self._together = frozenset(request.together)
+        self._at_barriers = frozenset((*request.together, *request.at_barriers))
+        self._most_seconds = request.most_seconds
+        self.alone: set[tuple[int, ...]] = set()  # groups of which some members do not come
         self._folder = Path(request.meeting)
         self._patience_s = request.patience_s
         self._stand_ins = request.stand_ins
@@ -691,6 +687,19 @@ class Meeting:
     def tell(self, key: tuple[Any, ...], value: Any, *, counted: bool = True) -> None:
         """Give a value to whoever asks for it."""
         self._put(key, value, counted=counted)
+
+    def join(self, ranks: tuple[int, ...]) -> None:
+        """Wait for the members that run at the same time: they look for files and folders before and after."""
+        others = [rank for rank in ranks if rank in self._at_barriers and rank != self._rank]
+        if not others or ranks in self.alone:
+            return
+        key = ("barrier", ranks, self.turn(("barrier", ranks)))
+        self.tell((*key, self._rank), True, counted=False)
+        for rank in others:
+            path = self._path((*key, rank), counted=False)
+            if not self._comes(path, rank, stops=True, patience_s=self._most_seconds):
+                self.alone.add(ranks)
+                return
 
     def hear(self, key: tuple[Any, ...], peer: int) -> Any:
         """What another rank gave; None where it never does."""
@@ -792,6 +801,8 @@ class Meeting:
         members = self._members(group)
         lines, module = self._recorder.lines.here()
         name = _name_of(group if group is not None else dist.group.WORLD)
+        if len(members) > 1 and c10d.get_backend(group) == "nccl":
+            self._recorder.places(torch.cuda.current_device())
         known = self._recorder.record.groups
         if _aside() and name in known:
             name, own = name + ASIDE, known[name]
@@ -814,6 +825,8 @@ class Meeting:
                 self._recorder.part,
             )
         )
+        if len(self._together) < 2 and operation not in ("send_object", "recv_object") and not _aside():
+            self.join(members)
         return members
 
     def _gathered(self, what: str, members: tuple[int, ...], given: Any) -> list[Any]:
@@ -886,15 +899,17 @@ class Meeting:
             )
         return path.read_bytes()
 
-    def _comes(self, path: Path, peer: int, *, stops: bool) -> bool:
+    def _comes(self, path: Path, peer: int, *, stops: bool, patience_s: float | None = None) -> bool:
         """Wait until a file is there; whether it is.
 
         Args:
             path: of the file
             peer: that writes it
             stops: whether to stop where ranks wait for each other in a circle
+            patience_s: how long; None: as for objects [s]
         """
         began = time.monotonic()
+        until = began + (self._patience_s if patience_s is None else patience_s)
         said = self._folder / f"waits-{self._rank}"
         circle: tuple[str, ...] = ()
         since = began
@@ -904,7 +919,7 @@ class Meeting:
                 if path.exists():
                     return True
                 now = time.monotonic()
-                if has_ended or now > began + self._patience_s or self._is_absent(peer):
+                if has_ended or now > until or self._is_absent(peer):
                     return False
                 if now > began + _BRIEF_S and not said.exists():
                     self._waits += 1

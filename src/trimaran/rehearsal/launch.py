@@ -7,9 +7,9 @@
     the process has ended                      ◀──   leaves `request.record`
     kills what the rank has started
 
-Ranks that exchange objects or messages with each other (`RankRequest.together`) run all at once; others as many at
-once as there are cores. A rank ends by itself at its limits of steps and seconds; one that does not is killed `GRACE_S`
-later.
+Ranks that exchange objects or messages with each other (`RankRequest.together`), or meet at barriers (`at_barriers`),
+run all at once; others as many at once as there are cores. A rank ends by itself at its limits of steps and seconds;
+one that does not is killed `GRACE_S` later.
 
 What a script starts is killed with it: its group of processes, and, by a mark in their environment, processes that have
 left that group. A rank dies when its parent is killed. Temporary files of a script go to a folder that is gone when all
@@ -129,7 +129,8 @@ def run_ranks(
             code="rehearse.too-many-at-once",
             ranks=together,
         )
-    most = max(1, together, min(at_once or allowed_cores(), free_bytes // MOST_RANK_BYTES))
+    at_barriers = max((len(request.at_barriers) for request in requests), default=1)
+    most = max(1, together, at_barriers, min(at_once or allowed_cores(), free_bytes // MOST_RANK_BYTES))
     mark = secrets.token_hex(8)
     waiting = deque(requests)
     running: list[_Rank] = []

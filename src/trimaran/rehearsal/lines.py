@@ -6,6 +6,7 @@ operation of the forward tells, for a node that runs, which line and which modul
 """
 
 import bisect
+import gc
 import sys
 import sysconfig
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as hooks
 
 from trimaran.rehearsal.record import Frame, Record
@@ -73,6 +75,22 @@ class Lines:
         """Lines and module that made a node of autograd."""
         place = bisect.bisect_right(self._numbers, number)
         return self._places[place] if place < len(self._places) else (0, 0)
+
+    def of_keeper(self, before: int) -> int:
+        """Lines that made the tensor whose graph reaches furthest back, to a node before that number; 0: none does."""
+        found = (before, 0, 0)
+        for tensor in gc.get_objects():
+            if type(tensor) is not FakeTensor or tensor.grad_fn is None:
+                continue
+            waiting, seen = [tensor.grad_fn], {tensor.grad_fn}
+            while waiting:
+                node: Any = waiting.pop()
+                later = {one for one, _ in node.next_functions if one is not None} - seen
+                seen |= later
+                waiting += later
+            own = tensor.grad_fn._sequence_nr()
+            found = min(found, (min(one._sequence_nr() for one in seen), -own, self.of_node(own)[0]))
+        return found[2]
 
     def of_traceback(self, traceback: TracebackType | None) -> int:
         """Lines at which an exception was raised."""

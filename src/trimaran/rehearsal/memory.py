@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal, get_args
 
 from trimaran.base.errors import InputError
@@ -27,6 +28,9 @@ from trimaran.rehearsal.record import Empty, Enter, Frame, Give, Name, Part, Pur
 from trimaran.simulator.allocator import Allocator, Settings
 
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+MOST_STEPS = 10_000
+"""In which growth is told: numbers that are kept to be printed, of 512 bytes each, fill no device in a training."""
 
 _MOST_KINDS = 12
 """Kinds of blocks among which the line of a peak is looked for."""
@@ -124,6 +128,23 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """Memory that every step leaves behind.
+
+    Attributes:
+        nbytes: a step [bytes]
+        full: step in which the device is full, from 0
+        lines: where what holds it is made, as a sum of losses, else where the last of it is, innermost first
+        most: where most of it is made
+    """
+
+    nbytes: int
+    full: int
+    lines: tuple[Frame, ...]
+    most: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
     """Memory of a rehearsed rank.
 
@@ -134,6 +155,7 @@ class RankMemory:
         steps: allocated at the peak of each step; the first one has what comes before it, too [bytes]
         fit: whether it fits
         short: the first shortage, with the usual buffers of NCCL, or the most where it is only then; None: none
+        growth: that fills the device within `MOST_STEPS`; None: none
         notes: what was asked of the allocator and is not modelled
     """
 
@@ -143,6 +165,7 @@ class RankMemory:
     steps: tuple[int, ...]
     fit: Fit
     short: OutOfMemory | None
+    growth: Growth | None
     notes: tuple[str, ...]
 
 
@@ -177,6 +200,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         steps=tuple(free.step_peaks[: max(1, len(story.ends))]),
         fit=_fit(record, free if short else usual, outside, lacks, rooms, settings),
         short=short,
+        growth=_growth(story, free, rooms[1]),
         notes=settings.notes,
     )
 
@@ -421,6 +445,38 @@ def live_blocks(story: Story, until: int) -> set[int]:
         elif kind == _GIVE:
             live.discard(block)
     return live
+
+
+def _growth(story: Story, played: Played, room: int) -> Growth | None:
+    """What lines leave behind in every step after the first, of a script that would go on.
+
+    What only the last step has left, as its loss, goes with the next one.
+    """
+    steps = len(story.ends) if story.record.end.how in ("steps", "seconds") else 0
+    live: dict[int, int] = {}  # when a block was taken
+    totals: list[int] = []
+    for kind, block, nbytes, _, index in story.moves:
+        while len(totals) < steps and index > story.ends[len(totals)]:
+            totals.append(sum(map(played.sizes.__getitem__, live)))
+        if len(totals) == steps:
+            break
+        if kind == _TAKE and nbytes:
+            live[block] = index
+        elif kind == _GIVE:
+            live.pop(block, None)
+    totals += [sum(map(played.sizes.__getitem__, live))] * (steps - len(totals))
+    left: dict[int, list[int]] = {}
+    for block, index in live.items():
+        left.setdefault(story.takes[block].lines, [0] * steps)[story.step_of(index)] += played.sizes[block]
+    grows = {lines: min(each[1:]) for lines, each in left.items() if all(each[1:])} if steps > 2 else {}
+    nbytes = sum(grows.values())
+    if not nbytes or min(late - early for early, late in pairwise(totals)) < nbytes / 2:
+        return None
+    full = steps - 1 + max(0, -(-(room - played.reserved) // nbytes))
+    last = max((index, story.takes[block].lines) for block, index in live.items() if story.takes[block].lines in grows)
+    made = (story.record.keeper or last[1], max(grows, key=grows.__getitem__))
+    places = [story.record.lines[lines] if lines > 0 else () for lines in made]
+    return None if full > MOST_STEPS else Growth(nbytes=nbytes, full=full, lines=places[0], most=places[1])
 
 
 def _moment(story: Story, played: Played, at: int, *, without: int = -1) -> Moment:

@@ -457,7 +457,10 @@ class Patches:
             recorder.end_update()
             if recorder.is_looking:
                 return
-            updated = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
+            updated = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+            for index, one in {one.device.index or 0: one for one in updated if one.device.type == "cuda"}.items():
+                if not counts.get(id(optimizer)):
+                    recorder.places(index, getattr(one, "_local_tensor", one), trained=True)
             if any(one.device.type == "cpu" for one in updated):
                 recorder.note("the optimizer updates parameters on the host, and that time is not modelled")
             if not recorder.is_updating:

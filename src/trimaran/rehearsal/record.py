@@ -308,6 +308,8 @@ class Record(msgspec.Struct):
         allocator: settings as in PYTORCH_CUDA_ALLOC_CONF, as they were when the first block was taken
         saved: paths of saved files, and after how many calls of the group of all ranks each was saved first
         sought: paths where no file was found, and after how many of these calls each was looked for last
+        keeper: line that made what holds the graph of a step before the last two; 0: none does
+        devices: of its node that the rank trains on or gives NCCL tensors of, and the line that put the first one there
     """
 
     rank: int
@@ -332,6 +334,8 @@ class Record(msgspec.Struct):
     allocator: str = ""
     saved: dict[str, int] = msgspec.field(default_factory=dict)
     sought: dict[str, int] = msgspec.field(default_factory=dict)
+    keeper: int = 0
+    devices: dict[int, int] = msgspec.field(default_factory=dict)
     version: int = VERSION
 
 

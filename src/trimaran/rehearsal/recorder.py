@@ -84,6 +84,7 @@ class Recorder:
         self._outstanding: list[int] = []
         self._streams: dict[int, list[Any]] = {}
         self._made_streams = 0
+        self._nodes: list[int] = []  # of autograd that were made at the end of each step
         self.default_stream: Any = None
         self.capability: tuple[int, int] | None = None  # of the device; None: libraries take no workspace
         self._workspaces: dict[tuple[bool, int], int] = {}  # block by whether autograd calls, and stream
@@ -122,6 +123,7 @@ class Recorder:
         """All optimizers of a step have stepped."""
         self.record.events.append(Step(self.steps))
         self.steps += 1
+        self._nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
 
     # -----------------------------------------------------------------------------------------------------------------
     # Streams
@@ -325,6 +327,16 @@ class Recorder:
         if block is not None:
             self.record.events.append(Name(block, purpose))
 
+    def places(self, index: int, tensor: torch.Tensor | None = None, *, trained: bool = False) -> None:
+        """A device of the node is used by NCCL or, which tells more, for what is trained."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")  # a script may have said it for itself
+        if index < len(visible) and visible[index].strip().isdecimal():
+            index = int(visible[index])
+        if trained or index not in self.record.devices:
+            block = None if tensor is None else self._blocks.get(tensor.untyped_storage()._cdata)
+            taken = (one.lines for one in self.record.events if type(one) is Take and one.block == block)
+            self.record.devices[index] = next(taken, 0) or self.lines.stack()
+
     def knows(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage is a block."""
         return storage._cdata in self._blocks
@@ -389,6 +401,8 @@ class Recorder:
 
     def finish(self) -> None:
         """Put what was counted into the record."""
+        if len(self._nodes) > 2:
+            self.record.keeper = self.lines.of_keeper(self._nodes[-3])
         self.record.invented = [
             Invented(what, asked, value, lines, count) for (what, asked, value, lines), count in self._invented.items()
         ]

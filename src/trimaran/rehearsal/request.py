@@ -35,6 +35,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
         per_node: ranks of a node
         gpu: that every rank has
         together: global ranks that are rehearsed side by side with this one, itself included
+        at_barriers: those that run at the same time as this one and meet it at barriers, no more
         meeting: folder through which they exchange objects and messages; it exists
         record: path of the record to write
         output: path of what the script prints
@@ -69,6 +70,7 @@ class RankRequest(msgspec.Struct, frozen=True, kw_only=True):
     stand_ins: dict[int, tuple[int, int]] = {}
     like: dict[int, int] = {}
     awaited: dict[str, int] = {}
+    at_barriers: tuple[int, ...] = ()
 
     @property
     def made_folders(self) -> Path:

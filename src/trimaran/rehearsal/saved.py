@@ -18,10 +18,11 @@ import itertools
 import os
 import pickle
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -64,6 +65,10 @@ class SavedFiles:
         self._bytes: dict[str, int] = {}
         self._numbers = itertools.count()
         self._load = torch.load
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+        self._scratch = tempfile.gettempdir()
+        ours = (self._scratch, request.meeting, str(Path(request.record).parent))
+        self._free = tuple(f"{path}/" for path in (*ours, cache, "/dev", "/proc", "/sys"))
 
     def install(self) -> None:
         """Take the place of torch's and safetensors' functions, and of the file system's where they look for files."""
@@ -107,7 +112,28 @@ class SavedFiles:
                 unfinished = self._shared(key).with_suffix(f".{self._rank}")
                 unfinished.write_bytes(pickle.dumps((kept, nbytes)))
                 unfinished.replace(self._shared(key))
-        self._recorder.note("saved files are kept in memory, not written")
+        if not isinstance(kept, _Written):
+            self._recorder.note("saved files are kept in memory, not written")
+
+    def _written(self, file: Any, mode: str) -> str:
+        """Where what a rank other than 0 writes goes: the user's files get what rank 0 writes."""
+        key = _key(file)
+        held = self._values.get(key)
+        if isinstance(held, _Written) and held.rank == self._rank:
+            return held.path
+        path = f"{self._scratch}/written-{hashlib.sha256(key.encode()).hexdigest()[:24]}-{self._rank}"
+        if _is_file(Path(key)) and not {"w", "x"} & set(mode):
+            shutil.copyfile(key, path)
+        self._put(key, _Written(path, self._rank), 0)
+        return path
+
+    def _readable(self, file: Any) -> Any:
+        """What is to be opened for a path: what this rank wrote, else what is there, else what another one wrote."""
+        if isinstance(file, (str, os.PathLike)) and self._found(_key(file)):
+            held = self._values[_key(file)]
+            if isinstance(held, _Written) and (held.rank == self._rank or not _is_file(Path(_key(file)))):
+                return held.path
+        return file
 
     def _shared(self, key: str) -> Path:
         return (self._meeting or Path()) / f"saved-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
@@ -148,6 +174,7 @@ class SavedFiles:
     def _load_saved(self, file: Any = None, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         file = kwargs.pop("f", file)
         key = None
+        file = self._readable(file)
         if isinstance(file, (str, os.PathLike)):
             key = _key(file)
             is_there = _is_file(Path(key))
@@ -193,6 +220,10 @@ class SavedFiles:
             saved.pop(key, None)
             nbytes.pop(key, None)
 
+        def size(key: str) -> int:
+            held = saved[key]
+            return Path(held.path).stat().st_size if isinstance(held, _Written) else nbytes[key]
+
         def moving(function: Callable[..., Any]) -> Callable[..., Any]:
             def move(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
                 if not known(source):
@@ -237,6 +268,11 @@ class SavedFiles:
 
         def open_saved(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             """A saved file that is read by what is not torch's has a mark in it, by which `torch.load` finds it."""
+            if {*mode} & {*"wax+"}:
+                users = isinstance(file, (str, os.PathLike)) and not _key(file).startswith(self._free)
+                makes = users and Path(_key(file)).parent.is_dir() and not ("x" in mode and Path(file).exists())
+                return opened(self._written(file, mode) if self._rank and makes else file, mode, *args, **kwargs)
+            file = self._readable(file)
             if mode not in ("rb", "br") or isinstance(file, int):
                 return opened(file, mode, *args, **kwargs)
             if not known(file):
@@ -263,7 +299,7 @@ class SavedFiles:
         replace(os.path, getmtime=also(os.path.getmtime, lambda _: time.time()))
         for name in ("exists", "isfile", "lexists"):
             replace(os.path, **{name: also(getattr(os.path, name), lambda _: True)})
-        replace(os.path, getsize=also(os.path.getsize, lambda key: nbytes[key]))
+        replace(os.path, getsize=also(os.path.getsize, size))
         for name in ("exists", "is_file"):
             replace(Path, **{name: also(getattr(Path, name), lambda _: True)})
         replace(Path, unlink=also(Path.unlink, forgotten), rename=moving(Path.rename), replace=moving(Path.replace))
@@ -412,6 +448,13 @@ class SavedFiles:
         )
         replace(default_planner, _validate_global_plan=lambda *_: [])
         replace(default_planner.DefaultSavePlanner, create_local_plan=plan_of)
+
+
+class _Written(NamedTuple):
+    """A file that a rank wrote, which is not among the user's."""
+
+    path: str
+    rank: int
 
 
 class _OpenTensors:

@@ -481,11 +481,12 @@ def next_command(rehearsal: Rehearsal) -> str:
         helps = [one for one in rehearsal.remedies if one.fits]
         what = helps[0].action.rstrip(".") if helps else "no remedy is enough alone: take several"
         return f"{what}; then {asked_again(rehearsal)}"
+    grows = rehearsal.verdict == "out of memory" and any(one.help for one in rehearsal.troubles[:1])
+    if rehearsal.verdict in ("disagree", "hang") or grows:
+        return f"repair the lines above, then {asked_again(rehearsal)}"
     tight = any(one.reserved_bytes > _TIGHT * one.room_bytes for one in rehearsal.ranks)
     if rehearsal.verdict in ("out of memory", "not sure") and tight:
         return asked_again(rehearsal, "--alloc-conf", "expandable_segments:True")
-    if rehearsal.verdict in ("disagree", "hang"):
-        return f"repair the lines above, then {asked_again(rehearsal)}"
     if rehearsal.verdict == "failed":
         rank = rehearsal.troubles[0].sides[0].rank if rehearsal.troubles and rehearsal.troubles[0].sides else 0
         return asked_again(rehearsal, "--ranks", str(rank), "--logs", "logs")

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trimaran.base.arguments import told_of_classes
@@ -18,6 +19,9 @@ from trimaran.pricing.kernels.corrections import Profile, read_kineto
 from trimaran.rehearsal.prices import Calibration, read_calibration
 from trimaran.report.rehearsal import Rehearsal
 from trimaran.simulator.allocator import Settings
+
+STEPS_OF_GROWTH = 6
+"""That are rehearsed where fewer left memory behind: a cache may be filled by then."""
 
 HINTS = ("loss", "norm", "finite", "routing_load", "count")
 """What values can be said for."""
@@ -281,5 +285,9 @@ def answer(question: Question, *, logs: Path | None = None, progress: Progress =
         EnvironmentProblem: a process cannot be started
     """
     started_s = time.monotonic()
-    rehearsed = rehearse_ranks(question, logs=None if logs is None else given(logs), progress=progress)
-    return conclude(question, rehearsed, took_s=time.monotonic() - started_s)
+    while True:
+        rehearsed = rehearse_ranks(question, logs=None if logs is None else given(logs), progress=progress)
+        concluded = conclude(question, rehearsed, took_s=time.monotonic() - started_s)
+        if not concluded.grows or question.steps >= STEPS_OF_GROWTH:
+            return concluded
+        question = replace(question, steps=STEPS_OF_GROWTH)

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import msgspec
@@ -67,10 +67,12 @@ class Conclusion:
     Attributes:
         rehearsal: what is told
         step: with its timeline; None: no step could be timed
+        grows: whether steps left memory behind
     """
 
     rehearsal: Rehearsal
     step: StepTime | None
+    grows: bool
 
     def write_trace(self, path: Path) -> None:
         """Write the timeline of the step for a trace viewer.
@@ -112,7 +114,8 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
     troubles = list(_failures(failed, len(rehearsed.runs), _folder(question)))
     has_failed = bool(troubles)
     troubles += _disagreements(agreement, has_failed=has_failed) if agreement is not None else ()
-    troubles += _separate(records, _folder(question)) if not troubles else ()
+    if not troubles:
+        troubles += [*_separate(records, _folder(question)), *_on_one_device(records, _folder(question))]
     troubles += _shortages(memories, _folder(question))
     if not troubles:
         troubles += _untrained(ranks, records) or _unused(records) or _unsure(memories)
@@ -145,7 +148,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         took_s=took_s,
         options=question.options,
     )
-    return Conclusion(rehearsal=rehearsal, step=timed)
+    return Conclusion(rehearsal=rehearsal, step=timed, grows=any(one.growth for one in memories.values()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -300,8 +303,52 @@ def _separate(records: Sequence[Record], folder: Path) -> Iterator[Trouble]:
         )
 
 
+def _on_one_device(records: Sequence[Record], folder: Path) -> Iterator[Trouble]:
+    """Ranks of a node that take the same device; nodes are alike."""
+    by_place = {record.rank % record.per_node: record for record in reversed(records)}
+    for (one, first), (other, second) in combinations(sorted(by_place.items()), 2):
+        shared = sorted(first.devices.keys() & second.devices.keys())
+        if not shared:
+            continue
+        sides = [
+            Side(
+                rank=record.rank,
+                text=f"rank {record.rank}, number {place} of its node, on cuda:{shared[0]}",
+                lines=lines_text(record, record.devices[shared[0]]),
+            )
+            for place, record in ((one, first), (other, second))
+        ]
+        yield Trouble(
+            verdict="disagree",
+            text=f"ranks {one} and {other} of a node would share one device, cuda:{shared[0]}, which NCCL refuses"
+            f"{_own_line(sides[1].lines, folder)}",
+            sides=sides,
+            help=('call torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything is on a device',),
+        )
+        return
+
+
 def _shortages(memories: Mapping[int, RankMemory], folder: Path) -> Iterator[Trouble]:
-    """The rank that runs out of memory first, and where."""
+    """The rank that runs out of memory first, and where; the one whose memory grows fastest."""
+    grown = [(one.growth, one) for one in memories.values() if one.growth is not None]
+    if grown:
+        growth, memory = max(grown, key=lambda pair: pair[0].nbytes)
+        lines = [frame_text(frame) for frame in growth.lines]
+        most = _own_line([frame_text(frame) for frame in growth.most], folder)
+        yield Trouble(
+            verdict="out of memory",
+            text=f"memory of rank {memory.rank} grows by {format_bytes(growth.nbytes)} a step, as what is made"
+            f"{_own_line(lines, folder)} is kept, and is full in step {growth.full:,}",
+            sides=(
+                Side(
+                    rank=memory.rank,
+                    text=f"{format_bytes(memory.reserved)} of {format_bytes(memory.fit.room)} after "
+                    f"{len(memory.steps)} steps{f'; most of it is made{most}' if most else ''}",
+                    lines=lines,
+                ),
+            ),
+            help=("keep numbers (loss.item()) or tensors without their graph (loss.detach()) from step to step",),
+        )
     short = [one for one in memories.values() if one.fit.verdict == "does not fit"]
     found = first_short(short)
     if found is not None:
@@ -342,7 +389,7 @@ def _remedies(
     factors: Calibration | None,
 ) -> Sequence[MemoryHelp]:
     """What would help the rank that is short of most memory; each is done by all rehearsed ranks for its step."""
-    if verdict not in ("out of memory", "not sure"):
+    if verdict not in ("out of memory", "not sure") or any(one.growth for one in memories.values()):
         return []
     record = min(rehearsed.records, key=lambda one: memories[one.rank].fit.margin)
     if memories[record.rank].fit.margin > 0 and verdict == "not sure":

@@ -195,6 +195,7 @@ def rehearse_ranks(
     with temporary_folder("trimaran-rehearse-") as folder:
         first = sorted({0, world - 1}) if named is None else sorted({named[0], named[-1]})
         asked = [_request(question, folder, rank, (rank,), "look", _LOOK_PATIENCE_S) for rank in first]
+        asked = [msgspec.structs.replace(request, at_barriers=tuple(first)) for request in asked]
         runs = run_ranks(asked, folder=folder, progress=progress, worker=worker)
         looked = [run.record for run in runs]
         axes = find_axes(looked)

@@ -28,16 +28,21 @@ _device: "CurrentDevice"
 
 
 class CurrentDevice:
-    """The device that is current.
+    """The device that is current: the first one until a script says another.
 
     Args:
-        index: at the start
         count: devices of the node
     """
 
-    def __init__(self, index: int, count: int) -> None:
-        self.current = index
+    def __init__(self, count: int) -> None:
+        self.current = 0
         self.count = count
+        self.is_used = False  # whether a process of a GPU would have made its context: a mesh sets no other one then
+
+    def use(self, answer: Any = None) -> Any:
+        """Something was asked of a device; the answer."""
+        self.is_used = True
+        return answer
 
     def index_of(self, device: Any = None) -> int:
         """The index that a device, a number or nothing means.
@@ -45,6 +50,7 @@ class CurrentDevice:
         Raises:
             RuntimeError: as CUDA does for a device that the node does not have
         """
+        self.use()
         if device is None:
             return self.current
         if not isinstance(device, int):
@@ -328,9 +334,10 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     global _recorder, _device
     gpu = request.gpu
     count = min(request.per_node, request.world)
-    _recorder, _device = recorder, CurrentDevice(request.rank % request.per_node, count)
+    _recorder, _device = recorder, CurrentDevice(count)
     guard.current_index = lambda: _device.current
     recorder.default_stream = Stream()
+    _device.is_used = False
     pool = recorder.pool
     properties = SimpleNamespace(
         name=gpu.name,
@@ -432,16 +439,16 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     answers: dict[str, Any] = memory | {
         "is_available": lambda: True,
         "_is_compiled": lambda: True,
-        "is_initialized": lambda: True,
-        "init": nothing,
-        "_lazy_init": nothing,
+        "is_initialized": lambda: _device.is_used,
+        "init": _device.use,
+        "_lazy_init": _device.use,
         "device_count": lambda: count,
         "_device_count_nvml": lambda: count,
-        "current_device": lambda: _device.current,
+        "current_device": lambda: _device.index_of(),
         "set_device": _device.set,
-        "get_device_name": lambda _=None: gpu.name,
-        "get_device_capability": lambda _=None: gpu.capability,
-        "get_device_properties": lambda _=None: properties,
+        "get_device_name": lambda _=None: _device.use(gpu.name),
+        "get_device_capability": lambda _=None: _device.use(gpu.capability),
+        "get_device_properties": lambda _=None: _device.use(properties),
         "synchronize": synchronize,
         "ipc_collect": nothing,
         "is_bf16_supported": lambda *_, **__: gpu.capability >= (8, 0),
@@ -518,8 +525,8 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
         "is_available": lambda: True,
         "device_count": lambda: count,
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
-        "current_device_index": lambda: _device.current,
-        "current_device_idx": lambda: _device.current,
+        "current_device_index": lambda: _device.index_of(),
+        "current_device_idx": lambda: _device.index_of(),
         "set_device_index": _device.set,
         "set_device_idx": _device.set,
         "synchronize": synchronize,
