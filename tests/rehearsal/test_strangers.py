@@ -340,6 +340,25 @@ def counts_of_what_is_not_known():
     return told == [64 * 512] * 6 and 1 // tokens.max().item() == 1
 
 
+def attention_under_autocast():
+    def ran(kind, width=64, heads=4, **options):
+        parts = [torch.randn(2, heads, 128, width, device="cuda", requires_grad=True) for _ in range(3)]
+        with torch.autocast("cuda", kind):
+            if "mask" in options:
+                options["attn_mask"] = torch.randn(128, 128, device="cuda").to(options.pop("mask"))
+            out = F.scaled_dot_product_attention(*parts, **options)
+        out.sum().backward()
+        return out.dtype, out.grad_fn.name(), parts[0].grad.dtype
+
+    layer = nn.MultiheadAttention(64, 4, batch_first=True).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        told = layer(*[torch.randn(2, 128, 64, device="cuda")] * 3, need_weights=False)[0].dtype
+    flash, efficient = "ScaledDotProductFlashAttentionBackward0", "ScaledDotProductEfficientAttentionBackward0"
+    return (told, ran(torch.bfloat16, is_causal=True), ran(torch.float16), ran(torch.bfloat16, mask=torch.float32)) == (
+        torch.bfloat16, (torch.bfloat16, flash, torch.float32), (torch.float16, flash, torch.float32),
+        (torch.bfloat16, efficient, torch.float32))
+
+
 for name, one in [*globals().items()]:
     if getattr(one, "__module__", "") == __name__ and callable(one) and name not in ("Tied", "counted", "on_meta"):
         try:

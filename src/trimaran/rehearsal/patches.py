@@ -303,10 +303,18 @@ class Patches:
 
         plain = torch._C._nn.scaled_dot_product_attention
 
+        def lower(value: Any) -> Any:
+            """As autocast casts the arguments of attention, which the kernels below it do not ask for."""
+            casts = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
+            return value.to(torch.get_autocast_dtype("cuda")) if casts else value
+
         def attend(query: Any, *others: Any, **options: Any) -> Any:
             local = getattr(query, "_local_tensor", query)
             if local.device.type != "cuda":
                 return plain(query, *others, **options)
+            if torch.is_autocast_enabled("cuda"):
+                query, *others = map(lower, (query, *others))
+                options = {name: lower(value) for name, value in options.items()}
             if query.is_nested:
                 return _attend_ragged(query, *others, **options)
             return as_on_target(plain, query, *others, **options)
