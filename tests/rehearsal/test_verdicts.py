@@ -173,3 +173,24 @@ def test_what_rank_0_prepares_is_read_by_the_others_and_only_rank_0_writes(way: 
     assert found.verdict == "fits", str(found)
     written = {path.name: path.read_text() for path in tmp_path.iterdir() if path.name != "train.py"}
     assert written == {"before.txt": "kept", "made.json": "8", "log-0.txt": "done", "all.txt": "0"}
+
+
+@pytest.mark.parametrize(
+    ("compiles", "tokens", "verdict"),
+    [("model = torch.compile(model)", 2**16, "fits"), ("model = torch.compile(model)", 2**22, "not sure"),
+     ("model[1].compile()", 2**22, "not sure"), ("", 2**22, "out of memory")],
+)  # fmt: skip
+def test_what_fits_without_the_compiler_fits_and_what_does_not_is_not_sure(
+    compiles: str, tokens: int, verdict: str, tmp_path: Path
+) -> None:
+    script = f"""
+        model = nn.Sequential(nn.Linear(64, 1024), nn.GELU(), nn.LayerNorm(1024), nn.ReLU(), nn.Linear(1024, 8)).cuda()
+        {compiles}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            model(torch.randn({tokens}, 64, device="cuda")).sum().backward()
+            optimizer.step()
+    """
+    found = rehearsed(tmp_path, script)
+    assert found.verdict == verdict, str(found)
+    assert ("with it at least" in str(found)) is (verdict == "not sure")

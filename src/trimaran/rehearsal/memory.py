@@ -9,9 +9,11 @@ well. The verdict says "not sure" where only these decide.
 
     fits          even with the largest buffers of NCCL
     does not fit  even with the smallest
-    not sure      in between; or the record ends before a step was whole; or its script compiles
+    not sure      in between; or the record ends before a step was whole; or its script compiles, which it is rehearsed
+                  without: then it takes less, how much less is known from below
 """
 
+import copy
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +26,23 @@ from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
-from trimaran.rehearsal.record import Empty, Enter, Frame, Give, Name, Part, Purpose, Record, Run, Step, Sync, Take, Use
+from trimaran.rehearsal.prices import compiles, fuses
+from trimaran.rehearsal.record import (
+    Empty,
+    Enter,
+    Frame,
+    Give,
+    Issue,
+    Name,
+    Part,
+    Purpose,
+    Record,
+    Run,
+    Step,
+    Sync,
+    Take,
+    Use,
+)
 from trimaran.simulator.allocator import Allocator, Settings
 
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
@@ -190,7 +208,8 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
     lacks = [room for room in rooms if room in by_room and by_room[room].short is not None]
     usual = by_room.get(rooms[1], free)
     short = None
-    if lacks:
+    compiled = play_blocks(_fused(story), settings, None).reserved if lacks and compiles(record) else None
+    if lacks and compiled is None:
         room = rooms[1] if rooms[1] in lacks else lacks[0]
         short = _shortage(story, by_room[room], room)
     return RankMemory(
@@ -198,7 +217,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
         peak=_moment(story, free, free.peak_at),
         reserved=free.reserved,
         steps=tuple(free.step_peaks[: max(1, len(story.ends))]),
-        fit=_fit(record, free if short else usual, outside, lacks, rooms, settings),
+        fit=_fit(record, free if lacks else usual, outside, lacks, rooms, settings, compiled),
         short=short,
         growth=_growth(story, free, rooms[1]),
         notes=settings.notes,
@@ -251,7 +270,13 @@ def outside_of(record: Record) -> Outside:
 
 
 def _fit(
-    record: Record, played: "Played", outside: Outside, lacks: Sequence[int], rooms: Sequence[int], settings: Settings
+    record: Record,
+    played: "Played",
+    outside: Outside,
+    lacks: Sequence[int],
+    rooms: Sequence[int],
+    settings: Settings,
+    compiled: int | None,
 ) -> Fit:
     most, usual, least = rooms
     parts = (
@@ -271,12 +296,16 @@ def _fit(
         doubts.append(f"the rank ended by {record.end.how}")
     if not any(type(event) is Step for event in record.events):
         doubts.append("no step was whole")
-    if any("compile" in note for note in record.notes):
-        doubts.append("it compiles, which is rehearsed without")
     doubts += settings.notes
     is_unsure = len(doubts) > known
     verdict: Verdict = "fits"
-    if least in lacks:
+    if compiled is not None:
+        verdict = "not sure"
+        parts += (
+            f"; this is without torch.compile: with it at least {format_bytes(compiled)}, of which all that it can "
+        )
+        parts += "fuse is left out"
+    elif least in lacks:
         verdict = "does not fit"
     elif most in lacks:
         verdict = "not sure"
@@ -351,6 +380,25 @@ class Story:
             if isinstance(at, Take | Run | Enter):
                 return at.part
         return "setup"
+
+
+def _fused(story: Story) -> Story:
+    """As if all that a compiler can fuse were: results of such kernels take no memory in forward and backward."""
+    fused: set[int] = set()
+    table, now = [fuses(kernel) for kernel in story.record.kernels], False
+    for event in story.record.events:
+        if type(event) is Run:
+            now = event.part in ("forward", "backward") and table[event.kernel]
+        elif type(event) is Issue:
+            now = False
+        elif type(event) is Take and now and story.purpose[event.block] in ("activation", "temporary"):
+            fused.add(event.block)
+    found = copy.copy(story)
+    found.moves = [
+        (kind, block, 0 if block in fused and kind == _TAKE else nbytes, stream, index)
+        for kind, block, nbytes, stream, index in story.moves
+    ]
+    return found
 
 
 @dataclass(slots=True)

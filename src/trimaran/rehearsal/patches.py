@@ -313,7 +313,7 @@ class Patches:
             if local.device.type != "cuda":
                 return plain(query, *others, **options)
             if torch.is_autocast_enabled("cuda"):
-                query, *others = map(lower, (query, *others))
+                query, others = lower(query), tuple(map(lower, others))
                 options = {name: lower(value) for name, value in options.items()}
             if query.is_nested:
                 return _attend_ragged(query, *others, **options)

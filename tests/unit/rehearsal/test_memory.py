@@ -203,9 +203,6 @@ def test_a_record_without_a_whole_step_is_not_sure_to_fit() -> None:
     tale = Tale()
     tale.take(10, "parameter")
     assert read_memory(tale.record).fit.verdict == "not sure"
-    whole = _training(Tale())
-    whole.record.notes.append("torch.compile: rehearsed without it")
-    assert read_memory(whole.record).fit.verdict == "not sure"
     stopped = _training(Tale())
     stopped.record.end = End("error", 1, "RuntimeError", 0)
     assert read_memory(stopped.record).fit.verdict == "not sure"

@@ -329,6 +329,13 @@ def test_factors_that_are_not_positive_are_refused(tmp_path: Path, text: str) ->
 def test_compiled_scripts_are_told_of() -> None:
     found = timed(steps([*runs(0, 5), *runs(1, 50)], notes=["torch.compile: rehearsed without it"]))
     assert "torch.compile" in found.notes[0]
+    eager = timed(steps([*runs(0, 5), *runs(1, 50)]))
+    assert found.step.low < found.step.seconds < eager.step.seconds
+    assert found.step.high / found.step.low < 2.5
+    only = [
+        timed(steps(runs(0, 5), notes=notes)).step.seconds for notes in ([], ["torch.compile: rehearsed without it"])
+    ]
+    assert only[0] == only[1]  # nothing of products is fused
     assert timed(steps(runs(0, 5))).notes == ()
     assert "priced on a100" in timed(steps(runs(0, 5)), machine="dgx-a100").notes[0]
 
