@@ -401,3 +401,19 @@ def test_many_ranks_of_the_same_figures_are_one_row_of_the_table() -> None:
     assert section is not None
     tables = [part.table for part in section.content if isinstance(part, Chart) and part.table is not None]
     assert [row[0] for row in tables[0].rows] == ["ranks 0–239", "ranks 240–255"]
+
+
+@pytest.mark.parametrize("ends", [(0.5, 100), (60, 100), (0.5, 60), (99, 100), (-100, 100), (20, 20)])
+def test_the_figure_of_an_interval_lies_on_no_other_text(ends: tuple[float, float]) -> None:
+    at = sum(ends) / 2
+    svg = interval_chart("a step", [Interval(name="measured", at=at, ends=ends, label="174 ms", says="")], AXIS)
+    texts = re.findall(r'<text x="([-\d.]+)" y="([-\d.]+)" font-size="13" text-anchor="(\w+)"[^>]*>([^<]*)', svg)
+    spans = [
+        (float(x) - {"start": 0, "middle": 0.5, "end": 1}[how] * 7 * len(text), float(y), text)
+        for x, y, how, text in texts
+    ]
+    ours = next(one for one in spans if one[2] == "174 ms")
+    assert 0 <= ours[0] <= 560 - 7 * 6
+    for x, y, text in spans:
+        is_beside = x + 7 * len(text) <= ours[0] or ours[0] + 7 * 6 <= x
+        assert text == "174 ms" or abs(y - ours[1]) >= 13 or is_beside, text

@@ -510,10 +510,13 @@ def interval_chart(title: str, intervals: Sequence[Interval], axis: Axis) -> str
             for end in (down, up):
                 drawing.line([(end, y - 7), (end, y + 7)], colour=colour, width=2)
         drawing.dot(place(one.at), y, colour=colour, size=6, says=one.says)
-        if max(up, place(one.at)) + 14 + len(one.label) * _LETTER < WIDTH:
-            drawing.text(max(up, place(one.at)) + 12, y + 4.5, one.label, size=_FONT, colour=INK)
+        first, last, wide = min(down, place(one.at)), max(up, place(one.at)), len(one.label) * _LETTER
+        if last + 14 + wide < WIDTH:
+            drawing.text(last + 12, y + 4.5, one.label, size=_FONT, colour=INK)
+        elif first - 14 - wide > left:
+            drawing.text(first - 12, y + 4.5, one.label, size=_FONT, anchor="end", colour=INK)
         else:
-            drawing.text(min(down, place(one.at)) - 12, y + 4.5, one.label, size=_FONT, anchor="end", colour=INK)
+            drawing.text(place(one.at), y - 12, one.label, size=_FONT, anchor="middle", colour=INK)
     return drawing.render()
 
 

@@ -205,12 +205,12 @@ def render_page(page: Page) -> str:
 def _head(page: Page) -> Iterable[str]:
     yield "<header>"
     yield f'<p class="kind">{escaped(page.kind)}: <strong>{escaped(page.title)}</strong></p>'
-    yield f"<h1>{escaped(page.verdict)}</h1>"
+    yield f"<h1>{_unbroken(page.verdict)}</h1>"
     if page.facts:
         facts = "".join(f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in page.facts)
         yield f"<dl>{facts}</dl>"
     for note in page.notes:
-        yield f'<p class="note">{escaped(note)}</p>'
+        yield f'<p class="note">{_unbroken(note)}</p>'
     links = "".join(f'<a href="#{escaped(one.id)}">{escaped(one.title)}</a>' for one in page.sections)
     yield f'<nav aria-label="Sections">{links}</nav>' if len(page.sections) > 1 else ""
     yield "</header>"
@@ -243,21 +243,11 @@ def _part(part: Chart | Words | Commands | Timelines | DataTable) -> str:
         return _chart(part)
     if isinstance(part, Words):
         kind = "li" if part.is_list else "p"
-        lines = "".join(f"<{kind}>{escaped(line)}</{kind}>" for line in part.lines)
+        lines = "".join(f"<{kind}>{_unbroken(line)}</{kind}>" for line in part.lines)
         return f"<ul>{lines}</ul>" if part.is_list else lines
     if isinstance(part, Commands):
-        return "".join(f"<p>{escaped(what)}</p><pre>{_words_kept(command)}</pre>" for what, command in part.lines)
+        return "".join(f"<p>{_unbroken(what)}</p><pre>{_unbroken(command)}</pre>" for what, command in part.lines)
     return _timelines(part)
-
-
-def _words_kept(command: str) -> str:
-    """A command whose lines end between words: a browser would break `--batch` behind its hyphens.
-
-    Example:
-        >>> _words_kept("plan --batch 8")
-        'plan <span>--batch</span> 8'
-    """
-    return " ".join(f"<span>{escaped(word)}</span>" if "-" in word else escaped(word) for word in command.split(" "))
 
 
 def _chart(chart: Chart) -> str:
@@ -321,13 +311,14 @@ def _absent(absent: Sequence[Absent]) -> Iterable[str]:
         yield f'<h2 id="absent-title">Not in this report</h2><ul>{lines}</ul></section>'
 
 
-_WHOLE = 24
-"""Letters of a word that is not broken at its hyphens, such as an option; a longer one may not fit a small screen."""
-
-
 def _unbroken(text: str) -> str:
-    """A text with commands, whose options stay whole."""
-    words = ((escaped(word), "-" in word and len(word) <= _WHOLE) for word in text.split(" "))
+    """A text whose lines end between words: a browser would break `--batch` behind its hyphens.
+
+    Example:
+        >>> _unbroken("plan --batch 8")
+        'plan <span class="whole">--batch</span> 8'
+    """
+    words = ((escaped(word), "-" in word) for word in text.split(" "))
     return " ".join(f'<span class="whole">{word}</span>' if is_whole else word for word, is_whole in words)
 
 
