@@ -7,10 +7,27 @@
 Nothing of this imports torch before it is used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import _signal  # type: ignore[import-not-found]  # `signal` takes as long to import as all that is above it
+import os
+import sys
 
-from trimaran.base import VERSION
+
+def interrupted(number: int, _: object) -> None:
+    """End the `trimaran` command, which has not begun: `trimaran.base.signals` says how, and is not imported yet."""
+    os.write(2, b"trimaran: interrupted\n")
+    os._exit(128 + number)
+
+
+# The name of the command, or of the module that `python -m` runs: this is no script that imports Trimaran.
+_command = "".join(getattr(sys, "orig_argv", [])[-len(getattr(sys, "argv", [])) :][:1])
+_is_default = _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler
+if _is_default and os.path.basename(_command).removeprefix("-m") == "trimaran":  # noqa: PTH119 `pathlib` comes later
+    _signal.signal(_signal.SIGINT, interrupted)
+
+from importlib import import_module  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
+
+from trimaran.base import VERSION  # noqa: E402
 
 if TYPE_CHECKING:
     from trimaran.api import check as check

@@ -4,10 +4,12 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import sys
 import threading
 from typing import NoReturn
 
+from trimaran import interrupted
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.base.outcome import note_exit_code, supervise
 from trimaran.base.signals import STOP_SIGNALS, Catcher, exit_code, say, say_ended, was_heard
@@ -18,6 +20,8 @@ _COLLECT_AFTER = 100_000
 def main() -> None:
     """Entry point of the `trimaran` command: signals are answered from its imports to its exit."""
     _open_missing()
+    if signal.getsignal(signal.SIGINT) is interrupted:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     Catcher(_end).__enter__()
     # A page of help asks nothing of anybody; under a debugger the command stays where that looks.
     if hasattr(os, "fork") and not _is_watched() and any(not word.startswith("-") for word in sys.argv[1:]):

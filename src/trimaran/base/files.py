@@ -15,14 +15,14 @@ import shutil
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError
 from trimaran.base.signals import leaving
-from trimaran.base.system import lock_file, open_flags
+from trimaran.base.system import lock_file, open_flags, reason_of
 
 MOST_BYTES = 64 * 2**20
 """Of a file, where its reader names no other bound [bytes]."""
@@ -130,13 +130,13 @@ def looked_at(path: Path) -> os.stat_result | None:
         if error.errno == errno.ENAMETOOLONG:
             return None
         if error.errno not in _NOTHING:
-            reason = str(error.strerror)
+            reason = reason_of(error)
     try:
         path.lstat()
     except OSError as error:
         if error.errno in _NOTHING:
             return None
-        reason = str(error.strerror)
+        reason = reason_of(error)
     raise EnvironmentProblem(
         f"{path} cannot be read: {reason}. Give this user the right to read it, or take another copy",
         code="file.unreadable",
@@ -157,7 +157,7 @@ def entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError as error:
         raise EnvironmentProblem(
-            f"{folder} cannot be listed: {error.strerror}. Give this user the right to read it, or take another copy",
+            f"{folder} cannot be listed: {reason_of(error)}. Give this user the right to read it, or take another copy",
             code="file.unreadable",
             path=str(folder),
         ) from error
@@ -180,7 +180,7 @@ def temporary_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
         where = "the folder of temporary files" if inside is None else shown_path(inside)
         how = "set TMPDIR to a folder that can be" if inside is None else "make room there, or take another folder"
         raise EnvironmentProblem(
-            f"a folder cannot be made in {where}: {error.strerror or error}; {how}",
+            f"a folder cannot be made in {where}: {reason_of(error)}; {how}",
             code="file.no-temporary-folder",
             path=str(inside or os.environ.get("TMPDIR", "")),
         ) from error
@@ -224,8 +224,9 @@ def read_bytes(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"{path} cannot be read: {reason}", code="file.unreadable", source=str(path)) from error
+        raise InputError(
+            f"{path} cannot be read: {reason_of(error)}", code="file.unreadable", source=str(path)
+        ) from error
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -327,28 +328,43 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         os.close(descriptor)
 
 
-def put_in_place(path: Path, content: bytes) -> None:
+def put_in_place(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part of it.
 
     Args:
-        path: where; an existing file is replaced, and what is none, such as a device or a pipe, is written to
-        content: of the file
+        path: where; an existing file is replaced, that to which a link leads too, and what is none, such as a device or
+            a pipe, is written to
+        content: of the file, or its pieces
 
     Raises:
         OSError: it cannot be written there
     """
+    pieces = [content] if isinstance(content, bytes) else content
     if is_stream(path):
         with path.open("wb") as stream:
-            stream.write(content)
+            stream.writelines(pieces)
         return
-    with unfinished(path) as part:
+    target = _behind_link(path)
+    with unfinished(target) as part:
         part.unlink(missing_ok=True)
         # "x" follows no symbolic link that somebody left under this name.
         with part.open("xb") as file:
-            file.write(content)
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        part.replace(target)
+
+
+def _behind_link(path: Path) -> Path:
+    """The file that is written under a name: a link stays, and what it leads to is replaced.
+
+    Raises:
+        OSError: links go in a circle
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return target
 
 
 def is_stream(path: Path) -> bool:
@@ -387,7 +403,7 @@ def check_writable(path: Path) -> None:
     Raises:
         EnvironmentProblem: it cannot be written there
     """
-    with _reported(path), unfinished(given(path)) as part:
+    with _reported(path), unfinished(_behind_link(given(path))) as part:
         if given(path).is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if is_stream(given(path)):
@@ -445,7 +461,7 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror
+        why = reason_of(error)
         if isinstance(error, FileNotFoundError) and not given(path).parent.exists():
             why = f"there is no folder {path.parent}: make it first"
         elif isinstance(error, IsADirectoryError):

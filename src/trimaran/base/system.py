@@ -1,5 +1,6 @@
 """What depends on the operating system: planning works on all, ranks are started on Linux alone."""
 
+import errno
 import os
 import signal
 import sys
@@ -39,6 +40,38 @@ def needs_linux(what: str, *, instead: str = PLAN_INSTEAD) -> None:
             code="system.not-linux",
             platform=sys.platform,
         )
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system has refused something, for people; where that is a limit of this process, which one.
+
+    Example:
+        >>> reason_of(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        'No such file or directory'
+    """
+    reason = error.strerror or str(error) or type(error).__name__
+    if error.errno not in _LIMITS or sys.platform == "win32":
+        return reason
+    import resource
+
+    name, limited, free = _LIMITS[error.errno]
+    most, _ = resource.getrlimit(getattr(resource, name))
+    return f"{reason}: {free if most == resource.RLIM_INFINITY else limited.format(most)}"
+
+
+_LIMITS = {
+    errno.EFBIG: (
+        "RLIMIT_FSIZE",
+        "a file of this process may have {:,} bytes at most; raise that limit (ulimit -f)",
+        "the file system takes no file of this size; take a folder on another one",
+    ),
+    errno.EMFILE: (
+        "RLIMIT_NOFILE",
+        "this process may have {:,} files open at once; raise that limit (ulimit -n)",
+        "close other programs, or raise the limit of this machine",
+    ),
+}
+"""Limits of a process that make a call fail: of `getrlimit`, what is said of it, and what where there is none."""
 
 
 def allowed_cores() -> int:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.system import reason_of
 from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent, closing_on_error
 from trimaran.checkpoint_files.disk import LocalDisk, Reading
 from trimaran.checkpoint_files.pickles import MOST_BYTES, Named, read_pickle
@@ -340,7 +341,7 @@ def open_pickled(path: Path) -> Content:
         file = LocalDisk().open(path.resolve())
     except OSError as error:
         raise CorruptDataError(
-            f"{path} cannot be read: {error.strerror or error}", code="weights.unreadable-archive", path=source
+            f"{path} cannot be read: {reason_of(error)}", code="weights.unreadable-archive", path=source
         ) from error
     with closing_on_error(file.close):
         archive = Archive(file, source)

@@ -45,6 +45,7 @@ import msgspec
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import is_there
+from trimaran.base.system import reason_of
 from trimaran.checkpoint_files.disk import Bytes, Found, LocalDisk, Reading, Writing, read_bounded
 
 BLOCK_BYTES = 16 * 2**20
@@ -63,7 +64,8 @@ _LARGEST_MARKER, _LARGEST_MANIFEST, _LARGEST_DOCUMENT = 4096, 256 * 2**20, 1024 
 _MOST_VALUES = 32_000_000
 _LARGEST_INTEGER = 2**128 + 1
 """Generators of random numbers have states of 128 bits."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _PIECE_BYTES = 16 * 2**20
 """Bytes of one call of write."""
 _SMALL_BYTES = 2 * 2**20
@@ -192,7 +194,7 @@ class Checkpoint:
         try:
             content = read_bounded(self._disk, path, _LARGEST_DOCUMENT)
         except OSError as error:
-            _refuse(path, f"it cannot be read: {_reason(error)}")
+            _refuse(path, f"it cannot be read: {reason_of(error)}")
         entry = self.files[name]
         if len(content) != entry.size or _checksums(content) != entry.checksums:
             _refuse(path, "its bytes are not those that were written")
@@ -204,7 +206,7 @@ class Checkpoint:
         except FileNotFoundError:
             release = None
         except OSError as error:
-            _refuse(self.path, f"it cannot be read: {_reason(error)}")
+            _refuse(self.path, f"it cannot be read: {reason_of(error)}")
         if release is None:
             _refuse(self.path, _REMOVED)
         self._held.append(release)
@@ -292,14 +294,16 @@ class Store:
             name: of its draft
 
         Raises:
-            EnvironmentProblem: it is not there, since this rank sees another folder
+            EnvironmentProblem: it is not there, since this rank sees another folder; or it cannot be read
         """
         path = self.folder / _directory_name(name)
         try:
             found = read_bounded(self._disk, path / FORMAT, _LARGEST_MARKER)
         except OSError as error:
+            if error.errno not in _NOT_THERE:
+                _fail(path, error)
             raise EnvironmentProblem(
-                f"{path}, which rank 0 made, cannot be seen here ({_reason(error)}): all ranks write to one folder, "
+                f"{path}, which rank 0 made, cannot be seen here ({reason_of(error)}): all ranks write to one folder, "
                 "take one on a file system that they share",
                 code="checkpoint.folder-not-shared",
                 path=str(path),
@@ -409,7 +413,7 @@ class Store:
             if self._read(checkpoint.name, from_disk=from_disk) != checkpoint:
                 return [Fault(MANIFEST, "it is not the one that was opened")]
         except OSError as error:
-            return [Fault(".", f"it cannot be read: {_reason(error)}")]
+            return [Fault(".", f"it cannot be read: {reason_of(error)}")]
         except CorruptDataError as error:
             return [_fault_of(error)]
         known = checkpoint.files.keys() | {MANIFEST, MARKER, FORMAT}
@@ -553,7 +557,7 @@ class Store:
                 except OSError as error:
                     # Not one that was removed since it was listed.
                     if not isinstance(error, FileNotFoundError) or name in self._named():
-                        damaged.append(_Damaged(name, Fault(".", f"it cannot be read: {_reason(error)}")))
+                        damaged.append(_Damaged(name, Fault(".", f"it cannot be read: {reason_of(error)}")))
         except OSError as error:
             _fail(self.folder, error)
         placed: list[tuple[float, str, Checkpoint | _Damaged]] = [(one.serial, one.name, one) for one in whole]
@@ -585,7 +589,7 @@ class Store:
         except FileNotFoundError:
             _refuse(path, "it is missing")
         except OSError as error:
-            _refuse(path, f"it cannot be read: {_reason(error)}")
+            _refuse(path, f"it cannot be read: {reason_of(error)}")
 
     def _decode_manifest(self, plain: Mapping[str, Any], name: str) -> Checkpoint:
         try:
@@ -635,7 +639,7 @@ class Store:
                 try:
                     file = self._disk.open(path / entry.name)
                 except OSError as error:
-                    faults.append(Fault(entry.name, f"it cannot be read: {_reason(error)}"))
+                    faults.append(Fault(entry.name, f"it cannot be read: {reason_of(error)}"))
                     continue
                 opened.callback(file.close)
                 if from_disk:
@@ -659,7 +663,7 @@ class Store:
         try:
             same = read_bounded(self._disk, path / FORMAT, _LARGEST_MARKER) == _FORMAT_TEXT
         except OSError as error:
-            return [Fault(FORMAT, f"it cannot be read: {_reason(error)}")]
+            return [Fault(FORMAT, f"it cannot be read: {reason_of(error)}")]
         return [] if same else [Fault(FORMAT, "it is not as it was written")]
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -1002,7 +1006,7 @@ def _compare_block(entry: FileEntry, file: Reading, number: int) -> str | None:
     try:
         count = file.read_into(block, offset)
     except OSError as error:
-        return f"it cannot be read: {_reason(error)}"
+        return f"it cannot be read: {reason_of(error)}"
     if count == size and zlib.crc32(block) == entry.checksums[number]:
         return None
     return f"bytes {offset} to {offset + size - 1} are not those that were written"
@@ -1085,10 +1089,6 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
     )
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
-
-
 def _fault_of(error: CorruptDataError) -> Fault:
     return Fault(str(error.figures["file"]), str(error.figures["what"]))
 
@@ -1126,7 +1126,7 @@ def _fail(path: Path, error: OSError, *, needed: int = 0, disk: LocalDisk | None
             free = 0
         _no_space(path, needed, free, error)
     raise EnvironmentProblem(
-        f"{path} cannot be read or written: {_reason(error)}",
+        f"{path} cannot be read or written: {reason_of(error)}",
         code="checkpoint.unwritable",
         path=str(path),
         errno=error.errno,

@@ -25,6 +25,7 @@ import torch
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.precision import dtype_name
+from trimaran.base.system import reason_of
 from trimaran.checkpoint_files.disk import LocalDisk, Reading
 
 PIECE_BYTES = 16 * 2**20
@@ -147,7 +148,7 @@ class TensorFile:
         try:
             self._file: Reading = (LocalDisk() if disk is None else disk).open(self._path)
         except OSError as error:
-            self._refuse(f"it cannot be read: {error.strerror or error}")
+            self._refuse(f"it cannot be read: {reason_of(error)}")
         try:
             self._start, self._entries, self.metadata = self._read_header()
         except BaseException:
@@ -278,7 +279,7 @@ class TensorFile:
         try:
             count = self._file.read_into(buffer, offset)
         except OSError as error:
-            self._refuse(f"it cannot be read: {error.strerror or error}")
+            self._refuse(f"it cannot be read: {reason_of(error)}")
         if count < len(buffer):
             self._refuse(f"it ends {len(buffer) - count} bytes before the end of what it should hold")
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 
 from trimaran.base.errors import CorruptDataError, InputError
+from trimaran.base.system import reason_of
 from trimaran.checkpoint_files.archives import Archive, StoredTensor
 from trimaran.checkpoint_files.content import Content, Form, Group, Member, OptimizerContent, closing_on_error
 from trimaran.checkpoint_files.disk import LocalDisk, Reading, read_bounded
@@ -60,7 +61,7 @@ class _Directory:
         try:
             content = read_bounded(LocalDisk(), self._path / METADATA, MOST_BYTES)
         except OSError as error:
-            self.refuse(f"{METADATA} cannot be read: {error.strerror or error}")
+            self.refuse(f"{METADATA} cannot be read: {reason_of(error)}")
         try:
             self.entries, self.paths = self._decode(read_pickle(content, source=f"{path}/{METADATA}"))
         except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:

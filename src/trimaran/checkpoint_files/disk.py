@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from trimaran.base.system import c_function, lock_file, needs_linux
+from trimaran.base.system import c_function, lock_file, needs_linux, reason_of
 
 Bytes = bytes | bytearray | memoryview
 Kind = Literal["file", "directory", "link", "other"]
@@ -161,7 +161,7 @@ class LocalDisk:
                 except OSError as error:
                     # What was removed meanwhile is not there; all else is, whatever it is.
                     if not isinstance(error, FileNotFoundError) or name in os.listdir(descriptor):  # noqa: PTH208
-                        found.append(Found(name, "other", problem=error.strerror or type(error).__name__))
+                        found.append(Found(name, "other", problem=reason_of(error)))
                     continue
                 kind = _KINDS.get(stat.S_IFMT(status.st_mode), "other")
                 found.append(Found(name, kind, status.st_size if kind == "file" else 0))
@@ -236,7 +236,7 @@ def read_bounded(disk: LocalDisk, path: Path, most: int, *, from_disk: bool = Fa
     file = disk.open(path)
     try:
         if file.size > most:
-            raise OSError(errno.EFBIG, f"{file.size} bytes, at most {most} were expected")
+            raise OSError(errno.EINVAL, f"{file.size} bytes, at most {most} were expected")
         if from_disk:
             file.forget()
         content = bytearray(file.size)

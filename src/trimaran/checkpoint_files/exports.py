@@ -19,6 +19,7 @@ import torch
 
 from trimaran.base.errors import EnvironmentProblem, InputError, did_you_mean
 from trimaran.base.files import unfinished
+from trimaran.base.system import reason_of
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.container import TensorStream
 from trimaran.checkpoint_files.content import Content, Form, Member, OptimizerContent
@@ -208,7 +209,7 @@ def write_export(
 
 def _unwritable(target: Path, error: OSError) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{target} cannot be written, and nothing of it remains: {error.strerror or error}",
+        f"{target} cannot be written, and nothing of it remains: {reason_of(error)}",
         code="export.unwritable",
         path=str(target),
         errno=error.errno,

@@ -19,6 +19,7 @@ import torch
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError
 from trimaran.base.files import is_file, read_bytes
+from trimaran.base.system import reason_of
 from trimaran.base.units import format_count, format_some
 from trimaran.checkpoint_files.archives import open_pickled
 from trimaran.checkpoint_files.commit import FOLDER, FORMAT, MARKER, has_checkpoints
@@ -108,7 +109,9 @@ def _unknown_folder(path: Path) -> InputError:
     try:
         names = sorted(one.name for one in path.iterdir())
     except OSError as error:
-        return InputError(f"{path} cannot be read: {error.strerror}", code="weights.unreadable-folder", path=str(path))
+        return InputError(
+            f"{path} cannot be read: {reason_of(error)}", code="weights.unreadable-folder", path=str(path)
+        )
     files = [name for name in names if name.endswith(_ENDINGS)]
     begun = [path, *(path / name for name in names), *(path / FOLDER).glob("step-*")]
     runs = [name for name in names if has_checkpoints(path / name) or has_checkpoints(path / name / FOLDER)]

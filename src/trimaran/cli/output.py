@@ -21,6 +21,7 @@ from trimaran.base.printable import printable
 from trimaran.base.progress import Progress as Reported
 from trimaran.base.secrets import masked
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say_ended
+from trimaran.base.system import reason_of
 from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, left, summary, user_lines
 
 if TYPE_CHECKING:
@@ -175,7 +176,9 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         # What is written to a file has its name; a stream has none.
         if error.filename is None and error.errno in _UNWRITABLE and not user_lines(error):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            said = EnvironmentProblem(f"standard output cannot be written: {error.strerror}", code="output.unwritable")
+            said = EnvironmentProblem(
+                f"standard output cannot be written: {reason_of(error)}", code="output.unwritable"
+            )
         _end(said, error, as_json=as_json)
     except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
         _end(_told(error), error, as_json=as_json)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trimaran.base.files import given_from_here
+from trimaran.base.system import reason_of
 from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes, send_beats, stacks_of
 from trimaran.launch.failures import to_failure
 from trimaran.launch.stop_requests import REQUESTS
@@ -103,7 +104,7 @@ class _Log(io.FileIO):
         except OSError as error:
             lost, self._lost = self._lost, None
             if lost is not None:
-                lost(error.strerror or "it cannot be written")
+                lost(reason_of(error))
             return len(text)
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import given, locked, put_in_place, read_bytes, set_aside
+from trimaran.base.system import reason_of
 from trimaran.pricing.table_files import decode_table, encode_table
 from trimaran.pricing.tables import CostTable, Fingerprint, merge
 
@@ -102,7 +103,7 @@ def cache_written(path: Path, content: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise EnvironmentProblem(
-            f"cannot write {content} to {path} ({error.strerror}); set TRIMARAN_CACHE to a directory that can be "
+            f"cannot write {content} to {path} ({reason_of(error)}); set TRIMARAN_CACHE to a directory that can be "
             "written",
             code="cache.unwritable",
             path=str(path),

@@ -22,7 +22,7 @@ from trimaran.base.decoding import (
     decode_typed,
     unpack,
 )
-from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
+from trimaran.base.errors import CorruptDataError, EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import (
     check_writable,
     is_stream,
@@ -32,6 +32,7 @@ from trimaran.base.files import (
     read_end,
     read_text,
     set_aside,
+    write_whole,
 )
 
 
@@ -118,6 +119,26 @@ class TestWritingBesideOthers:
         put_in_place(tmp_path / "a", b"new")
         assert (tmp_path / "letters").read_text() == "dear all"
         assert (tmp_path / "a").read_bytes() == b"new"
+
+    @pytest.mark.parametrize("write", [write_whole, lambda path, content: put_in_place(path, content)])
+    def test_what_a_link_leads_to_is_written_and_the_link_stays(self, tmp_path: Path, write: Any) -> None:
+        """`-o link.json` put a file in the place of the link."""
+        (tmp_path / "there").mkdir()
+        (tmp_path / "near").symlink_to("far")
+        (tmp_path / "far").symlink_to("there/a")
+        for content in (b"first", b"second"):
+            check_writable(tmp_path / "near")
+            write(tmp_path / "near", content)
+            assert ((tmp_path / "there" / "a").read_bytes(), (tmp_path / "near").is_symlink()) == (content, True)
+        assert [path.name for path in (tmp_path / "there").iterdir()] == ["a"]
+
+    def test_a_link_in_a_circle_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a").symlink_to("b")
+        (tmp_path / "b").symlink_to("a")
+        for write in (check_writable, lambda path: write_whole(path, b"")):
+            with raises("file.unwritable", EnvironmentProblem, match="symbolic links"):
+                write(tmp_path / "a")
+        assert (tmp_path / "a").is_symlink()
 
     def test_a_damaged_file_is_kept_under_another_name(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text("{")

@@ -36,6 +36,15 @@ def test_weights_come_back_into_another_model(tmp_path: Path) -> None:
     assert second.head.weight is second.token.weight
 
 
+def test_weights_have_the_mode_of_every_other_file(tmp_path: Path) -> None:
+    """Nobody else could read them. They go where a link leads, too."""
+    (tmp_path / "link").symlink_to("model.safetensors")
+    save(zoo.Cnn(), tmp_path / "link")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_missing_and_unexpected_names_are_listed_and_nothing_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"weight": torch.zeros(1, 1), "surplus": torch.zeros(1)}, path)

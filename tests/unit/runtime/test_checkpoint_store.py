@@ -2,12 +2,16 @@
 
 import json
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.raising import raises
 
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.files import write_whole
 from trimaran.checkpoint_files import commit as store_module
 from trimaran.checkpoint_files.commit import MANIFEST, MARKER, Checkpoint, FileEntry, Store
 from trimaran.checkpoint_files.disk import LocalDisk
@@ -246,3 +250,36 @@ def test_a_folder_that_is_a_link_is_followed_and_a_new_one_is_made(tmp_path: Pat
     store = Store(tmp_path / "link" / "deep" / "er")
     save(store, 1)
     assert names(tmp_path / "there" / "deep" / "er") == ["step-00000001"]
+
+
+@contextmanager
+def limited(kind: int, most: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, (soft, hard))
+
+
+def test_a_limit_on_the_size_of_files_is_no_full_disk(tmp_path: Path) -> None:
+    """It was told as one, with more free than is needed."""
+    draft = Store(tmp_path).begin(1)
+    with limited(resource.RLIMIT_FSIZE, 2**16), raises("checkpoint.unwritable", EnvironmentProblem) as caught:
+        draft.write("rank0.safetensors", [bytes(2**20)], size=2**20)
+    assert "65,536 bytes" in str(caught.value)
+    assert "ulimit -f" in str(caught.value)
+    with limited(resource.RLIMIT_FSIZE, 2**16), raises("file.unwritable", EnvironmentProblem, match="ulimit -f"):
+        write_whole(tmp_path / "large", bytes(2**20))
+    assert not (tmp_path / "large").exists()
+
+
+def test_a_limit_on_open_files_is_no_folder_that_ranks_do_not_share(tmp_path: Path) -> None:
+    draft = Store(tmp_path).begin(1)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    with limited(resource.RLIMIT_NOFILE, free), raises("checkpoint.unwritable", EnvironmentProblem, match="ulimit -n"):
+        Store(tmp_path).join(draft.name)
+    draft.abandon()
+    with raises("checkpoint.folder-not-shared", EnvironmentProblem):
+        Store(tmp_path).join(draft.name)

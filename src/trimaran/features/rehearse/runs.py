@@ -23,7 +23,7 @@ import msgspec
 from trimaran.base.errors import InputError
 from trimaran.base.files import folder_of_command, given, is_file, put_in_place, read_bytes, temporary_folder
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.system import allowed_cores
+from trimaran.base.system import allowed_cores, reason_of
 from trimaran.base.units import format_bytes
 from trimaran.features.rehearse.target import Target
 from trimaran.machine.detect import free_memory_bytes
@@ -351,5 +351,5 @@ def _keep_logs(runs: Sequence[RankRun], logs: Path | None) -> None:
             put_in_place(given(logs) / f"rank{run.request.rank}.log", printed.read_bytes() if printed.exists() else b"")
     except OSError as error:
         raise InputError(
-            f"{logs} cannot be written: {error.strerror or error}", code="rehearse.logs-unwritable", path=str(logs)
+            f"{logs} cannot be written: {reason_of(error)}", code="rehearse.logs-unwritable", path=str(logs)
         ) from error

@@ -40,6 +40,7 @@ from trimaran.base.files import (
 )
 from trimaran.base.secrets import masked, without_secrets
 from trimaran.base.signals import say, signal_name
+from trimaran.base.system import reason_of
 from trimaran.base.units import format_bytes
 from trimaran.checkpoint_files.commit import FOLDER
 from trimaran.launch.world import running_system
@@ -162,7 +163,7 @@ def create_run_directory(name: str, *, parent: Path | None = None) -> RunDirecto
             with contextlib.suppress(OSError):
                 path.rmdir()
             raise EnvironmentProblem(
-                f"cannot write run directory {shown_path(path)}: {error.strerror}", path=str(path)
+                f"cannot write run directory {shown_path(path)}: {reason_of(error)}", path=str(path)
             ) from None
         return RunDirectory(path=path)
     raise EnvironmentProblem(f"cannot find a free name for a run directory like {parent / stem}")
@@ -354,7 +355,7 @@ class RunRecord:
         try:
             write()
         except (OSError, EnvironmentProblem, ExecutionError) as error:
-            reason = error.message if isinstance(error, TrimaranError) else error.strerror or type(error).__name__
+            reason = error.message if isinstance(error, TrimaranError) else reason_of(error)
             self.problems[what] = reason
             return False
         self.problems.pop(what, None)
@@ -552,7 +553,7 @@ def check_runs(parent: Path | None, nbytes: int | None = None) -> None:
         Path(tempfile.mkdtemp(prefix=".trimaran-", dir=there)).rmdir()
     except OSError as error:
         raise EnvironmentProblem(
-            f"the run directory cannot be made in {folder}: {error.strerror}. Give another folder: --runs FOLDER",
+            f"the run directory cannot be made in {folder}: {reason_of(error)}. Give another folder: --runs FOLDER",
             code="run.unwritable",
             path=str(folder),
         ) from error
@@ -572,8 +573,8 @@ def _free_bytes(folder: Path) -> int:
         return shutil.disk_usage(folder).free
     except OSError as error:
         raise EnvironmentProblem(
-            f"the room on the disk of {shown_path(folder)} cannot be found out: {error.strerror}. Give another folder: "
-            "--runs FOLDER",
+            f"the room on the disk of {shown_path(folder)} cannot be found out: {reason_of(error)}. Give another "
+            "folder: --runs FOLDER",
             code="run.unknown-room",
             path=str(folder),
         ) from error
@@ -655,7 +656,7 @@ def save_weights(weights: "Mapping[str, Tensor]", run: RunDirectory, reserve: Re
         except ExecutionError as error:
             tried.append(error.message)
         except OSError as error:
-            tried.append(f"no folder for the weights: {error.strerror}")
+            tried.append(f"no folder for the weights: {reason_of(error)}")
         else:
             return path, "; ".join(tried)
     return None, "; ".join(tried)

@@ -30,6 +30,7 @@ from typing import Any, Literal
 from trimaran.base.decoding import decode_json, from_plain
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import locked, read_bytes
+from trimaran.base.system import reason_of
 from trimaran.program.json_files import to_plain
 from trimaran.runtime.executor import Executor
 
@@ -289,7 +290,7 @@ def opened(folder: Path) -> Iterator[None]:
             path=str(folder),
         ) from None
     except OSError as error:
-        raise EnvironmentProblem(f"{folder} cannot be written: {error.strerror}", path=str(folder)) from None
+        raise EnvironmentProblem(f"{folder} cannot be written: {reason_of(error)}", path=str(folder)) from None
     with held:
         yield
 
@@ -333,7 +334,7 @@ def add_run(folder: Path, run: Run) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", path=str(path)) from None
+        raise EnvironmentProblem(f"{path} cannot be written: {reason_of(error)}", path=str(path)) from None
 
 
 def _end_line(path: Path) -> None:

@@ -8,23 +8,21 @@ Any plan loads weights: of such a file, of a checkpoint of a training, and of wh
 (`checkpoint_files.imports`). Names, shapes and dtypes are compared before anything is changed.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save, save_file
 from torch import nn
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import ExecutionError, InputError
-from trimaran.base.files import is_stream, looked_at, unfinished
+from trimaran.base.files import looked_at, put_in_place
+from trimaran.base.system import reason_of
 from trimaran.base.units import format_some
 from trimaran.checkpoint_files.commit import FOLDER, MARKER, has_checkpoints
-from trimaran.checkpoint_files.container import check_writable
+from trimaran.checkpoint_files.container import TensorStream
 from trimaran.checkpoint_files.content import (
     Content,
     Form,
@@ -71,23 +69,13 @@ def write_weights(weights: Mapping[str, torch.Tensor], path: str | Path) -> None
         ExecutionError: it cannot be written
     """
     target = Path(path)
-    for name, tensor in weights.items():
-        check_writable(name, tensor, has_content=True)
-    # safetensors stores every tensor on its own, and refuses those that share memory.
-    apart = {name: tensor.detach().clone().contiguous() for name, tensor in weights.items()}
+    stream = TensorStream(weights, {"format": "pt"})
     try:
-        if is_stream(target):
-            target.write_bytes(save(apart, metadata={"format": "pt"}))
-            return
         target.parent.mkdir(parents=True, exist_ok=True)
-        with unfinished(target) as part:
-            save_file(apart, part, metadata={"format": "pt"})
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
-            part.replace(target)
-    except (OSError, SafetensorError) as error:
+        put_in_place(target, stream)
+    except OSError as error:
         raise ExecutionError(
-            f"cannot write the weights to {target}: {getattr(error, 'strerror', None) or error}",
+            f"cannot write the weights to {target}: {reason_of(error)}",
             code="weights.unwritable",
             path=str(target),
         ) from error
