@@ -497,3 +497,17 @@ def test_a_graph_repeats_kernels_collectives_and_waits(tmp_path: Path) -> None:
         found.append([kinds.count(kind) for kind in (Run, Issue, Wait, Await)])
     assert found[0][1:] == [3, 3, 2]
     assert found[1][1:] == [9, 9, 6]
+
+
+@pytest.mark.parametrize("asked", ["cpu:gloo,cuda:nccl", "cuda:nccl", "nccl", None])
+def test_a_backend_is_called_as_it_was_asked_for(asked: str | None, tmp_path: Path) -> None:
+    script = f"""
+        import torch.distributed as dist
+
+        dist.init_process_group({asked!r})
+        names = [str(one) for one in (dist.get_backend(), dist.get_backend(dist.new_group([0, 1])))]
+        assert names == [{asked or "undefined"!r}] * 2, names
+        assert dist.get_backend(dist.new_group([0, 1], backend="gloo")) == "gloo"
+    """
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    rehearse_rank(tmp_path / "train.py", folder=tmp_path, world=2)

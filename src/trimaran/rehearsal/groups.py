@@ -475,7 +475,8 @@ class Exchanges:
             del fake_pg
             make_world("fake", store=store(), rank=self._rank, world_size=self._world)
             self._asked += 1
-            self._backends[self.remember(dist.group.WORLD)] = _backend(backend)
+            default = "undefined" if others.get("device_id") is None else "nccl"  # as torch says it
+            self._backends[self.remember(dist.group.WORLD)] = str(backend or default).lower()
 
         def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **others: Any) -> Any:
             members = tuple(range(self._world)) if ranks is None else tuple(int(rank) for rank in ranks)
@@ -485,7 +486,7 @@ class Exchanges:
             made = make_group(ranks, backend="fake", **kept)
             self._asked += 1
             if isinstance(made, dist.ProcessGroup):
-                self._backends[self.remember(made)] = _backend(backend)
+                self._backends[self.remember(made)] = str(backend or backend_of()).lower()
             return made
 
         def split_group(
@@ -502,7 +503,7 @@ class Exchanges:
                     own = make_group(members, backend="fake", use_local_synchronization=True, group_desc=group_desc)
             self._asked += len(split_ranks)
             if own is not None:
-                self._backends[self.remember(own)] = _backend(others.get("backend") or backend_of(parent))
+                self._backends[self.remember(own)] = str(others.get("backend") or backend_of(parent)).lower()
             return own
 
         def backend_of(group: Any = None) -> str:
@@ -801,7 +802,7 @@ class Meeting:
         members = self._members(group)
         lines, module = self._recorder.lines.here()
         name = _name_of(group if group is not None else dist.group.WORLD)
-        if len(members) > 1 and c10d.get_backend(group) == "nccl":
+        if len(members) > 1 and "gloo" not in c10d.get_backend(group):  # it has them on the host
             self._recorder.places(torch.cuda.current_device())
         known = self._recorder.record.groups
         if _aside() and name in known:
@@ -1077,14 +1078,6 @@ def _caller() -> str:
 
 def _name_of(group: Any) -> str:
     return str(getattr(group, "group_name", "") or "0")
-
-
-def _backend(asked: Any) -> str:
-    """What `get_backend` says of a group that was asked for so."""
-    text = str(asked or "nccl").lower()
-    if ":" in text:
-        return dict(part.split(":", 1) for part in text.split(",")).get("cuda", "nccl")
-    return text
 
 
 def _forms(tensors: Sequence[torch.Tensor]) -> tuple[TensorForm, ...]:
