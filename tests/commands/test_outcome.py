@@ -1,37 +1,131 @@
 """A command whose user code ends the process, in whatever manner, never ends as if it had its result."""
 
+import json
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from tests.commands.running import trimaran
+from tests.distributed.signalled_runs import plan_for_two
+from tests.forks.commands import be_command
+from tests.representative import some_and_rest
 
-JOB = """
-import os, sys
-def fault():
-    {how}
-class Data:
-    def __len__(self):
-        return 8
-    def __getitem__(self, number):
-        fault()
-if {at_import}:
-    fault()
-def make():
-    fault()
-"""
-WAYS = ["sys.exit(0)", "sys.exit('x')", "os._exit(0)", "os._exit(7)", "raise KeyboardInterrupt"]
+from trimaran.base import outcome
+
+FILE = Path(__file__).with_name("ending_jobs.py")
+JOB = f"{FILE}:make_job"
+WAYS = ["import sys; sys.exit(0)", "import sys; sys.exit('x')", "import os; os._exit(0)", "raise KeyboardInterrupt"]
+WAYS.append("raise Odd('x')")
+PLACES = ["import", "factory", "forward", "data", "loss", "optimizer", "metric"]
+COMMANDS = {
+    "check": ["check", JOB],
+    "plan": ["plan", JOB, "--devices", "2"],
+    "train": ["train", JOB, "--devices", "1"],
+    "memory": ["memory", JOB, "--device", "titan-x"],
+}
+CELLS = [(place, command, way) for place in PLACES for command in COMMANDS for way in WAYS]
+CELLS = [cell for cell in CELLS if cell[:2] != ("metric", "memory")]  # which asks for none
+# Of each place with each command one way, and with each way one command or more.
+SOME = [cell for number, cell in enumerate(CELLS) if number // len(WAYS) % len(WAYS) == number % len(WAYS)]
 
 
-@pytest.mark.parametrize("how", WAYS)
-@pytest.mark.parametrize("at_import", [True, False], ids=["import", "factory"])
-def test_a_job_that_ends_the_process_is_wrong_input(tmp_path: Path, how: str, at_import: bool) -> None:
-    (tmp_path / "job.py").write_text(JOB.format(how=how, at_import=at_import))
-    words = [sys.executable, "-m", "trimaran", "check", "job.py:make"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+def ended_by_user(done: "subprocess.CompletedProcess[str]", place: str, way: str) -> None:
+    assert done.returncode == 2, (done.args, done.stderr)
+    # Of a process that is gone nobody knows the line: where the function begins is told, or which file was imported.
+    line = "" if place == "import" and "_exit" in way else r":\d+"
+    assert re.search(rf"ending_jobs\.py{line}", done.stderr), done.stderr
+    assert re.search(r"ended.* with exit code \d+", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("cells", some_and_rest("cells", SOME, CELLS))
+def test_code_that_ends_the_process_is_wrong_input(
+    cells: list[tuple[str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, command, way in cells:
+        monkeypatch.setenv("FAULT", f"{place} {way}")
+        done = trimaran(*COMMANDS[command], cwd=tmp_path)
+        ended_by_user(done, place, way)
+        assert done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plan_for_two(tmp_path_factory.mktemp("planned"), JOB)
+
+
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [("callback", way) for way in WAYS] + [("data", WAYS[0]), ("data", WAYS[4]), ("forward", WAYS[2])],
+)
+def test_a_rank_that_it_ends_is_wrong_input_too(
+    place: str, way: str, planned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In data and model after the step that the parent looks at: nothing is wrong until the ranks run."""
+    in_rank = f"import torch.distributed as dist\nif dist.is_initialized(): {way}"
+    monkeypatch.setenv("FAULT", f"{place} {way if place == 'callback' else in_rank}")
+    done = trimaran("train", JOB, "--plan", "plan.json", cwd=planned)
+    ended_by_user(done, place, way)
+    note = max(planned.glob("runs/*/run.json"))
+    assert json.loads(note.read_text())["status"] == "failed"
+
+
+WAIT = "import threading; threading.Event().wait()"
+
+
+def be_impatient(descriptor: int, *arguments: str) -> None:
+    outcome.LONGEST_S = 1.5
+    be_command(descriptor, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("place", "way", "command"),
+    [
+        ("import", "while True: pass", "check"),
+        ("factory", WAIT, "train"),
+        ("data", "while True: pass", "plan"),
+        ("forward", "import time; time.sleep(1000)", "memory"),
+        ("loss", WAIT, "check"),
+        ("optimizer", "try:\n while True: pass\nexcept BaseException:\n while True: pass", "plan"),
+    ],
+)
+def test_code_that_never_comes_back_is_ended_with_its_line(
+    place: str, way: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", f"{place} {way}")
+    done = trimaran(*COMMANDS[command], cwd=tmp_path, be=be_impatient)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "job.py" in done.stderr
+    assert "has taken more than 1.50 s" in done.stderr
+    assert re.search(rf'ending_jobs\.py:\d+, in .*\n +fault\("{place}"\)', done.stderr), done.stderr
+
+
+def test_code_that_is_slow_and_comes_back_is_not_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "data import time; time.sleep(0.05)")
+    began = time.monotonic()
+    done = trimaran(*COMMANDS["check"], cwd=tmp_path, be=be_impatient)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began > 1.5
+
+
+def test_a_callback_that_spins_on_one_rank_has_a_limit(planned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULT", "callback import torch.distributed as dist\nwhile dist.get_rank(): pass")
+    done = trimaran("train", JOB, "--plan", "plan.json", "--callback-timeout", "2", cwd=planned)
+    assert done.returncode == 5, done.stderr
+    assert re.search(r'Rank 1 holds.*Job\.on_step.*fault\("callback"\).*--callback-timeout', done.stderr, re.DOTALL)
+
+
+@pytest.mark.parametrize(("place", "way"), [("import", WAYS[2]), ("forward", WAYS[0]), ("forward", WAYS[4])])
+def test_a_script_that_ends_before_it_was_seen_has_no_answer(
+    place: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULT", f"{place} {way}")
+    done = trimaran("observe", "--", sys.executable, str(FILE), cwd=tmp_path)
+    assert (bool(done.returncode), done.stdout) == (True, "")
+    assert "nothing was seen" in done.stderr
 
 
 @pytest.mark.parametrize(("words", "code"), [(["jobs"], 4), (["plan", "no-such-job"], 2)])

@@ -4,11 +4,13 @@ A job calls a person's code from deep inside ours and torch's. What that person 
 own files it was; the rest is shown where `TRIMARAN_DEBUG` is set.
 """
 
+import functools
 import os
+import re
 import signal
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -68,6 +70,19 @@ def frame_lines(frames: Iterable[traceback.FrameSummary]) -> list[str]:
     return lines
 
 
+def frames_written(written: bytes) -> list[traceback.FrameSummary]:
+    """The calls of a thread, innermost last, as `faulthandler` writes them down."""
+    calls = [found for found in map(_CALL.match, written.decode(errors="replace").splitlines()) if found is not None]
+    # A file's name is written in ASCII.
+    names = [_ESCAPED.sub(lambda code: chr(int(code[1][1:], 16)), one[1]) for one in calls]
+    pairs = zip(reversed(names), reversed(calls), strict=True)
+    return [traceback.FrameSummary(name, int(one[2]), one[3]) for name, one in pairs]
+
+
+_CALL = re.compile(r'  File "(.*)", line (\d+) in (.*)$')
+_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+
+
 def place_of(error: BaseException) -> str:
     """The innermost line of the user's code, as "file.py:12"; empty where there is none."""
     frames = _user_frames(error)
@@ -91,45 +106,93 @@ _asked: ContextVar[str] = ContextVar("asked", default="")
 
 
 @contextmanager
-def users(what: str, *, code: str = "user.raised") -> Iterator[None]:
-    """Around a call of the user's code that says what is to be trained: what it raises is wrong input, with its lines.
+def asking(what: str, *of: object) -> Iterator[None]:
+    """Around a call of the user's code whose exceptions are for whoever asked: how it ends the process is never lost.
 
     Args:
-        what: is called, for the message, as "Job.model"
-        code: of the error
-
-    Raises:
-        InputError: it raised, or ended the process
+        what: is called, for people, as "Job.loss"
+        of: the objects that are called, whose files and lines are told too
     """
+    places = [place for place in map(defined_at, of) if place]
+    what = f"{what} ({', '.join(places)})" if places else what
     before = _asked.set(what)
     note_asked(what)
     try:
         yield
-    except TrimaranError:
+    except BaseException as error:
+        if ends_process(error) and not hasattr(error, _ASKED):
+            setattr(error, _ASKED, what)
         raise
-    except Interrupted:
-        raise
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise left(what, error) from error
-    except Exception as error:
-        started = any(frame.name in _STARTS for frame in traceback.extract_tb(error.__traceback__))
-        raise InputError(f"{what} failed: {told(error)}{_guarded(error) if started else ''}", code=code) from error
     finally:
         _asked.reset(before)
         note_asked(_asked.get())
 
 
-def left(what: str, error: SystemExit | KeyboardInterrupt) -> InputError:
-    """That the user's code ended the process.
+@contextmanager
+def users(
+    what: str,
+    *of: object,
+    code: str = "user.raised",
+    said: Callable[[Exception], Exception] | None = None,
+) -> Iterator[None]:
+    """Around a call of the user's code that says what is to be trained: what it raises is wrong input, with its lines.
 
     Args:
-        what: of theirs, for the message
-        error: that it raised
+        what: is called, for the message, as "Job.model"
+        of: see `asking`
+        code: of the error
+        said: makes another one of what was raised; None: it is told that it failed
+
+    Raises:
+        InputError: it raised
     """
-    code = error.code if isinstance(error, SystemExit) else 128 + signal.SIGINT
+    with asking(what, *of):
+        try:
+            yield
+        except TrimaranError:
+            raise
+        except Exception as error:
+            started = any(frame.name in _STARTS for frame in traceback.extract_tb(error.__traceback__))
+            text = f"{what} failed: {told(error)}{_guarded(error) if started else ''}"
+            raise (InputError(text, code=code) if said is None else said(error)) from error
+
+
+_ASKED = "asked_by_trimaran"
+
+
+def ends_process(error: BaseException) -> bool:
+    """Whether code of the user's, and no signal that came from outside, ends the process with this."""
+    if isinstance(error, Exception | Interrupted | GeneratorExit):
+        return False
+    return hasattr(error, _ASKED) or bool(_asked.get() or user_lines(error))
+
+
+def left(error: BaseException) -> InputError:
+    """That the user's code ended the process, of what it raised."""
+    what, said = getattr(error, _ASKED, "your code"), f"{told(error)}{_guarded(error)}"
+    code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else getattr(error, "code", 1)
     number = code if isinstance(code, int) else int(code is not None)
-    said = f"{what} ended the process with exit code {number}: {told(error)}{_guarded(error)}"
-    return InputError(said, code="user.exited", exited_with=number)
+    return InputError(
+        f"{what} ended the process with exit code {number}: {said}", code="user.exited", exited_with=number
+    )
+
+
+def defined_at(what: object) -> str:
+    """Where the user's code of an object that is called, or read, begins, as "file.py:12"; empty: it is no user's."""
+    kind = type(what)
+    for found in (what, getattr(what, "func", None), *(getattr(kind, name, None) for name in _CALLED)):
+        code = getattr(found, "__code__", None)
+        if code is not None and is_users(code.co_filename):
+            return _place(code.co_filename, code.co_firstlineno)
+    return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _place(filename: str, line: int) -> str:
+    return f"{_shown(filename)}:{line}"
+
+
+_CALLED = ("forward", "__getitem__", "__iter__", "__call__", "__init__")
 
 
 _STARTS = frozenset({"init_process_group", "start_processes"})
@@ -171,6 +234,7 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return []
 
 
+@functools.lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
     """Whether a file is the user's own: none of Trimaran, of the standard library or of an installed package.
 

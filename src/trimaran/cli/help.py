@@ -113,7 +113,7 @@ _HEADINGS: Mapping[str, Sequence[str]] = {
     ),
     "Checkpoints and failures": (
         *("--resume", "--save-every", "--max-restarts", "--weights", "--with-optimizer", "--trust-pickle"),
-        *("--hang-timeout", "--on-nan"),
+        *("--hang-timeout", "--callback-timeout", "--on-nan"),
     ),
     "What is measured": (
         *("--verify", "--gradient-noise", "--steps", "--stalls", "--plan", "--by", "--top", "--ranks", "--limit"),

@@ -22,7 +22,7 @@ from trimaran.base.progress import Progress as Reported
 from trimaran.base.secrets import masked
 from trimaran.base.signals import Catcher, Interrupted, exit_code, leaving, raise_interrupted, say_ended
 from trimaran.base.system import reason_of
-from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, left, summary, user_lines
+from trimaran.base.user_errors import DEBUG, debugging, ends_process, innermost_lines, left, summary, user_lines
 
 if TYPE_CHECKING:
     # A page of help needs none of it.
@@ -157,20 +157,10 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
             yield
     except TrimaranError as error:
         _end(error, error, as_json=as_json)
-    except KeyboardInterrupt as interrupt:
-        if not isinstance(interrupt, Interrupted) and user_lines(interrupt):
-            _end(left("your code", interrupt), interrupt, as_json=as_json)
-        number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
-        say_ended(number, *getattr(interrupt, "__notes__", ()))
-        raise SystemExit(exit_code(number)) from None
     except BrokenPipeError:
         # Whoever read our output has had enough (`| head`); what is still buffered goes nowhere, without a word.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
-    except SystemExit as error:
-        if not user_lines(error):
-            raise
-        _end(left("your code", error), error, as_json=as_json)
     except OSError as error:
         said = _told(error)
         # What is written to a file has its name; a stream has none.
@@ -182,6 +172,14 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
         _end(said, error, as_json=as_json)
     except Exception as error:  # noqa: BLE001 nobody should have to read through ours and torch's for a line of theirs
         _end(_told(error), error, as_json=as_json)
+    except BaseException as error:
+        if ends_process(error):
+            _end(left(error), error, as_json=as_json)
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+        number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+        say_ended(number, *getattr(error, "__notes__", ()))
+        raise SystemExit(exit_code(number)) from None
 
 
 def _told(error: Exception) -> TrimaranError:

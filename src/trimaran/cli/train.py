@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
+from trimaran.base.outcome import note_limit
 from trimaran.base.signals import exit_code, say, signal_name
 from trimaran.cli.checkpoint import TrustPickle
 from trimaran.cli.options import (
@@ -65,6 +66,16 @@ def train(
             'and say which rank holds the others up; "none": nobody looks, and a wait for another rank ends after 32 '
             "min.",
             usual="20 median steps, at least 30 s; 30 min in anything but a step",
+            parser=hang_seconds,
+            metavar="TIME",
+        ),
+    ] = None,
+    callback_timeout: Annotated[
+        float | None,
+        option(
+            "End the run when code of the job makes no progress for this long outside of a training step, such as a "
+            'callback, or the making of a data set; "none": it may take as long as it takes.',
+            usual="30 min",
             parser=hang_seconds,
             metavar="TIME",
         ),
@@ -145,12 +156,15 @@ def train(
             verify=verify,
             on_nan=on_nan,  # type: ignore[arg-type]  # checked below
             hang_timeout=hang_timeout,
+            callback_timeout=callback_timeout,
             saving=None if save_every is None else parse_saving(save_every),
             resume=resume,
             max_restarts=max_restarts,
             weights=begun,
         )
         options.check()
+        if callback_timeout is not None:
+            note_limit(callback_timeout)
         if begun is not None:
             check_weights(begun, source)
         if resume is not None:

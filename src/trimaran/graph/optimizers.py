@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import told
+from trimaran.base.user_errors import told, users
 from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
 from trimaran.user_code.held_state import HOOKS_STEP, HeldState, refers_to
 from trimaran.user_code.model import quiet
@@ -193,14 +193,13 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
     Raises:
         InputError: the job fails to make it, or makes something else
     """
-    try:
+    failed = (
+        f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}); it is called "
+        "with those that one rank updates, also while a plan is made"
+    )
+    cannot = "optimizer.cannot-make"
+    with users("Job.optimizer", job.optimizer, said=lambda error: InputError(f"{failed}: {told(error)}", code=cannot)):
         optimizer: Any = job.optimizer(parameters)
-    except Exception as error:  # it is the user's function
-        raise InputError(
-            f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}); it is called "
-            f"with those that one rank updates, also while a plan is made: {told(error)}",
-            code="optimizer.cannot-make",
-        ) from error
     if isinstance(optimizer, list | tuple | dict):
         raise InputError(
             f"Job.optimizer made a {type(optimizer).__name__} of {len(optimizer)}, and a job has one optimizer: give "
@@ -259,12 +258,9 @@ def make_schedule(job: Job, optimizer: Any) -> Any:
     """
     if job.lr_schedule is None:
         return None
-    try:
+    failed = f"Job.lr_schedule of {job.name!r} failed"
+    with users("Job.lr_schedule", job.lr_schedule, said=lambda error: InputError(f"{failed}: {told(error)}")):
         schedule: Any = job.lr_schedule(optimizer)
-    except InputError:
-        raise
-    except Exception as error:  # it is the user's function
-        raise InputError(f"Job.lr_schedule of {job.name!r} failed: {told(error)}") from error
     is_scored = job.metric is not None and job.evaluation_dataset is not None
     mode = getattr(schedule, "mode", "") if takes_metric(schedule) else ""
     if is_scored and mode == "min":

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trimaran.base.errors import InputError
 from trimaran.base.files import read_bytes
 from trimaran.base.job import Job
+from trimaran.base.user_errors import users
 from trimaran.user_code.functions import asked, load_function
 
 if TYPE_CHECKING:
@@ -168,15 +169,11 @@ def rates_of(job: Job, recipe: Recipe, optimizer: "Optimizer") -> Iterator[float
             with warnings.catch_warnings():
                 # It is the schedule that is asked: nothing is updated.
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
-                try:
-                    schedule.step()
-                except ValueError:  # it has come to its end
-                    return
-                except Exception as error:
-                    raise InputError(
-                        f"the job's schedule {followed.lr_schedule} failed in step(): {type(error).__name__}: {error}",
-                        code="recipe.schedule-fails",
-                    ) from error
+                with users("the job's schedule", followed.lr_schedule, code="recipe.schedule-fails"):
+                    try:
+                        schedule.step()
+                    except ValueError:  # it has come to its end
+                        return
 
 
 def rate_factor(rule: str, ratio: float) -> float:
@@ -209,7 +206,7 @@ def rate_factor(rule: str, ratio: float) -> float:
             rule=rule,
         )
     function = load_function(rule)
-    with asked(rule, code="recipe.rule-fails"):
+    with asked(rule, function, code="recipe.rule-fails"):
         given = function(ratio)
         factor = float(given)  # type: ignore[arg-type]  # whatever it is, it is checked
     if not (math.isfinite(factor) and factor > 0):

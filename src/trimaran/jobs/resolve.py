@@ -192,7 +192,7 @@ def _unknown(reference: str) -> str:
 
 
 def _call(factory: Callable[..., object], reference: str) -> Job:
-    with asked(reference, code="job.factory-fails"):
+    with asked(reference, factory, code="job.factory-fails"):
         job = factory()
     if not isinstance(job, Job):
         raise InputError(

@@ -18,7 +18,6 @@ import faulthandler
 import functools
 import mmap
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -31,8 +30,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from trimaran.base import outcome
 from trimaran.base.system import c_function
-from trimaran.base.user_errors import frame_lines, is_users
+from trimaran.base.user_errors import frame_lines, frames_written, is_users
 
 if TYPE_CHECKING:
     from trimaran.program.types import Instruction
@@ -131,7 +131,8 @@ _PHASE = slice(16, 64)
 DOING = slice(64, 128)
 """Where the instruction under way stands on a page; `padded` gives what is written there."""
 
-PAGE_BYTES = 128
+_ASKED = slice(128, 128 + outcome.PAGE_BYTES)
+PAGE_BYTES = _ASKED.stop
 
 
 def padded(text: str, place: slice = DOING) -> bytes:
@@ -154,12 +155,14 @@ class Page:
         steps: see `Beat`
         doing: see `Beat`
         steps_begun: see `Beat`
+        asked: of the user's code; empty: nothing
     """
 
     phase: str
     steps: int
     doing: str
     steps_begun: int = 0
+    asked: str = ""
 
     @classmethod
     def read(cls, memory: bytes) -> "Page":
@@ -173,6 +176,7 @@ class Page:
             steps=int.from_bytes(memory[_STEPS], sys.byteorder),
             doing=memory[DOING].rstrip(b"\0").decode(errors="replace"),
             steps_begun=int.from_bytes(memory[_BEGUN], sys.byteorder),
+            asked=outcome.asked_on(memory[_ASKED]),
         )
 
 
@@ -249,6 +253,7 @@ class Activity:
             return None
         page[:] = bytes(self.page)
         self.page = page
+        outcome.note_on(memoryview(page)[_ASKED])
         return memory
 
     @contextmanager
@@ -379,18 +384,9 @@ def _calls(thread: int) -> list[traceback.FrameSummary]:
     No thread can look at another one's: the frames of `sys._current_frames` are gone under who looks, and
     `faulthandler.dump_traceback` finds threads of torch that are only coming to be. Either ends the process.
     """
-    written = _written_by(thread)
-    calls = [found for found in map(_CALL.match, written.splitlines()) if found is not None]
-    # A file's name is written in ASCII.
-    names = [_ESCAPED.sub(lambda code: chr(int(code[1][1:], 16)), one[1]) for one in calls]
-    return [
-        traceback.FrameSummary(name, int(one[2]), one[3])
-        for name, one in zip(reversed(names), reversed(calls), strict=True)
-    ]
+    return frames_written(_written_by(thread))
 
 
-_CALL = re.compile(r'  File "(.*)", line (\d+) in (.*)$')
-_ESCAPED = re.compile(r"\\(x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 # One that no library uses, and no user of a cluster sends.
 _WRITE_DOWN = getattr(signal, "SIGRTMAX", 0) - 2
 _send_signal = c_function("tgkill")
@@ -414,14 +410,14 @@ def _notebook() -> IO[bytes] | None:
     return file
 
 
-def _written_by(thread: int) -> str:
+def _written_by(thread: int) -> bytes:
     file = _notebook()
     if file is None or _send_signal is None:
-        return ""
+        return b""
     try:
         os.ftruncate(file.fileno(), 0)
         if _send_signal(os.getpid(), thread, _WRITE_DOWN):
-            return ""  # it has ended
+            return b""  # it has ended
         # Nothing says that it is done: it is when no more comes.
         size, end = 0, time.monotonic() + _MOST_S
         while time.monotonic() < end:
@@ -429,6 +425,6 @@ def _written_by(thread: int) -> str:
             before, size = size, os.fstat(file.fileno()).st_size
             if before == size > 0:
                 break
-        return os.pread(file.fileno(), size, 0).decode(errors="replace")
+        return os.pread(file.fileno(), size, 0)
     except OSError:
-        return ""
+        return b""

@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
 
-from trimaran.base.errors import ExecutionError, TrimaranError
+from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.files import read_end, shown_path
-from trimaran.base.user_errors import DEBUG, debugging, innermost_lines, raised_by_user, summary, user_lines
+from trimaran.base.user_errors import (
+    DEBUG,
+    debugging,
+    ends_process,
+    innermost_lines,
+    left,
+    raised_by_user,
+    summary,
+    user_lines,
+)
 from trimaran.launch.activity import ACTIVITY
 from trimaran.launch.memory import Limit, exhausted, ran_out, refused_memory
 
@@ -48,6 +57,7 @@ class Failure:
         exit_code: of a process that ended without a message; negative: the signal that killed it
         because_of_peer: another rank is the cause
         steps: training steps that the rank had done; None: not known
+        asked: of the user's code as the process ended
     """
 
     rank: int
@@ -58,16 +68,17 @@ class Failure:
     exit_code: int | None = None
     because_of_peer: bool = False
     steps: int | None = None
+    asked: str = ""
 
 
-def to_failure(rank: int, error: Exception) -> Failure:
+def to_failure(rank: int, error: BaseException) -> Failure:
     """The failure of a rank that an exception ends.
 
     Args:
         rank: number of the rank
         error: what was raised
     """
-    ours = error if isinstance(error, TrimaranError) else None
+    ours = error if isinstance(error, TrimaranError) else left(error) if ends_process(error) else None
     refused = ran_out(error)
     if refused is not None:
         ours = refused_memory(rank, refused)
@@ -82,7 +93,7 @@ def to_failure(rank: int, error: Exception) -> Failure:
     )
 
 
-def _notes(error: Exception) -> list[str]:
+def _notes(error: BaseException) -> list[str]:
     return [f"    {note}" for note in getattr(error, "__notes__", ())]
 
 
@@ -140,10 +151,13 @@ def to_error(failure: Failure, log: Path, *, kept: bool, killed_for_memory: Limi
         told = f"rank {failure.rank} was killed by SIGKILL, and the kernel has killed a process because memory ran out"
         return exhausted(told, failure.rank, killed_for_memory)
     before = "" if failure.exit_code < 0 else " before its work was done"
-    what = f"rank {failure.rank} {describe_exit(failure.exit_code)}{before}"
-    end = _end_of_log(log, kept=kept)
+    asked = f", in {failure.asked}" if failure.asked else ""
+    what = f"rank {failure.rank} {describe_exit(failure.exit_code)}{before}{asked}. {_end_of_log(log, kept=kept)}"
+    if asked and not failure.exit_code:
+        # No failure, which might be another one next time: code that takes the work for done.
+        return InputError(what, code="user.exited", exited_with=0, rank=failure.rank, step=failure.steps)
     return ExecutionError(
-        f"{what}. {end}",
+        what,
         code="rank.died",
         rank=failure.rank,
         exit_code=failure.exit_code,

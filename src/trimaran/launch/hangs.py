@@ -19,6 +19,7 @@ written) may take `HangLimits.other_s`. A process that a signal has stopped does
 The time in which this process itself did not run (it was stopped, the machine slept) does not count.
 """
 
+import math
 import mmap
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trimaran.base.errors import ExecutionError
+from trimaran.base.outcome import LONGEST_S
 from trimaran.base.units import format_count, format_seconds
 from trimaran.launch.activity import INTERVAL_S, STEP, Beat, Page, Stacks
 from trimaran.launch.world import TIMEOUT_S
@@ -42,7 +44,7 @@ PAUSES = 3.0
 SETTLED_STEPS = 3
 """Before as many have been done by default, steps may take as long as anything else: they compile."""
 
-OTHER_S = 1800.0
+OTHER_S = LONGEST_S
 """Without progress in anything but a training step, by default [s]."""
 
 # A rank is asked where it is, and has this long to answer; it is asked again after the second time.
@@ -68,18 +70,14 @@ class HangLimits:
     other_s: float | None = OTHER_S
 
 
-MEASURING = HangLimits(other_s=None)
-"""Of launches that do other things than training: only a process that is stopped is noticed."""
-
-
 def collective_timeout(limits: HangLimits | None) -> float:
     """How long a collective may wait where a watch has these limits, so that the watch is the first to say [s].
 
     Args:
         limits: of the watch; None: nobody watches, and ranks wait at least as long for each other as under a watch
     """
-    longest_s = OTHER_S if limits is None else max(limits.other_s or 0.0, limits.step_s or 0.0)
-    return max(TIMEOUT_S, longest_s + _LATER_S)
+    longest = (OTHER_S,) if limits is None else (limits.other_s or 0.0, limits.step_s or 0.0)
+    return max(TIMEOUT_S, *(limit_s + _LATER_S for limit_s in longest if limit_s < math.inf))
 
 
 _LATER_S = 120.0
@@ -235,14 +233,13 @@ class Watch:
         """
         self._ranks[rank].page = page
 
-    def steps(self, rank: int) -> int | None:
-        """Training steps that a rank had done when it was last seen, also where it is gone now; None: not known.
+    def seen(self, rank: int) -> Page | None:
+        """What a rank did when it was last seen, also where it is gone now; None: not known.
 
         Args:
             rank: which
         """
-        seen = self._ranks[rank].seen
-        return None if seen is None else seen.steps
+        return self._ranks[rank].seen
 
     def answer(self, rank: int, stacks: Stacks) -> None:
         """A rank says where its threads are.
@@ -315,7 +312,7 @@ class Watch:
 
     def _least_s(self) -> float:
         """Before this, nobody is asked [s]."""
-        return LEAST_S if self._limits.step_s is None else self._limits.step_s
+        return min(self._limits.step_s or LEAST_S, self._limits.other_s or math.inf)
 
     def _step_limit_s(self, rank: int) -> float | None:
         """How long a rank may go without progress in a training step; None: as in anything else [s]."""
@@ -396,7 +393,8 @@ class Watch:
         for rank in live:
             if rank not in found.culprits:
                 lines.append(f"Rank {rank} {self._waited_for(rank)}")
-        lines.append(_advice(found, self._ranks[first].pid))
+        in_step = seen is not None and seen.phase == STEP
+        lines.append(_advice(found, self._ranks[first].pid, in_step=in_step))
         return ExecutionError(
             "\n".join(lines),
             code="rank.hangs",
@@ -451,9 +449,10 @@ def _blamed(found: Finding, doing: str) -> str:
     )
 
 
-def _advice(found: Finding, pid: int) -> str:
+def _advice(found: Finding, pid: int, *, in_step: bool) -> str:
     if "T" in (found.states[rank] for rank in found.culprits):
         return f"A stopped process goes on with kill -CONT {pid}"
     if found.all_entered:
         return "Look at the links between the ranks (trimaran doctor)"
-    return "If it may take that long, give --hang-timeout a longer time"
+    option = "hang" if in_step else "callback"
+    return f"If it may take that long, give --{option}-timeout of trimaran train a longer time"

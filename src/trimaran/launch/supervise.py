@@ -44,7 +44,7 @@ from trimaran.base.system import at_parents_death, needs_linux
 from trimaran.base.user_errors import refuse_training
 from trimaran.launch.activity import BEAT, PAGE, STACKS, memory_bytes, open_page
 from trimaran.launch.failures import Failure, find_cause, to_error
-from trimaran.launch.hangs import MEASURING, HangLimits, Watch
+from trimaran.launch.hangs import HangLimits, Watch
 from trimaran.launch.memory import Killings, Limit, group_limit
 from trimaran.launch.rate_limited_links import Seat, Uplink, rate_limited_network
 from trimaran.launch.world import TIMEOUT_S, DeviceChoice
@@ -62,6 +62,7 @@ _GRACE_S = 3.0
 # From the last message of a process to its natural end.
 _LEAVE_S = 10.0
 _POLL_S = 0.1
+_USUAL = HangLimits()
 
 _NOT_INHERITED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _DEFAULTS = {
@@ -137,7 +138,7 @@ def launch(
     timeout_s: float = TIMEOUT_S,
     link: Link | None = None,
     uplink: Uplink | None = None,
-    hang: HangLimits | None = MEASURING,
+    hang: HangLimits | None = _USUAL,
 ) -> list[Any]:
     """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
 
@@ -340,8 +341,9 @@ def _listen(
     if failures:
         cause = find_cause(failures)
         limit = _limit(ranks, cause.rank) if Killings.so_far().since(killed) else None
-        if cause.steps is None and watch is not None:
-            cause = replace(cause, steps=watch.steps(cause.rank))
+        seen = None if watch is None else watch.seen(cause.rank)
+        if cause.steps is None and seen is not None:
+            cause = replace(cause, steps=seen.steps, asked=seen.asked)
         raise to_error(cause, ranks[cause.rank].log, kept=keeps_logs, killed_for_memory=limit)
 
 

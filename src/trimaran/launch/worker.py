@@ -159,7 +159,7 @@ def main(descriptor: int, folder: str) -> NoReturn:
         result = _work(request, folder, parent)
         done.set()
         parent.send("result", result)
-    except Exception as error:  # noqa: BLE001 whatever it is, the parent must hear of it
+    except BaseException as error:  # noqa: BLE001 whatever it is, the parent must hear of it
         traceback.print_exc()
         with contextlib.suppress(OSError):
             _send_failure(parent, request.rank, error)
@@ -227,7 +227,7 @@ def _work(request: Request, folder: str, parent: _Parent) -> Any:
         return function(world, *arguments)
 
 
-def _send_failure(parent: _Parent, rank: int, error: Exception) -> None:
+def _send_failure(parent: _Parent, rank: int, error: BaseException) -> None:
     failure = to_failure(rank, error)
     try:
         parent.send("failure", failure)

@@ -25,6 +25,7 @@ from torch import nn
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
+from trimaran.base.user_errors import asking
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
@@ -439,7 +440,8 @@ class Executor:
         ACTIVITY.steps = self.steps
         before, ACTIVITY.phase = ACTIVITY.phase, STEP
         try:
-            yield
+            with asking("a step", self.model, self._job.loss, self._job.optimizer):
+                yield
         except BaseException as error:
             self._reductions.forget()
             self._recorder.discard()
@@ -505,7 +507,8 @@ class Executor:
         total, outputs = torch.zeros(2, dtype=torch.float64), Outputs()
         recording, self._recorder.enabled = self._recorder.enabled, False
         try:
-            with ACTIVITY.during("evaluation"), evaluating(self.model):
+            own = asking("an evaluation", self.model, self._job.metric)
+            with ACTIVITY.during("evaluation"), own, evaluating(self.model):
                 for number, state in enumerate(self._evaluation_states(dataset)):
                     if number == 0:
                         self._reductions.share_buffers(self._instructions)

@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
+from trimaran.base.user_errors import asking
 
 _Sample = TypeVar("_Sample")
 
@@ -122,7 +123,8 @@ def _parameters_of(model: nn.Module) -> tuple[frozenset[str], bool]:
 def call_model(job: Job, model: nn.Module, batch: Any) -> Any:
     """The model's output for a batch."""
     arguments, keywords, _ = split_batch(batch, own_loss=job.loss is None, model=model)
-    return model(*arguments, **keywords)
+    with asking("the forward", model):
+        return model(*arguments, **keywords)
 
 
 def compute_loss(job: Job, output: Any, batch: Any, *, samples: int | None = None) -> tuple[Tensor, float | Tensor]:
@@ -500,7 +502,8 @@ def loss_value(job: Job, output: Any, batch: Any) -> Any:
     """
     _, _, expected = split_batch(batch, own_loss=job.loss is None)
     if job.loss is not None:
-        return job.loss(output, expected)
+        with asking("Job.loss", job.loss):
+            return job.loss(output, expected)
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None:
         raise InputError(

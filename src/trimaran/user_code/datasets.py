@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import place_of, summary, user_lines
+from trimaran.base.user_errors import place_of, summary, user_lines, users
 
 _NAMED = 8
 
@@ -31,6 +31,10 @@ class Fault(NamedTuple):
 
     text: str
     samples: tuple[int, ...]
+
+    def error(self, code: str | None = None) -> InputError:
+        """The same as an error."""
+        return InputError(self.text, code=code, samples=self.samples)
 
 
 class Faulty(Exception):
@@ -245,13 +249,12 @@ def stream_length(dataset: Any) -> int | None:
         )
     if not hasattr(type(dataset), "__len__"):
         return None
-    try:
-        return len(dataset)
-    except (NotImplementedError, TypeError):
-        # What torch's own streams raise that do not know.
-        return None
-    except Exception as error:
-        raise InputError(f"{name}.__len__ of the stream failed: {describe(error)}", type=name) from error
+    failed = f"{name}.__len__ of the stream failed"
+    with users(failed, said=lambda error: InputError(f"{failed}: {describe(error)}", type=name)):
+        try:
+            return len(dataset)
+        except (NotImplementedError, TypeError):  # what torch's own streams raise that do not know
+            return None
 
 
 def first_samples(dataset: Any, most: int) -> list[Any]:
@@ -264,21 +267,24 @@ def first_samples(dataset: Any, most: int) -> list[Any]:
     Raises:
         InputError: it is neither, or reading raised
     """
-    samples: list[Any] = []
     if is_stream(dataset):
+        samples: list[Any] = []
         stream_length(dataset)
-        try:
+        with users("Job.dataset", dataset, said=lambda error: streaming_fault(error, len(samples)).error()):
             samples.extend(islice(iter(dataset), most))
-        except Exception as error:
-            raise InputError(streaming_fault(error, len(samples)).text, samples=(len(samples),)) from error
         return samples
     check_map_style(dataset)
-    for number in range(min(most, len(dataset))):
-        try:
-            samples.append(dataset[number])
-        except Exception as error:
-            raise InputError(reading_fault(error, [number]).text, samples=(number,)) from error
-    return samples
+    return [read_sample(dataset, number) for number in range(min(most, len(dataset)))]
+
+
+def read_sample(dataset: Any, number: int) -> Any:
+    """A sample of a map-style data set.
+
+    Raises:
+        InputError: reading raised
+    """
+    with users("Job.dataset", dataset, said=lambda error: reading_fault(error, [number]).error()):
+        return dataset[number]
 
 
 def check_map_style(dataset: Any) -> None:

@@ -14,7 +14,8 @@ from types import ModuleType
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import given, is_file
-from trimaran.base.user_errors import refuse_training, users
+from trimaran.base.outcome import note_always
+from trimaran.base.user_errors import defined_at, ends_process, left, refuse_training, users
 
 
 def load_function(reference: str) -> Callable[..., object]:
@@ -54,11 +55,12 @@ def _load(path: Path) -> ModuleType:
 
 
 @contextmanager
-def asked(reference: str, *, code: str) -> Iterator[None]:
+def asked(reference: str, *of: object, code: str) -> Iterator[None]:
     """Around code of a file of the user's, which draws the same in each process and gets no arguments of a command.
 
     Args:
         reference: "file.py" or "file.py:function"
+        of: the function
         code: of the error where it raises
 
     Raises:
@@ -69,10 +71,15 @@ def asked(reference: str, *, code: str) -> Iterator[None]:
     arguments = sys.argv
     sys.argv = [reference.rpartition(":")[0] or reference]
     try:
-        with seeded(0), users(reference, code=code):
+        with seeded(0), users(reference, *of, code=code):
             yield
+    except BaseException as error:
+        if not ends_process(error):
+            raise
+        raise left(error) from error
     finally:
         sys.argv = arguments
+    note_always(" ".join([f"code of {reference}", *(f"({place})" for place in map(defined_at, of) if place)]))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ from trimaran.user_code.datasets import (
     check_map_style,
     first_samples,
     is_stream,
-    reading_fault,
+    read_sample,
     stream_length,
 )
 from trimaran.user_code.held_state import HeldState, changed
@@ -591,7 +591,7 @@ class Samples:
             return self._kept[number]
 
     def _read(self, number: int) -> Any:
-        return _read(self.dataset, number % len(self.dataset))
+        return read_sample(self.dataset, number % len(self.dataset))
 
     def _drawn(self, number: int) -> Any:
         """A sample that is the same in every batch, and on every rank, although reading it may draw."""
@@ -665,23 +665,18 @@ def sample_batch(job: Job, device: torch.device | str = "cpu") -> Any:
     return Samples(job, device).batch(range(SAMPLES))
 
 
-def _read(dataset: Any, number: int) -> Any:
-    try:
-        return dataset[number]
-    except Exception as error:
-        raise InputError(reading_fault(error, [number]).text, samples=(number,)) from error
-
-
 def _collated(job: Job, samples: list[Any], numbers: Sequence[int]) -> Any:
-    try:
+    own = job.collate is not None
+    with users(
+        "Job.collate",
+        job.collate,
+        said=lambda error: batching_fault(error, samples, numbers, own=own).error("dataset.collate-fails"),
+    ):
         return (job.collate or default_collate)(samples)
-    except Exception as error:
-        fault = batching_fault(error, samples, numbers, own=job.collate is not None)
-        raise InputError(fault.text, code="dataset.collate-fails", samples=fault.samples) from error
 
 
 def _call(job: Job, name: str) -> Any:
-    with users(f"Job.{name}"):
+    with users(f"Job.{name}", getattr(job, name)):
         return getattr(job, name)()
 
 

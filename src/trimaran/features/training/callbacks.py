@@ -35,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import told
+from trimaran.base.user_errors import asking, told
 from trimaran.checkpoint_files.plain import encode
 from trimaran.graph.capture.constants import count_hooks
 from trimaran.graph.optimizers import written_options
@@ -503,7 +503,7 @@ class Callbacks:
         self._running, self._stop = name, False
         self._before = self._look()
         try:
-            with ACTIVITY.during(f"Job.{name}"), self._rebinding_refused():
+            with ACTIVITY.during(f"Job.{name}"), asking(f"Job.{name}", callback), self._rebinding_refused():
                 callback(session, number, metrics)
             stop = self._agree(_END)
             self._accept()

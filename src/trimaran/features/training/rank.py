@@ -182,6 +182,8 @@ class TrainOptions:
             "rollback" to the last checkpoint
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
             (`launch.hangs`); infinite: nobody watches, and collectives end after 32 min
+        callback_timeout: how long the job's code may go without progress outside of steps [s]; None: half an hour;
+            infinite: as long as it takes
         saving: when the state of the training is saved in the run directory; None: only where a signal ends it
         resume: run directory or checkpoint to go on from; None: begin anew
         max_restarts: times that the ranks are started again after a failure
@@ -192,6 +194,7 @@ class TrainOptions:
     verify: int = 0
     on_nan: "OnNan" = "stop"
     hang_timeout: float | None = None
+    callback_timeout: float | None = None
     saving: Saving | None = None
     resume: Path | None = None
     max_restarts: int = 0

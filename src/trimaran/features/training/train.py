@@ -371,12 +371,13 @@ class _Launching:
         return planned
 
     def _launch(self, planned: Planned, restarted: int) -> tuple[RankResult, float | None]:
-        from trimaran.launch.hangs import HangLimits, collective_timeout
+        from trimaran.launch.hangs import OTHER_S, HangLimits, collective_timeout
         from trimaran.launch.supervise import launch
 
         simulated = planned.simulated
         others = Others()
-        limits = HangLimits(step_s=self.options.hang_timeout) if self.options.hang_timeout != math.inf else None
+        step_s, other_s = self.options.hang_timeout, self.options.callback_timeout
+        limits = HangLimits(step_s=step_s, other_s=other_s or OTHER_S) if other_s or step_s != math.inf else None
         with self.stopping.listening():
             results = launch(
                 train_rank,

@@ -17,8 +17,8 @@ the name of the tensor.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import told
+from trimaran.base.user_errors import told, users
 from trimaran.graph.capture.export import NotExportableError, first_line, take_apart
 from trimaran.graph.capture.flow import Flow, hollow, written_by
 from trimaran.graph.capture.operations import (
@@ -251,16 +251,9 @@ def _run(job: Job, model: nn.Module, batch: Any, samples: int) -> WholeRun:
     )
 
 
-@contextmanager
-def _blaming(who: str, samples: int) -> Iterator[None]:
-    try:
-        yield
-    except TrimaranError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"{who} failed on a batch of {samples} samples: {told(error)}", code="job.fails-on-batch"
-        ) from error
+def _blaming(who: str, samples: int) -> AbstractContextManager[None]:
+    failed = f"{who} failed on a batch of {samples} samples"
+    return users(who, said=lambda error: InputError(f"{failed}: {told(error)}", code="job.fails-on-batch"))
 
 
 def _fit(runs: tuple[WholeRun, WholeRun], first: float, second: float) -> Affine:

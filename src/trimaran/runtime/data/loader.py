@@ -13,7 +13,8 @@ from itertools import islice
 
 import torch
 
-from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError, TrimaranError
+from trimaran.base.user_errors import defined_at
 from trimaran.launch.failures import describe_exit
 from trimaran.program.strategy import Feeding
 from trimaran.runtime.data.reading import Answer, Reading, Request
@@ -138,16 +139,18 @@ class Loader:
         who = f"rank {self._rank}" if self.in_line else f"a worker of rank {self._rank}"
         return InputError(f"{who}: {fault.text}", code="feed.bad-samples", rank=self._rank, samples=fault.samples)
 
-    def _died(self, worker: Worker, request: Request) -> ExecutionError:
+    def _died(self, worker: Worker, request: Request) -> TrimaranError:
         process = worker.process
         less = (
             "Fewer workers, or batches ahead, take less memory; without workers the rank itself reads, and shows what "
             "happens"
         )
         todo = import_advice(worker.method) if worker.ended_at_import else less
-        return ExecutionError(
-            f"a worker of rank {self._rank} that loads data (process {process.pid}) {describe_exit(process.exitcode)}, "
-            f"while the batch of {name_samples(request.samples)} was waited for. {todo}",
+        place = f", in {defined_at(self._reading.dataset) or 'the data set'}"
+        # With 0 it is no failure, which might be another one next time, but code that takes the work for done.
+        return (ExecutionError if process.exitcode else InputError)(
+            f"a worker of rank {self._rank} that loads data (process {process.pid}) {describe_exit(process.exitcode)}"
+            f"{place}, while the batch of {name_samples(request.samples)} was waited for. {todo}",
             code="feed.worker-died",
             rank=self._rank,
             exit_code=process.exitcode,

@@ -21,6 +21,7 @@ from torch.utils.data import DistributedSampler
 from trimaran.base.arguments import checked_classes
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.user_errors import users
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.randomness import derive_seed, seeded
@@ -71,10 +72,12 @@ def draw_order(job: Job, dataset: Any, samples: int, epoch: int) -> torch.Tensor
         return sample_order(samples, seed=job.seed, epoch=epoch)
     where = f"Job.sampler, for epoch {epoch},"
     with seeded(derive_seed(job.seed, "sampler", epoch)):
-        try:
+        with users(
+            "Job.sampler",
+            job.sampler,
+            said=lambda error: InputError(f"{where} failed: {describe(error)}", code="sampler.fails", epoch=epoch),
+        ):
             made = job.sampler(dataset, epoch)
-        except Exception as error:
-            raise InputError(f"{where} failed: {describe(error)}", code="sampler.fails", epoch=epoch) from error
         if isinstance(made, DistributedSampler) and made.num_replicas > 1:
             raise InputError(
                 f"{where} made a {type(made).__name__}, which gives this rank one of {made.num_replicas} parts of the "
@@ -265,18 +268,18 @@ def _gathered(made: Any, samples: int, where: str) -> torch.Tensor:
     order = array("q")
     most = _most(samples)
     indices: Iterator[Any] = iter(())
-    try:
-        indices = iter(made)
-        for index in islice(indices, most + 1):
-            order.append(_as_index(index, len(order), samples, where))
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
+    with users(
+        "Job.sampler",
+        made,
+        said=lambda error: InputError(
             f"{where} failed after {len(order)} indices: {describe(error)}",
             code="sampler.fails-midway",
             position=len(order),
-        ) from error
+        ),
+    ):
+        indices = iter(made)
+        for index in islice(indices, most + 1):
+            order.append(_as_index(index, len(order), samples, where))
     _check_length(len(order), samples, where)
     return torch.tensor(order, dtype=torch.int64) if len(order) else torch.empty(0, dtype=torch.int64)
 

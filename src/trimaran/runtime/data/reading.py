@@ -37,6 +37,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
+from trimaran.base.user_errors import asking
 from trimaran.runtime.data.cache import SampleCache
 from trimaran.user_code.datasets import Fault, Faulty, batching_fault, reading_fault
 from trimaran.user_code.randomness import derive_seed, find_moved, host_states, restore_host, seed_host
@@ -237,7 +238,8 @@ class Reading(Dataset[Answer]):
         start = now()
         batch, fault = None, None
         try:
-            batch = self._make(self._read(request), request)
+            with asking("the data", self.dataset, self._collate):
+                batch = self._make(self._read(request), request)
         except Faulty as error:
             fault = error.fault
         read_s, prepared_s = since(start)

@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.user_errors import users
 from trimaran.runtime.communication.channels import ALONE, Agreement
 from trimaran.runtime.data.reading import digest_of, now, since
 from trimaran.user_code.datasets import describe, streaming_fault
@@ -81,11 +82,10 @@ class StreamReader:
         gives = getattr(self._dataset, "state_dict", None)
         if not callable(gives) or not callable(getattr(self._dataset, "load_state_dict", None)):
             return None
-        try:
+        asked = f"state_dict() of the stream that {self._name} makes"
+        with users(asked, gives, said=lambda error: InputError(f"{asked} failed: {describe(error)}")):
             # It may be what the stream goes on to change.
             return copy.deepcopy(gives())
-        except Exception as error:
-            raise InputError(f"state_dict() of the stream that {self._name} makes failed: {describe(error)}") from error
 
     @property
     def held(self) -> int | None:

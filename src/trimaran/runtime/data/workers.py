@@ -47,10 +47,12 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, InputError
+from trimaran.base.outcome import note_on
 from trimaran.base.system import at_parents_death
+from trimaran.base.user_errors import ends_process, left
 from trimaran.runtime.data.reading import Answer, Reading, Request
 from trimaran.runtime.data.worker_transport import Packed, Receiver, Sender, socket_of
-from trimaran.user_code.datasets import arriving_fault, describe, sending_fault
+from trimaran.user_code.datasets import Fault, arriving_fault, describe, sending_fault
 from trimaran.user_code.randomness import derive_seed, seed_host
 
 _SYSTEM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
@@ -241,6 +243,7 @@ def serve(
     if parent is not None:
         _end_with(method, parent)
     torch.set_num_threads(1)
+    note_on()  # the page is its rank's
     own_seed = derive_seed(seed, "worker", number)
     seed_host(own_seed)
     reading = _open(parcel)
@@ -251,7 +254,14 @@ def serve(
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             request, block = pickle.loads(connection.recv_bytes())  # noqa: S301 from the rank that made this process
-            sender.send(_packed(reading[request], request), block)
+            try:
+                answer = reading[request]
+            except BaseException as error:
+                if not ends_process(error):
+                    raise
+                fault = Fault(left(error).message, tuple(request.samples))
+                answer = Answer(request.key, len(request.samples), None, 0.0, 0.0, fault)
+            sender.send(_packed(answer, request), block)
 
 
 class _Nothing:

@@ -8,6 +8,7 @@ from torch import nn
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.user_errors import users
 from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.optimizers import (
     Trained,
@@ -203,15 +204,16 @@ class Updater:
             one.grad = None
 
     def _step_schedule(self, *metric: float) -> None:
-        try:
-            self.schedule.step(*metric)
-        except Exception as error:  # it is the user's
-            raise InputError(
+        with users(
+            "Job.lr_schedule",
+            said=lambda error: InputError(
                 f"the schedule {type(self.schedule).__name__} of Job.lr_schedule failed after update {self.updates}: "
                 f"{type(error).__name__}: {error}. A schedule is stepped once an update: give it as many steps as the "
                 "run has updates",
                 update=self.updates,
-            ) from error
+            ),
+        ):
+            self.schedule.step(*metric)
 
     def _check_held(self, given: Trained, *, split: bool) -> None:
         name = type(self.optimizer).__name__

@@ -1,0 +1,78 @@
+"""A job, and a script, whose code ends the process, or spins, at the place and in the way that FAULT says."""
+
+import os
+
+import torch
+
+import trimaran
+
+PLACE, _, WAY = os.environ.get("FAULT", "").partition(" ")
+
+
+class Odd(BaseException):
+    """What no code of libraries catches."""
+
+
+def fault(place: str) -> None:
+    if place == PLACE:
+        exec(WAY, {"Odd": Odd})  # noqa: S102 the test's own words
+
+
+fault("import")
+
+
+class Net(torch.nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        fault("forward")
+        return super().forward(inputs)
+
+
+class Data(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, int]:
+        fault("data")
+        return torch.full((4,), float(number)), number % 3
+
+
+def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    fault("loss")
+    return torch.nn.functional.cross_entropy(outputs, targets)
+
+
+def optimizer(parameters: object) -> torch.optim.Optimizer:
+    fault("optimizer")
+    return torch.optim.SGD(parameters, lr=0.1)  # type: ignore[arg-type]
+
+
+def metric(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    fault("metric")
+    return float((outputs.argmax(1) == targets).float().mean())
+
+
+def on_step(*_: object) -> None:
+    fault("callback")
+
+
+def make_job() -> trimaran.Job:
+    fault("factory")
+    return trimaran.Job(
+        model=lambda: Net(4, 3),
+        loss=loss,
+        optimizer=optimizer,
+        dataset=Data,
+        global_batch_size=8,
+        evaluation_dataset=Data,
+        metric=metric,
+        on_step=on_step,
+    )
+
+
+if __name__ == "__main__":
+    model = Net(4, 3)
+    updates = optimizer(model.parameters())
+    for inputs, targets in torch.utils.data.DataLoader(Data(), batch_size=8):
+        loss(model(inputs), targets).backward()
+        updates.step()
+        on_step()
