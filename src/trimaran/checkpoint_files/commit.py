@@ -66,6 +66,8 @@ _LARGEST_INTEGER = 2**128 + 1
 """Generators of random numbers have states of 128 bits."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
+_OF_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What a process or a machine lacks, which says nothing of a checkpoint."""
 _PIECE_BYTES = 16 * 2**20
 """Bytes of one call of write."""
 _SMALL_BYTES = 2 * 2**20
@@ -119,7 +121,7 @@ class Fault:
     """What is wrong with a file of a checkpoint.
 
     Attributes:
-        file: its name
+        file: its name; ".": of the directory
         what: is wrong with it
     """
 
@@ -127,7 +129,7 @@ class Fault:
     what: str
 
     def __str__(self) -> str:
-        return f"{ascii(self.file)[1:-1]}: {self.what}"
+        return self.what if self.file == "." else f"{ascii(self.file)[1:-1]}: {self.what}"
 
 
 OnDamage = Callable[[str, Sequence[Fault]], None]
@@ -555,6 +557,8 @@ class Store:
                 except CorruptDataError as error:
                     damaged.append(_Damaged(name, _fault_of(error)))
                 except OSError as error:
+                    if error.errno in _OF_PROCESS:
+                        raise
                     # Not one that was removed since it was listed.
                     if not isinstance(error, FileNotFoundError) or name in self._named():
                         damaged.append(_Damaged(name, Fault(".", f"it cannot be read: {reason_of(error)}")))

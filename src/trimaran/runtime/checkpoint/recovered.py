@@ -24,8 +24,7 @@ class PassedOver:
     reason: str
 
     def __str__(self) -> str:
-        name = Path(self.path).name
-        return f"{name} is newer and was passed over: it is damaged, or cannot be read ({self.reason})"
+        return f"{Path(self.path).name} is newer and was passed over: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
