@@ -162,9 +162,8 @@ _ASKED = "asked_by_trimaran"
 
 def ends_process(error: BaseException) -> bool:
     """Whether code of the user's, and no signal that came from outside, ends the process with this."""
-    if isinstance(error, Exception | Interrupted | GeneratorExit):
-        return False
-    return hasattr(error, _ASKED) or bool(_asked.get() or user_lines(error))
+    ours = isinstance(error, Exception | Interrupted | GeneratorExit)
+    return not ours and bool(hasattr(error, _ASKED) or _asked.get() or user_lines(error))
 
 
 def left(error: BaseException) -> InputError:

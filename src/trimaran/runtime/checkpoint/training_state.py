@@ -40,6 +40,7 @@ from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
+from trimaran.base.user_errors import users
 from trimaran.checkpoint_files.container import check_writable
 from trimaran.checkpoint_files.content import Form, Member, OptimizerContent
 from trimaran.checkpoint_files.pieces import (
@@ -234,15 +235,16 @@ class TrainingState:
                     code="checkpoint.optimizer-without-state",
                     optimizer=name,
                 )
-        try:
-            packed = optimizer.state_dict()
-        except Exception as error:  # it is the user's
-            raise InputError(
+        with users(
+            f"state_dict() of {name}",
+            said=lambda error: InputError(
                 f"state_dict() of {name} raised {type(error).__name__}: {error}: where it is derived from "
                 "torch.optim.Optimizer, call its __init__ with the groups of parameters, or train without saving",
                 code="checkpoint.optimizer-fails",
                 optimizer=name,
-            ) from error
+            ),
+        ):
+            packed = optimizer.state_dict()
         if not isinstance(packed, dict) or not {"state", "param_groups"} <= packed.keys():
             raise InputError(
                 f"state_dict() of {name} is not of the form that optimizers of torch give, with state and "
@@ -294,16 +296,17 @@ class TrainingState:
                 second = _Trained(self._job, first.values())
             except Exception:  # noqa: BLE001 whatever it is, the training meets it too and tells it better
                 return
-            try:
-                second.load(first)
-            except Exception as error:
-                raise InputError(
+            with users(
+                f"load_state_dict() of {name}",
+                said=lambda error: InputError(
                     f"what {name} and its schedule keep cannot be put back: load_state_dict() with the state of small "
                     f"tensors and the options of their groups raised {type(error).__name__}: {error}. Let it take what "
                     "optimizers of torch give, state and param_groups, or train without saving",
                     code="checkpoint.not-put-back",
                     optimizer=name,
-                ) from error
+                ),
+            ):
+                second.load(first)
             try:
                 (values, options), (again, options_again) = (one.take(gradients * _ROUNDS) for one in (first, second))
             except Exception:  # noqa: BLE001 as above
