@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import parse_precision
+from trimaran.base.units import MOST_COUNTED
 
 if TYPE_CHECKING:
     from torch import nn
@@ -57,12 +58,12 @@ _CALLED: Mapping[str, tuple[tuple[str, ...], str]] = {
 _MAKERS = frozenset({"model", "optimizer", "dataset", "evaluation_dataset", "lr_schedule"})
 """Those that make something: the thing itself would be shared by all that is made of it."""
 
-_NUMBERS: Mapping[str, tuple[type[Any], str, float]] = {
-    "global_batch_size": (numbers.Integral, "an integer of at least 1", 1),
-    "epochs": (numbers.Integral, "an integer of at least 0", 0),
-    "seed": (numbers.Integral, "an integer", -math.inf),
-    "target": (numbers.Real, "a number", -math.inf),
-    "clip_norm": (numbers.Real, "a positive number", 5e-324),
+_NUMBERS: Mapping[str, tuple[type[Any], str, float, float]] = {
+    "global_batch_size": (numbers.Integral, f"an integer from 1 to {MOST_COUNTED:,}", 1, MOST_COUNTED),
+    "epochs": (numbers.Integral, f"an integer from 0 to {MOST_COUNTED:,}", 0, MOST_COUNTED),
+    "seed": (numbers.Integral, "an integer", -math.inf, math.inf),
+    "target": (numbers.Real, "a number", -math.inf, math.inf),
+    "clip_norm": (numbers.Real, "a positive number", 5e-324, math.inf),
 }
 
 _OTHERWISE = {
@@ -126,8 +127,8 @@ def _check(name: str, value: Any) -> None:
                 field=name,
             )
     if name in _NUMBERS:
-        kind, what, least = _NUMBERS[name]
-        if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
+        kind, what, least, most = _NUMBERS[name]
+        if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
             raise InputError(f"Job.{name} must be {what}, got {value!r}", value=value)
     if name == "drop_last" and not isinstance(value, bool):
         raise InputError(f"Job.drop_last must be True or False, got {value!r}", value=value)

@@ -60,14 +60,23 @@ _COUNTED = re.compile(r"([0-9]{1,9})\s*x?\s+(\S+)")
 LEAST_BYTES = 1e6
 """Sizes and rates from here on may come without a unit [bytes, bytes/s]."""
 
+MOST_BYTES = 2**60
+"""Of anything [bytes]."""
 _BOUNDS: Mapping[str, tuple[float, float, str]] = {
-    "size": (0.0, 2.0**60, "at most 1024 PiB"),
+    "size": (0.0, MOST_BYTES, "at most 1024 PiB"),
     "rate": (1.0, 1e15, "1 B/s to 1000 TB/s"),
     "arithmetic": (1e3, 1e18, "1 kFLOP/s to 1000 PFLOP/s"),
     "power": (1e-1, 1e6, "0.1 W to 1000 kW"),
     "duration": (0.0, 1e10, "at most 1e10 s"),
 }
 """Least and most of each quantity in SI units, and how they are told: what no machine or training has is a slip."""
+
+MOST_COUNTED = 10**9
+"""Samples, devices, steps and whatever else is counted in whole numbers."""
+MOST_LARGE = 1e18
+"""What is counted in billions: tokens, documents."""
+MOST_SEQUENCE = 2**24
+"""Tokens of a sequence. The longest of a published model are 10 million (Llama 4 Scout, Meta, 2025)."""
 
 
 def parse_bytes(given: str | int) -> int:
@@ -191,7 +200,6 @@ def parse_power(text: str) -> float:
     return _positive(_quantity(text, _WATTS, what="power", example=example, least=math.inf), text, example)
 
 
-_MOST_COUNTED = 1e18
 _LARGE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 
 
@@ -212,9 +220,9 @@ def parse_large(text: str | float, *, what: str) -> float:
     found = _QUANTITY.fullmatch(str(text).replace(",", "").replace("_", ""))
     factor = _LARGE.get((found[2] or "").lower()) if found else None
     value = float(found[1]) * factor if found and factor else 0.0
-    if not 0.0 < value <= _MOST_COUNTED:
+    if not 0.0 < value <= MOST_LARGE:
         raise InputError(
-            f'expected {what} such as "15T", "300B" or "1.4e12", got "{text}"',
+            f'expected {what} such as "15T", "300B" or "1.4e12", at most {MOST_LARGE:g}, got "{text}"',
             code="quantity.not-a-number",
             what=what,
             text=str(text),
@@ -246,7 +254,7 @@ def parse_counted(text: str) -> tuple[int, str]:
     return int(found[1]), found[2]
 
 
-def whole_number(text: str, *, least: int = 0, most: int = 10**12) -> int | None:
+def whole_number(text: str, *, least: int = 0, most: int = MOST_COUNTED) -> int | None:
     """A whole number of decimal digits; None where a text is none, or has another value than wanted.
 
     Args:

@@ -246,6 +246,7 @@ _PLAIN = (
     (re.compile(r"Input should be a valid integer\b.*"), "expected a whole number"),
     (re.compile(r"Input should be a valid number\b.*"), "expected a number"),
     (re.compile("Input should be greater than or equal to (.+)"), r"expected \1 or more"),
+    (re.compile("Input should be less than or equal to (.+)"), r"expected \1 at most"),
     (re.compile("Input should be "), "expected "),
 )
 """What the parser says of a value, and how people say it."""

@@ -17,7 +17,7 @@ import typer
 
 from trimaran.base.errors import InputError
 from trimaran.base.precision import short_spelling
-from trimaran.base.units import parse_seconds
+from trimaran.base.units import MOST_COUNTED, MOST_SEQUENCE, parse_seconds
 
 if TYPE_CHECKING:
     from trimaran.planner.pins import Pins
@@ -31,8 +31,10 @@ def option(text: str, *names: str, usual: str | None = None, **more: Any) -> Any
         text: says what it is
         names: by which it is given; none: the name of its parameter, `--local-batch` of `local_batch`
         usual: what is taken where it is not given, in words; None: its default says that; "": nothing is said
-        more: of `typer.Option`
+        more: of `typer.Option`; a number that has a least value has a most one, too
     """
+    if "min" in more:
+        more.setdefault("max", MOST_COUNTED)
     return typer.Option(*names, help=text, show_default=True if usual is None else usual or False, **more)
 
 
@@ -52,7 +54,7 @@ Devices = Annotated[
     option("Most devices that may take part.", "--devices", "-n", usual="all of this machine", min=1),
 ]
 Json = Annotated[bool, option("Print one JSON object instead of tables.", "--json")]
-Seed = Annotated[int | None, option("Seed of weights, order and dropout.", min=0)]
+Seed = Annotated[int | None, option("Seed of weights, order and dropout.", min=0, max=2**63 - 1)]
 Batch = Annotated[int | None, option("Samples of one update, over all devices.", min=1)]
 Memory = Annotated[
     str | None,
@@ -148,11 +150,11 @@ PrecisionName = Annotated[
 ]
 SequenceLength = Annotated[
     int | None,
-    option("With --cluster: tokens of a sequence.", usual="the job's", min=1),
+    option("With --cluster: tokens of a sequence.", usual="the job's", min=1, max=MOST_SEQUENCE),
 ]
 SequenceTokens = Annotated[
     int | None,
-    option("Tokens of a sequence.", "--sequence", usual="the job's", min=1),
+    option("Tokens of a sequence.", "--sequence", usual="the job's", min=1, max=MOST_SEQUENCE),
 ]
 MachineName = Annotated[
     str,

@@ -35,7 +35,7 @@ def place(
             metavar="TIME",
         ),
     ] = None,
-    seed: Annotated[int, option("Of everything random.", min=0)] = 0,
+    seed: Annotated[int, option("Of everything random.", min=0, max=2**63 - 1)] = 0,
     gap: Gap = 0.0,
     as_json: Json = False,
 ) -> None:

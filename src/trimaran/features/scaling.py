@@ -27,7 +27,7 @@ from trimaran.jobs.huggingface import traced_notes
 from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
-from trimaran.machine.types import Device
+from trimaran.machine.types import MOST_NODES, Device
 from trimaran.planner.input_pipeline import loading_changes
 from trimaran.planning.analytical import decoder_of_job, planned_by_shape
 from trimaran.planning.data_parallel_job import DataParallelJob
@@ -525,8 +525,10 @@ def _changed(
 
 def _check_servers(syncs: Sequence[Sync], servers: int) -> None:
     """Refuse server machines that no method uses."""
-    if servers < 0:
-        raise InputError(f"server machines: 0 or more, got {servers}", code="scaling.bad-servers", servers=servers)
+    if not 0 <= servers <= MOST_NODES:
+        raise InputError(
+            f"--servers: 0 to {MOST_NODES:,} machines, got {servers}", code="scaling.bad-servers", servers=servers
+        )
     if servers and set(syncs) == {"nccl"}:
         raise InputError(
             f"--servers {servers}: --sync nccl sums gradients without them; say --sync server, kvstore or byteps, or "

@@ -23,7 +23,7 @@ from trimaran.base.errors import EnvironmentProblem, InputError
 from trimaran.base.files import given, is_file, read_bytes
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
-from trimaran.base.units import whole_number
+from trimaran.base.units import MOST_SEQUENCE, whole_number
 from trimaran.networks.published_decoders import assumed_sequence_words, find_published, usual_sequence
 
 if TYPE_CHECKING:
@@ -348,10 +348,10 @@ def _asked_sequence(options: str, reference: str) -> int | None:
     if not options:
         return None
     name, _, value = options.partition("=")
-    window = whole_number(value, least=1)
+    window = whole_number(value, least=1, most=MOST_SEQUENCE)
     if name != "sequence" or window is None:
         raise InputError(
-            f'"{reference}": the option is sequence=N, tokens of a window, not "{options}"',
+            f'"{reference}": the option is sequence=N, 1 to {MOST_SEQUENCE:,} tokens of a window, not "{options}"',
             code="configuration.bad-option",
         )
     return window

@@ -154,8 +154,8 @@ class Table:
     def size(self, key: str, default: int | None = None) -> int:
         """A size such as "16 GiB" [bytes]."""
         nbytes = self._figure(key, figures.parse_bytes, default, expected='a size such as "16 GiB"')
-        if nbytes == 0 and default != 0:
-            raise self.wrong(key, f'expected a size such as "16 GiB", got {_shown(self.values.get(key))}')
+        if nbytes == 0 and key in self:
+            raise self.wrong(key, f'expected a size such as "16 GiB", got {_shown(self.values[key])}')
         return nbytes
 
     def rate(self, key: str, default: float | None = None) -> float:

@@ -3,7 +3,8 @@
 The matrix says how two devices, or a device and a card for the network, are joined: NV# by that many NVLinks, PIX and
 PXB over switches, PHB and NODE over the root of one socket, SYS over two sockets. What it does not say is taken for
 granted, and written into the caveat: which device it is (the caller says so), the slots, the kind of link between
-sockets, and which socket a device belongs to where all pairs are NV# and no affinity is printed.
+sockets, and which socket a device belongs to where all pairs are NV# and no affinity is printed. The host has the cores
+of all affinities.
 """
 
 import re
@@ -19,6 +20,7 @@ _NVLINKS = re.compile(r"NV([1-9][0-9]{0,2})")
 _DEVICE = re.compile(r"GPU([0-9]{1,4})")
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _NEAR = ("PIX", "PXB")
+_CPUS = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?){0,999}")
 _MOST_LINKS = 18
 """Links that any device has had."""
 
@@ -60,7 +62,7 @@ def node_from_matrix(
     file: str,
     name: str = "imported",
     network: Link | None = None,
-    cores: int = 1,
+    cores: int | None = None,
     host_memory_bytes: int = 0,
 ) -> Node:
     """The node whose matrix this is.
@@ -71,7 +73,7 @@ def node_from_matrix(
         file: name of the text, for messages
         name: of the node
         network: kind of its cards for the network; None: they are left out
-        cores: of the host
+        cores: of the host; None: those near its devices, 1 where nothing is printed of them
         host_memory_bytes: of the host [bytes]
 
     Raises:
@@ -90,7 +92,7 @@ def node_from_matrix(
         devices=len(matrix.devices),
         edges=(*joined, *tree),
         peer_access=device.peer_access,
-        cpu_cores=cores,
+        cpu_cores=_cores(matrix) if cores is None else cores,
         host_memory_bytes=host_memory_bytes,
         network_cards=(cards, network) if network and cards else None,
         caveat=f"assumed: slots of the device, and what joins {sockets} sockets{left_out}"
@@ -248,6 +250,18 @@ def _same_socket(matrix: Matrix, a: str, b: str) -> bool:
         near = any(_cell(matrix, a, card) in _NEAR and _cell(matrix, b, card) in _NEAR for card in matrix.cards)
         return near or mine == others
     return cell not in ("SYS", "SOC")
+
+
+def _cores(matrix: Matrix) -> int:
+    """Cores that are near some device. Linux numbers the second threads of a socket's cores as a second, equal run."""
+    found: set[int] = set()
+    for near in {words.partition(" ")[0] for words in matrix.sockets.values()}:
+        ends = [part.split("-") for part in near.split(",")] if _CPUS.fullmatch(near) else []
+        runs = [range(int(each[0]), int(each[-1]) + 1) for each in ends]
+        half, sizes = len(runs) // 2, [len(run) for run in runs]
+        for run in runs[:half] if sizes[:half] == sizes[half:] else runs:
+            found.update(run)
+    return max(1, len(found))
 
 
 def _groups(names: Sequence[str], together: Callable[[str, str], bool]) -> list[list[str]]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import packaged_toml
-from trimaran.base.units import whole_number
+from trimaran.base.units import MOST_SEQUENCE, whole_number
 from trimaran.networks.sizes import FAMILIES, size_name
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -218,9 +218,9 @@ def _option(name: str, pair: str, reference: str) -> tuple[str, str]:
         hint = did_you_mean(option, known) or f"; {name} has none"
         raise InputError(f'"{reference}": no option "{option}"{hint}', code="network.unknown-option", option=option)
     words = _WORDS.get(option)
-    if words is None and whole_number(value, least=1) is None:
+    if words is None and whole_number(value, least=1, most=MOST_SEQUENCE) is None:
         raise InputError(
-            f'"{reference}": {option} must be a whole number from 1 on, not "{value}"',
+            f'"{reference}": {option} must be a whole number from 1 to {MOST_SEQUENCE:,}, not "{value}"',
             code="network.not-a-count",
             value=value,
         )

@@ -13,7 +13,7 @@ from typing import get_args
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.precision import Precision
 from trimaran.base.progress import Progress, ignore_progress
-from trimaran.base.units import format_bytes, format_count, format_seconds, format_span, whole_number
+from trimaran.base.units import MOST_SEQUENCE, format_bytes, format_count, format_seconds, format_span, whole_number
 from trimaran.jobs.huggingface import configuration_of_job, is_configuration, read_configuration
 from trimaran.jobs.resolve import JobSource, resolve
 from trimaran.machine.find import find_machine
@@ -211,10 +211,11 @@ def _sequence_of(request: PlanRequest) -> int | None:
         InputError: no such number
     """
     text = request.options.get("sequence")
-    found = None if text is None else whole_number(text, least=1)
+    found = None if text is None else whole_number(text, least=1, most=MOST_SEQUENCE)
     if text is not None and found is None:
         raise InputError(
-            f'sequence: expected tokens, a whole number of 1 or more, got "{text}"', code="request.bad-sequence"
+            f'sequence: expected tokens, a whole number from 1 to {MOST_SEQUENCE:,}, got "{text}"',
+            code="request.bad-sequence",
         )
     return found
 

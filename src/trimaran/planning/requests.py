@@ -15,7 +15,15 @@ from typing import Any, Literal, get_args
 
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.precision import AS_ASKED, ASKED_PRECISIONS, Precision, parse_precision
-from trimaran.base.units import parse_bytes, parse_large, parse_memory, parse_rate, whole_number
+from trimaran.base.units import (
+    MOST_COUNTED,
+    MOST_SEQUENCE,
+    parse_bytes,
+    parse_large,
+    parse_memory,
+    parse_rate,
+    whole_number,
+)
 from trimaran.machine.find import find_machine, grown_cluster
 from trimaran.machine.prices import Price, parse_price
 from trimaran.machine.types import Link
@@ -60,7 +68,9 @@ def parse_counts(text: str, *, what: str) -> tuple[int, ...]:
         least, most = (whole_number(one, least=1, most=_LARGEST) for one in (first, last if dots else first))
         if least is None or most is None:
             raise InputError(
-                f'expected {what} such as "1,2,4,8" or "8..1024", got "{text}"', code="scaling.bad-batches", text=text
+                f'expected {what} such as "1,2,4,8" or "8..1024", at most {_LARGEST:,}, got "{text}"',
+                code="scaling.bad-batches",
+                text=text,
             )
         if most < least:
             raise InputError(f'{what}: "{part}" ends before it starts', code="scaling.range-backwards", text=text)
@@ -265,10 +275,6 @@ def check_traced(software: Software) -> Software:
     return software
 
 
-MOST_COUNTED = 10**12
-"""Devices and samples are fewer."""
-
-
 def counts_given(given: int | Sequence[int], *, what: str) -> tuple[int, ...]:
     """One or several whole numbers from 1 on, in the given order.
 
@@ -284,9 +290,9 @@ def counts_given(given: int | Sequence[int], *, what: str) -> tuple[int, ...]:
         ((8,), (1, 2))
     """
     found = tuple(given) if isinstance(given, Sequence) else (given,)
-    if not found or any(type(count) is not int or not 1 <= count < MOST_COUNTED for count in found):
+    if not found or any(type(count) is not int or not 1 <= count <= MOST_COUNTED for count in found):
         raise InputError(
-            f"{what}: expected a whole number from 1 to 12 digits, or several, got {given!r}",
+            f"{what}: expected a whole number from 1 to {MOST_COUNTED:,}, or several, got {given!r}",
             code="request.bad-count",
             what=what,
         )
@@ -736,7 +742,7 @@ def parse_request(
             )
         if not 1.0 <= imbalance <= _LARGEST:
             raise InputError(
-                f"--expert-imbalance: the busiest rank has at least the balanced load, 1; got {imbalance:g}",
+                f"--expert-imbalance: by the balanced load the busiest rank has 1 to {_LARGEST:,}, got {imbalance:g}",
                 code="experts.bad-imbalance",
                 imbalance=imbalance,
             )
@@ -814,7 +820,7 @@ def with_cost_options(request: PlanRequest, options: tuple[str, ...]) -> PlanReq
         lengths=named.get("lengths"),
         packing=named.get("packing"),
         expert_imbalance=parse_large(named.get("expert-imbalance", "1"), what="an imbalance of experts"),
-        sequence=whole_number(named.get("sequence", "")),
+        sequence=whole_number(named.get("sequence", ""), most=MOST_SEQUENCE),
         loading=loading_of(options),
     )
     if unread := named.keys() - {one.split(" ")[0].removeprefix("--") for one in cost_options(given)}:

@@ -42,6 +42,7 @@ from dataclasses import replace
 
 from trimaran.base.errors import InputError
 from trimaran.graph.types import Graph
+from trimaran.machine.catalog import MOST_DEVICES
 from trimaran.machine.rank_order import lay_out, node_talk, spread_over
 from trimaran.machine.topology import DIRECT, pair, switch_links
 from trimaran.machine.types import Allocation, Device, Edge, Machine, Node
@@ -280,7 +281,7 @@ def sharing_device(device: Device, sharing: int) -> Device:
         sharing: devices on one link, this one included
 
     Raises:
-        InputError: less than one device
+        InputError: less than one device, or more than a node has
 
     Source:
         Equal shares, as a switch that serves its ports in turn gives them.
@@ -290,9 +291,11 @@ def sharing_device(device: Device, sharing: int) -> Device:
         >>> sharing_device(find_device("titan-x"), 4).copies.to_host_bytes_per_s / 1e9
         3.2
     """
-    if sharing < 1:
+    if not 1 <= sharing <= MOST_DEVICES:
         raise InputError(
-            f"at least one device is on a link to the host, not {sharing}", code="host-path.no-device", sharing=sharing
+            f"1 to {MOST_DEVICES:,} devices are on a link to the host, not {sharing}",
+            code="host-path.no-device",
+            sharing=sharing,
         )
     if sharing == 1:
         return device

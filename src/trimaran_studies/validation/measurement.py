@@ -8,9 +8,9 @@ from typing import Literal, TypeVar
 
 from trimaran.base.errors import InfeasibleError, InputError, TrimaranError
 from trimaran.base.precision import Precision
+from trimaran.base.units import MOST_LARGE
 from trimaran.base.user_errors import summary
 from trimaran.machine.types import Machine
-from trimaran.planning.requests import MOST_COUNTED
 from trimaran.pricing.exchange.step import Sync
 from trimaran.pricing.kernels.software import Software
 
@@ -203,7 +203,7 @@ def whole(row: Row, name: str) -> int | None:
     """
     cell = row.fields.get(name, "")
     try:
-        counts = 0.0 <= float(cell) < MOST_COUNTED
+        counts = 0.0 <= float(cell) <= MOST_LARGE
     except ValueError:
         counts = True
     if not counts:

@@ -290,3 +290,26 @@ def test_without_a_driver_or_with_an_unknown_device_it_says_so(tmp_path: Path, m
     _fake_driver(tmp_path, "Voodoo 5")
     with raises("nvidia-smi.unknown-device", EnvironmentProblem, match='"Voodoo 5"'):
         find_machine("here")
+
+
+@pytest.mark.parametrize(
+    ("near", "cores"),
+    [
+        (("0-23,48-71", "24-47,72-95"), 48),
+        (("0-55,112-167", "56-111,168-223"), 112),
+        (("0-31", "32-63"), 64),
+        (("0-15,32-47", "0-15,32-47"), 16),
+        (("0,4", "1,5"), 2),
+        (("0-2,4", "3"), 5),
+        (("N/A", "N/A"), 1),
+        (("9-3", ""), 1),
+    ],
+)
+def test_the_host_has_the_cores_near_its_devices(near: tuple[str, str], cores: int) -> None:
+    """Of "0-23,48-71" the second run is the second threads of 24 cores."""
+    matrix = (
+        f"\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV12\t{near[0]}\t0\nGPU1\tNV12\t X \t{near[1]}\t1\n"
+    )
+    node = node_from_matrix(matrix, find_device("a100-80gb"), file="topo.txt")
+    assert node.cpu_cores == cores
+    assert node_from_matrix(matrix, find_device("a100-80gb"), file="topo.txt", cores=7).cpu_cores == 7

@@ -14,7 +14,6 @@ recompute, weights, the paper's policies. The planned one runs in parts: the pla
 bound. Slowdowns are all against the whole one with unlimited memory.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -28,7 +27,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import LOSS_PARTS
-from trimaran.base.units import format_bytes, parse_bytes
+from trimaran.base.units import format_bytes, parse_memory
 from trimaran.features.memory_fit.chunked_loss import chunked_step, loss_in_chunks
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
@@ -71,6 +70,7 @@ from trimaran.simulator.memory import LiveBytes, MemoryRun, host_peak, live_byte
 
 
 _SLOWDOWN = 0.1  # that a plan for the largest batch may cost, where nothing is said
+_MOST_SLOWDOWN = 100.0  # that may be asked for: no training is worth 100 times its step
 _NOTHING = 0.0005  # a slowdown that is not worth a word
 
 
@@ -631,9 +631,9 @@ def estimate_memory(
     """
     if policy not in (known := get_args(Policy)):
         raise InputError(f"policy is one of {', '.join(known)}, got {policy!r}", code="memory.unknown-policy")
-    if not 0.0 <= slowdown_limit < math.inf:
+    if not 0.0 <= slowdown_limit <= _MOST_SLOWDOWN:
         raise InputError(
-            f"the most that a plan may cost is a share of the step, 0 or more, got {slowdown_limit:g}",
+            f"--slowdown: a plan may cost 0 to {100 * _MOST_SLOWDOWN:,.0f} % of the step, got {100 * slowdown_limit:g}",
             code="memory.bad-slowdown",
             share=slowdown_limit,
         )
@@ -732,7 +732,7 @@ def _plan(
 def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | None, str]:
     """Room on the host for what the device offloads, and where it comes from [bytes]."""
     if asked is not None:
-        return parse_bytes(asked), "as asked for"
+        return parse_memory(asked), "as asked for"
     node = plain_node(device, sharing)
     room = node.host_room(sharing)
     if room is None:

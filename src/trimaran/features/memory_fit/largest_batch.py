@@ -52,8 +52,8 @@ def most_samples(peak_bytes: Callable[[int], int], budget_bytes: int, *, near: i
     while high - low > 1:
         slope = (peak(second) - peak(first)) / (second - first)
         guess = second + (budget_bytes - peak(second)) / slope if slope > 0 else low + high
-        # Within the interval; where the line says nothing new, halve it.
-        middle = int(guess) if low < guess < high else (low + high) // 2
+        # Within the interval; where the line says nothing new, halve it; where it says that none fits, look at one.
+        middle = int(guess) if low < guess < high else (low + high) // 2 if low or guess > 0 else 1
         for samples in (middle, middle + 1):
             if not low < samples < high:
                 continue

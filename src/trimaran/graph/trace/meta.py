@@ -65,6 +65,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.units import MOST_BYTES, format_bytes
 from trimaran.base.user_errors import user_lines
 from trimaran.graph.optimizers import Trained, trained_parameters, without_hooks
 from trimaran.graph.trace.calls import replaced, tensors_in
@@ -493,7 +494,15 @@ def _recorded(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | N
     recorder = Recorder(model)
     with recorder:
         _step(model, batch, loss, optimizer, rules, recorder.paths)
-    return recorder.recording.trace
+    trace = recorder.recording.trace
+    nbytes = sum(storage.nbytes for storage in trace.storages)
+    if nbytes > MOST_BYTES:
+        raise InputError(
+            f"the step has {format_bytes(nbytes)} in its tensors, more than {format_bytes(MOST_BYTES)}: take a smaller "
+            "batch, shorter sequences or smaller samples",
+            code="trace.too-large",
+        )
+    return trace
 
 
 def _step(

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trimaran.base.errors import InputError
 from trimaran.base.files import is_file, read_text
+from trimaran.base.units import MOST_LARGE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -337,9 +338,10 @@ def _pair(text: str, whole: str, between: str | None) -> tuple[int, float]:
         length, weight = int(parts[0]), float(parts[1]) if len(parts) > 1 else 1.0
     except (ValueError, IndexError):
         length, weight = 0, 0.0
-    if not 1 <= length < _LONGEST or not 0.0 < weight < math.inf or len(parts) > 2:
+    if not 1 <= length < _LONGEST or not 0.0 < weight <= MOST_LARGE or len(parts) > 2:
         raise InputError(
-            f'--lengths {whole}: expected a length in tokens and its share, such as 512 and 0.4, got "{text.strip()}"',
+            f"--lengths {whole}: expected a length below {_LONGEST:,} tokens and its share, above 0 and at most "
+            f'{MOST_LARGE:g}, such as 512 and 0.4, got "{text.strip()}"',
             code="lengths.malformed",
             text=text.strip(),
         )
