@@ -127,16 +127,15 @@ def looked_at(path: Path) -> os.stat_result | None:
     except ValueError:
         return None
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return None
-        if error.errno not in _NOTHING:
-            reason = reason_of(error)
-    try:
-        path.lstat()
-    except OSError as error:
         if error.errno in _NOTHING:
-            return None
-        reason = reason_of(error)
+            try:
+                path.lstat()
+            except OSError as other:
+                if other.errno in _NOTHING:
+                    return None
+                reason = reason_of(other)
+        else:
+            reason = reason_of(error)
     raise EnvironmentProblem(
         f"{path} cannot be read: {reason}. Give this user the right to read it, or take another copy",
         code="file.unreadable",
@@ -144,7 +143,7 @@ def looked_at(path: Path) -> os.stat_result | None:
     )
 
 
-_NOTHING = (errno.ENOENT, errno.ENOTDIR)
+_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 def entries(folder: Path) -> list[Path]:
