@@ -13,7 +13,7 @@ from tests.unit.report.pages import write_run
 
 from trimaran.base.errors import TrimaranError
 from trimaran.checkpoint_files.commit import FOLDER
-from trimaran.features.checkpoints import show_checkpoint, verify_checkpoint
+from trimaran.features.checkpoints import export_checkpoint, show_checkpoint, verify_checkpoint
 from trimaran.features.report_page.make import report
 from trimaran.features.training.run_record import say_status
 from trimaran.features.training.train import check_resumable, has_checkpoint
@@ -73,6 +73,18 @@ def test_a_run_that_cannot_be_read_is_not_whole(run: Path, number: int) -> None:
     for path in (run, run / FOLDER, run / FOLDER / "step-00000002"):
         for ask in (verify_checkpoint, show_checkpoint):
             each_fails(run, number, lambda ask=ask, path=path: ask(path))
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
+def test_weights_are_those_of_the_newest_checkpoint_that_can_be_read(run: Path, tmp_path: Path, number: int) -> None:
+    target = tmp_path / "model.safetensors"
+
+    def ask() -> tuple[str, tuple[str, ...]]:
+        target.unlink(missing_ok=True)
+        written = export_checkpoint(run, target)
+        return written.source, written.notes
+
+    each_fails(run, number, ask)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=errno.errorcode.get)
