@@ -99,19 +99,6 @@ def is_file(path: Path | str) -> bool:
         return False
 
 
-def is_there(path: Path) -> bool:
-    """Whether there is, or may be, anything of a name: of what cannot be looked at, reading it says why.
-
-    Example:
-        >>> is_there(Path("/")), is_there(Path("/nothing"))
-        (True, False)
-    """
-    try:
-        return looked_at(path) is not None
-    except EnvironmentProblem:
-        return True
-
-
 def looked_at(path: Path) -> os.stat_result | None:
     """What a path leads to; None: nothing is there, as of a name that no file can have.
 
@@ -120,6 +107,10 @@ def looked_at(path: Path) -> os.stat_result | None:
 
     Raises:
         EnvironmentProblem: it cannot be looked at, or is a link that leads nowhere
+
+    Example:
+        >>> looked_at(Path("/nothing")), looked_at(Path("x" * 5000))
+        (None, None)
     """
     reason = "the link leads nowhere"
     try:

@@ -32,6 +32,7 @@ import json
 import os
 import queue
 import re
+import stat
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ import msgspec
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, EnvironmentProblem, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import is_there
+from trimaran.base.files import entries, looked_at
 from trimaran.base.system import reason_of
 from trimaran.checkpoint_files.disk import Bytes, Found, LocalDisk, Reading, Writing, read_bounded
 
@@ -80,15 +81,11 @@ def has_checkpoints(path: Path) -> bool:
     Args:
         path: any
     """
-    try:
-        named = [one for one in path.iterdir() if is_checkpoint_name(one.name)]
-        return any(is_there(one / MARKER) or one.is_symlink() for one in named)
-    except NotADirectoryError:
-        return False
-    except FileNotFoundError:
-        return path.is_symlink()
-    except OSError:
-        return True
+    with contextlib.suppress(EnvironmentProblem, OSError):
+        found = looked_at(path)
+        there = entries(path) if found is not None and stat.S_ISDIR(found.st_mode) else []
+        return any(looked_at(one / MARKER) or one.is_symlink() for one in there if is_checkpoint_name(one.name))
+    return True
 
 
 def is_checkpoint_name(name: str) -> bool:

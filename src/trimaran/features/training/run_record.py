@@ -32,7 +32,7 @@ from trimaran.base.files import (
     file_name,
     folder_of_command,
     given,
-    is_there,
+    looked_at,
     read_bytes,
     shown_path,
     unfinished,
@@ -482,7 +482,7 @@ def read_status(path: Path) -> tuple[Status, dict[str, Any]]:
         CorruptDataError: it is damaged
     """
     file = path / "run.json"
-    if not is_there(file):
+    if looked_at(file) is None:
         raise InputError(f"{path} is no run directory: it has no run.json", code="run.missing", path=str(path))
     try:
         facts = decode_object(read_bytes(file), source=str(file))
@@ -522,11 +522,11 @@ def say_status(path: Path) -> None:
     """
     folder = given(path)
     for run in (folder, folder.parent, folder.parent.parent):
-        if is_there(run / "run.json"):
-            try:
-                said = describe_status(run)
-            except TrimaranError as error:
-                said = error.message
+        try:
+            said = describe_status(run) if looked_at(run / "run.json") else ""
+        except TrimaranError as error:
+            said = error.message
+        if said:
             say(f"trimaran: {said}")
             return
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
-from trimaran.base.files import given, is_there, shown_path, write_whole
+from trimaran.base.files import given, looked_at, shown_path, write_whole
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.system import needs_linux
@@ -513,7 +513,7 @@ def check_resumable(path: Path, source: JobSource) -> Path | None:
             )
     where = Path(os.path.realpath(path))
     plans = [one / "plan.json" for one in (path, where.parent, where.parent.parent)]
-    return next((plan for plan in plans if is_there(plan)), None)
+    return next((plan for plan in plans if looked_at(plan)), None)
 
 
 def beginning(
