@@ -108,7 +108,7 @@ def test_any_other_exception_comes_with_the_line_that_raised_and_the_log(tmp_pat
 
 def test_a_rank_that_leaves_ends_the_others(tmp_path: Path) -> None:
     pids = Pids()
-    with raises("rank.died", ExecutionError, rank=0, exit_code=3):
+    with raises("user.exited", match="SystemExit: 3", rank=0, exited_with=3):
         forks.launch(duties.leave, (0,), ranks=2, log_dir=tmp_path, on_event=pids)
     assert pids.have_ended()
 

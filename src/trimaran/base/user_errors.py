@@ -169,8 +169,8 @@ def ends_process(error: BaseException) -> bool:
 def left(error: BaseException) -> InputError:
     """That the user's code ended the process, of what it raised."""
     what, said = getattr(error, _ASKED, "your code"), f"{told(error)}{_guarded(error)}"
-    code = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else getattr(error, "code", 1)
-    number = code if isinstance(code, int) else int(code is not None)
+    ended = 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else getattr(error, "code", 1)
+    number = ended if isinstance(ended, int) else int(ended is not None)
     return InputError(
         f"{what} ended the process with exit code {number}: {said}", code="user.exited", exited_with=number
     )
@@ -180,9 +180,9 @@ def defined_at(what: object) -> str:
     """Where the user's code of an object that is called, or read, begins, as "file.py:12"; empty: it is no user's."""
     kind = type(what)
     for found in (what, getattr(what, "func", None), *(getattr(kind, name, None) for name in _CALLED)):
-        code = getattr(found, "__code__", None)
-        if code is not None and is_users(code.co_filename):
-            return _place(code.co_filename, code.co_firstlineno)
+        function = getattr(found, "__code__", None)
+        if function is not None and is_users(function.co_filename):
+            return _place(function.co_filename, function.co_firstlineno)
     return ""
 
 

@@ -155,7 +155,7 @@ def to_error(failure: Failure, log: Path, *, kept: bool, killed_for_memory: Limi
     what = f"rank {failure.rank} {describe_exit(failure.exit_code)}{before}{asked}. {_end_of_log(log, kept=kept)}"
     if asked and not failure.exit_code:
         # No failure, which might be another one next time: code that takes the work for done.
-        return InputError(what, code="user.exited", exited_with=0, rank=failure.rank, step=failure.steps)
+        return InputError(what, code="rank.left", exited_with=0, rank=failure.rank, step=failure.steps)
     return ExecutionError(
         what,
         code="rank.died",
