@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
+from trimaran.base.user_errors import asking
 from trimaran.graph.behaviour import Metric
 
 TRIED = 16
@@ -150,7 +151,8 @@ def _copied(one: Any, start: int = 0, stop: int | None = None) -> Any:
 
 def _value(metric: Callable[[Any, Any], float], output: Any, target: Any) -> float:
     try:
-        return float(metric(output, target))
+        with asking("Job.metric", metric):
+            return float(metric(output, target))
     except Exception:  # noqa: BLE001 - as where a part has samples of one class only
         return math.nan
 
