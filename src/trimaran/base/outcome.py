@@ -178,5 +178,5 @@ def _hanging(asked: str, limit_s: float, command: int, calls: int | None) -> str
         os.kill(command, _WRITE_CALLS)
         time.sleep(_ANSWER_S)
         lines = frame_lines(frames_written(os.pread(calls, 2**16, 0)))
-    todo = "If it takes that long, do it once in a script of your own, and let your job read what that has kept"
+    todo = "If it takes that long, do it once in another script, and let the job read what that has kept"
     return "\n".join([f"{asked} has taken more than {format_seconds(limit_s)}, and was ended:", *lines, todo])
