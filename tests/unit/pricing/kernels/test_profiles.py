@@ -106,3 +106,13 @@ def test_events_without_times_are_no_step(tmp_path: Path) -> None:
     events = [{name: value for name, value in event.items() if name != "ts"} for event in EVENTS]
     with raises("profile.no-duration"):
         read_kineto(_write(tmp_path, {"traceEvents": events}))
+
+
+@pytest.mark.sweep
+def test_a_profile_of_a_million_events_is_read(tmp_path: Path) -> None:
+    """Each event has some 25 values, as those of kernels do."""
+    more = ", ".join(f'"figure {number}": {number}' for number in range(20))
+    event = '{"cat": "kernel", "name": "gemm", "ts": 5, "dur": 2, "args": {"External id": 1, ' + more + "}}"
+    path = tmp_path / "trace.json"
+    path.write_text('{"traceEvents": [' + ",\n".join([event] * 1_200_000) + "]}")
+    assert read_kineto(path, steps=1).device_s == pytest.approx(2.4)
