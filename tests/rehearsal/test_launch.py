@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import packaging
 import pytest
 from tests.raising import raises
+from tests.rehearsal.rehearsing import rehearse_rank
 
 from trimaran.base.errors import EnvironmentProblem
 from trimaran.rehearsal import launch
@@ -266,3 +268,16 @@ def test_when_the_command_is_ended_so_are_the_ranks(tmp_path: Path, number: sign
     else:
         assert list(marked()) == []
         assert list(tmp_path.glob("launch-*")) == []
+
+
+def test_packages_that_lie_where_ours_does_come_after_those_of_the_interpreter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a virtual environment over which another one was made."""
+    for name in ("packaging", "of_another"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+        (tmp_path / "root" / name / "__init__.py").touch()
+    monkeypatch.setattr(launch, "_ROOT", tmp_path / "root")
+    (tmp_path / "train.py").write_text("import of_another, packaging; print(packaging.__file__)")
+    rehearse_rank(tmp_path / "train.py", folder=tmp_path)
+    assert (tmp_path / "output").read_text().strip() == packaging.__file__

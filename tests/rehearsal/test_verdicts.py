@@ -194,3 +194,89 @@ def test_what_fits_without_the_compiler_fits_and_what_does_not_is_not_sure(
     found = rehearsed(tmp_path, script)
     assert found.verdict == verdict, str(found)
     assert ("with it at least" in str(found)) is (verdict == "not sure")
+
+
+ENDS = {
+    "an exit that follows an error": ("""
+        try:
+            raise ValueError("no such config") from KeyError("model")
+        except ValueError:
+            sys.exit(1)
+        """, "ValueError: no such config; its cause: KeyError: 'model'", "no such config"),
+    "an exit of an exit": ("""
+        try:
+            raise RuntimeError("first")
+        except RuntimeError:
+            try:
+                sys.exit(2)
+            except SystemExit:
+                sys.exit(3)
+        """, "RuntimeError: first", '"first"'),
+    "an exit at once": ("os._exit(7)", "left with status 7", "os._exit(7)"),
+    "an assertion without a word": (
+        "assert rank == 7", "AssertionError, which says nothing: assert rank == 7", "rank == 7"
+    ),
+    "a worker of a loader": ("""
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 4
+            def __getitem__(self, index): raise ValueError(f"sample broken\\nread twice\\n")
+        list(torch.utils.data.DataLoader(Data(), num_workers=1))
+        """, "ValueError: sample broken (Caught ValueError in DataLoader worker process 0)", "list("),
+    "a process of a pool": ("""
+        from concurrent.futures import ProcessPoolExecutor
+        with ProcessPoolExecutor(1) as pool:
+            pool.submit(int, "seven").result()
+        """, "ValueError: invalid literal for int() with base 10: 'seven'", ".result()"),
+    "a layer of flash_attn": (
+        "from flash_attn.ops.rms_norm import rms_norm", "flash_attn.ops of flash_attn 2.8.3 is not rehearsed",
+        "rms_norm",
+    ),
+    "a name of flash_attn": (
+        "from flash_attn import flash_attn_func, flash_attn_with_kvcache",
+        "flash_attn.flash_attn_with_kvcache of flash_attn 2.8.3 is not rehearsed", "flash_attn_with_kvcache",
+    ),
+}  # fmt: skip
+"""How scripts end, what is said of it, and what is in the line that is told."""
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_how_a_script_ends_is_told_with_its_cause_and_line(way: str, tmp_path: Path) -> None:
+    script, says, at = ENDS[way]
+    found = rehearsed(tmp_path, textwrap.dedent(script).strip())
+    assert found.verdict == "failed"
+    assert says in found.headline
+    assert line_of(at, tmp_path) in found.headline
+
+
+def test_nvidia_smi_answers_for_the_machine_that_is_rehearsed(tmp_path: Path) -> None:
+    script = """
+        import subprocess
+        def asked(*words): return subprocess.check_output(["nvidia-smi", *words], text=True)
+        assert asked("-L").count("UUID") == 8 and "H100" in asked()
+        assert asked("--query-gpu=memory.used", "--format=csv,noheader,nounits").split() == ["0"] * 8
+        sys.exit(3)
+    """
+    found = rehearsed(tmp_path, script, world=16)
+    assert "left with status 3" in found.headline, str(found)
+
+
+@pytest.mark.parametrize(
+    ("sets", "cluster", "peak"),
+    [("torch.backends.cuda.matmul.allow_tf32 = True", "dgx-h100", "tf32"), ("", "dgx-h100", "fp32"),
+     ("torch.set_float32_matmul_precision('high')", "dgx1", "fp32"),
+     ("torch.set_float32_matmul_precision('high')", "dgx-a100", "tf32")],
+)  # fmt: skip
+def test_a_step_is_compared_with_the_peak_of_the_units_that_it_takes(
+    sets: str, cluster: str, peak: str, tmp_path: Path
+) -> None:
+    script = f"""
+        {sets}
+        model = nn.Linear(1024, 1024).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            model(torch.randn(64, 1024, device="cuda")).sum().backward()
+            optimizer.step()
+    """
+    found = rehearsed(tmp_path, script, cluster=cluster)
+    assert found.step is not None
+    assert found.step.peak == peak

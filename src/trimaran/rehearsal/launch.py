@@ -19,10 +19,10 @@ ranks have ended. Nothing listens on a port.
 import contextlib
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections import deque
@@ -59,6 +59,14 @@ LEAST_RANK_BYTES, MOST_RANK_BYTES = 300 * 2**20, 800 * 2**20
 
 MARK = "TRIMARAN_REHEARSAL"
 """In the environment of a rank and of all that it starts. A script may look at it."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+_BOOT = (
+    "import sys; sys.path += [one for one in [{root!r}] if one not in sys.path]; import runpy; "
+    "runpy.run_module({worker!r}, run_name='__main__', alter_sys=True)"
+)
+"""Ours is found behind all that the interpreter finds by itself, as packages next to it may be of other versions."""
 
 _END_BYTES = 64 * 2**10
 _POLL_S = 0.05
@@ -137,6 +145,8 @@ def run_ranks(
     ended: dict[int, RankRun] = {}
     with _scratch() as scratch, leaving(lambda _: _leave(running)):
         try:
+            if requests:
+                _tools(scratch, requests[0])
             while waiting or running:
                 while waiting and len(running) < most:
                     request = waiting.popleft()
@@ -233,6 +243,17 @@ class _Rank:
         )
 
 
+def _tools(scratch: Path, request: RankRequest) -> None:
+    """Programs that a machine with GPUs has, which answer for the one that is rehearsed."""
+    folder = scratch / "bin"
+    folder.mkdir()
+    gpu, program = request.gpu, Path(__file__).with_name("nvidia_smi.py")
+    told = msgspec.json.encode((gpu.name, gpu.memory_bytes, gpu.capability, min(request.per_node, request.world)))
+    command = shlex.join([sys.executable, "-IS", str(program), told.decode()])
+    (folder / "nvidia-smi").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    (folder / "nvidia-smi").chmod(0o755)
+
+
 def _start(request: RankRequest, folder: Path, mark: str, scratch: Path, worker: str) -> _Rank:
     path = folder / f"rank{request.rank}.json"
     put_in_place(path, msgspec.json.encode(request))
@@ -240,7 +261,7 @@ def _start(request: RankRequest, folder: Path, mark: str, scratch: Path, worker:
         with Path(request.output).open("ab") as output:
             process = Process(
                 # -P: the folder in which the command was given is not searched before what is installed.
-                [sys.executable, "-P", "-m", worker, str(path)],
+                [sys.executable, "-P", "-c", _BOOT.format(root=str(_ROOT), worker=worker), str(path)],
                 cwd=folder_of_command(),
                 env=_environment(os.environ, mark, scratch),
                 stdin=subprocess.DEVNULL,
@@ -267,11 +288,7 @@ def _environment(ours: Mapping[str, str], mark: str, scratch: Path) -> dict[str,
         for name, value in ours.items()
         if name not in _NOT_INHERITED and not name.startswith(_NOT_INHERITED_PREFIXES)
     }
-    root = Path(__file__).resolve().parents[2]
-    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
-    if root not in installed:
-        # Ours is not installed but found by the search path of this process, which a new one would not have.
-        variables["PYTHONPATH"] = os.pathsep.join(part for part in (ours.get("PYTHONPATH", ""), str(root)) if part)
+    variables["PATH"] = os.pathsep.join(part for part in (str(scratch / "bin"), ours.get("PATH", os.defpath)) if part)
     # As torchrun does for several ranks of a node.
     variables.setdefault("OMP_NUM_THREADS", "1")
     return variables | {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), MARK: mark}

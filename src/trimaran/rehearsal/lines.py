@@ -9,6 +9,7 @@ import bisect
 import gc
 import sys
 import sysconfig
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import CodeType, TracebackType
@@ -104,6 +105,10 @@ class Lines:
     def stack(self) -> int:
         """Lines of what runs now, without its module."""
         return self._walk(sys._getframe(1))
+
+    def of_main_thread(self) -> int:
+        """Lines of what the main thread runs now."""
+        return self._walk(sys._current_frames().get(threading.main_thread().ident or 0))
 
     def _walk(self, frame: Any) -> int:
         found: list[tuple[int, int]] = []

@@ -562,7 +562,8 @@ class _Answer:
                     flops[_precision(excerpt.record.kernels[event.kernel])] += round(prices[event.kernel].flops)
         name = flops.most_common(1)[0][0] if flops else "fp32"
         peaks = self._asked.device.compute
-        return name, peaks[name].flops_per_s if name in peaks else peaks["fp32"].flops_per_s
+        name = name if name in peaks else "fp32"
+        return name, peaks[name].flops_per_s
 
     def _shares(self, excerpt: Excerpt) -> tuple[tuple[Share, ...], tuple[Share, ...]]:
         """The kernels and the collectives of a rank that take most of the last step."""
@@ -656,7 +657,7 @@ _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 def _precision(kernel: Kernel) -> str:
     """The precision whose peak a product is compared with."""
     dtype = kernel.outputs[0].dtype if kernel.outputs else ""
-    return _PRECISIONS.get(dtype, "fp32")
+    return _PRECISIONS.get(dtype, "tf32" if kernel.tf32 else "fp32")
 
 
 def _taken_in(record: Record, runs: Sequence[Run]) -> tuple[int, int]:

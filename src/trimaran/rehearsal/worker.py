@@ -78,6 +78,7 @@ class Rank:
         import torch
 
         from trimaran.rehearsal.device import absent, cuda, guard, handlers, kernels
+        from trimaran.rehearsal.device.replaced import replace
         from trimaran.rehearsal.groups import Exchanges
         from trimaran.rehearsal.lines import Lines
         from trimaran.rehearsal.patches import Patches
@@ -109,7 +110,9 @@ class Rank:
         )
         patches.install()
         self._lines.install()
-        limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0))
+        self._exit = os._exit
+        replace(os, _exit=lambda status: self.end("exit", status, "", self._lines.stack()))
+        limit = threading.Timer(request.most_seconds, lambda: self.end("seconds", 0, "", self._lines.of_main_thread()))
         limit.daemon = True
         limit.start()
         sys.argv = [request.script, *request.arguments]
@@ -125,8 +128,10 @@ class Rank:
             status = left.code if isinstance(left.code, int) else int(left.code is not None)
             if left.code is not None and not isinstance(left.code, int):
                 sys.stderr.write(f"{left.code}\n")
-            cause = left.__cause__ or left.__context__
-            text = _line_of(cause) if status and isinstance(cause, Exception) else ""
+            cause: BaseException | None = left
+            while isinstance(cause, SystemExit):
+                cause = cause.__cause__ or cause.__context__
+            text = _story_of(cause) if status and isinstance(cause, Exception) else ""
             trace = cause.__traceback__ if text and cause is not None else left.__traceback__
             self.end("exit", status, text, self._lines.of_traceback(trace))
         except BaseException as error:  # noqa: BLE001  the end of the process
@@ -137,19 +142,14 @@ class Rank:
 
     def fail(self, error: BaseException, trace: TracebackType | None) -> None:
         """An exception reached the top."""
-        cause = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        text = _line_of(cause)
+        cause, text = _cause_of(error), _story_of(error)
         how: Ending = "invented" if isinstance(cause, NotImplementedError) and "depends on data" in text else "error"
-        if cause is not error and not text.startswith("OutOfMemoryError"):
-            text = f"{_line_of(error)}; its cause: {text}"
         self.end(how, 1, text, self._lines.of_traceback(trace))
 
     def end(self, how: Ending, status: int, text: str = "", lines: int = -1) -> None:
         """Write the record and end the process. Of a forked child: end it, no more."""
         if os.getpid() != self._process:
-            os._exit(status)
+            self._exit(status)
         from trimaran.rehearsal.groups import ending_of
 
         with self._lock:
@@ -162,7 +162,7 @@ class Rank:
                 ending_of(Path(self._request.meeting), self._request.rank).touch()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(status)
+            self._exit(status)
 
 
 def _without_triton() -> None:
@@ -173,13 +173,32 @@ def _without_triton() -> None:
     logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)  # a CUDA build misses it
 
 
+def _cause_of(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _story_of(error: BaseException) -> str:
+    """An exception in a line, with what it came of."""
+    text = _line_of(_cause_of(error))
+    if error.__cause__ is None or text.startswith("OutOfMemoryError"):
+        return text
+    return f"{_line_of(error)}; its cause: {text}"
+
+
 def _line_of(error: BaseException) -> str:
-    """An exception in a line: its first line with text; of one that a worker sent, the last, which is its own."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """An exception in a line: its first line with text; of one that a worker sent, that of the worker's own too."""
+    lines = [line for line in str(error).splitlines() if line.strip(' "')]
     kind = type(error).__name__
-    if lines and lines[0].startswith("Caught "):
-        return f"{lines[-1]} ({lines[0].removesuffix('.')})"
-    return f"{kind}: {lines[0]}" if lines else f"{kind}, which says nothing"
+    if (place := max((at for at, line in enumerate(lines) if line.startswith('  File "')), default=-1)) >= 0:
+        told = next((line for line in lines[place:] if not line.startswith(" ")), lines[-1].strip())
+        first = lines[0].strip(" -.:")
+        return told if first.startswith("Traceback") else f"{told} ({first})"
+    if lines:
+        return f"{kind}: {lines[0].strip()}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{kind}, which says nothing{f': {frames[-1].line}' if frames and frames[-1].line else ''}"
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ from trimaran.rehearsal.values import forget
 TRITON_VERSION = "3.7.0"
 """That is said; the one that torch 2.13 for CUDA is released with is near."""
 
+FLASH_VERSION = "2.8.3"
+"""That is said, a release of August 2025."""
+
 _OWN = str(Path(__file__).parents[1])
 
 _CATCHING = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException", EVERYTHING}
@@ -280,10 +283,20 @@ class _FlashAttention(_Absent):
         """Only where nobody expects its absence."""
         return not _absence_expected()
 
+    def create_module(self, spec: Any) -> types.ModuleType:
+        """One that refuses what it has not.
+
+        Raises:
+            ImportError: it has layers other than attention
+        """
+        if spec.name not in (self.name, f"{self.name}.flash_attn_interface"):
+            raise _refusal(spec.name)
+        return _Attention(spec.name)
+
     def parts(self, module: str) -> dict[str, Any]:
         """Its functions."""
         return {
-            "__version__": "2.8.3",
+            "__version__": FLASH_VERSION,
             "flash_attn_func": _attend,
             "flash_attn_qkvpacked_func": lambda packed, *args, **kwargs: _attend(*packed.unbind(2), *args, **kwargs),
             "flash_attn_kvpacked_func": lambda query, packed, *args, **kwargs: _attend(
@@ -291,6 +304,23 @@ class _FlashAttention(_Absent):
             ),
             "flash_attn_varlen_func": _attend_ragged,
         }
+
+
+class _Attention(types.ModuleType):
+    """A module of FlashAttention."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        raise _refusal(f"{self.__name__}.{name}")
+
+
+def _refusal(name: str) -> ImportError:
+    return ImportError(
+        f"{name} of flash_attn {FLASH_VERSION} is not rehearsed, of which attention alone is: take torch's own layer, "
+        "or install flash_attn where Trimaran is installed",
+        name=name,
+    )
 
 
 def _attend(
