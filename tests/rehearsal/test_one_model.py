@@ -1,23 +1,121 @@
 """Do ranks train one model?"""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from tests.rehearsal.side_by_side import Job, marked_lines, rehearse, summary
 
 import trimaran
+from trimaran.rehearsal.one_model import Apart, apart
+from trimaran.rehearsal.record import Record
 
-SCRIPT = Path(__file__).parent / "one_model" / "separate_models.py"
+FOLDER = Path(__file__).parent / "one_model"
+SEPARATE, PLANTED = FOLDER / "separate_models.py", FOLDER / "planted.py"
+
+LAYERS = {f"layers.{number}.{part}" for number in range(4) for part in ("weight", "bias")}
+UPPER = {name for name in LAYERS if name.startswith(("layers.2", "layers.3"))}
+
+# Of four ranks: how many models they would train, and the parameters that are apart.
+FAULTS: dict[str, tuple[int, set[str]]] = {
+    "none": (4, LAYERS),
+    "half": (4, UPPER),
+    "pairs": (2, LAYERS),
+    "mesh one axis": (2, LAYERS),
+    "ddp sync late": (4, LAYERS),
+    "ddp sync at first": (4, LAYERS),
+    "ddp outside": (4, {"Linear.weight", "Linear.bias"}),
+    "ddp added later": (4, {"extra"}),
+    "ddp left open": (4, LAYERS),
+    "early": (4, LAYERS),
+    "copy": (4, LAYERS),
+    "late": (4, LAYERS),
+}
+OTHER_FAULTS: dict[str, tuple[int, set[str]]] = {
+    "noted": (4, LAYERS),
+    "flat half": (4, UPPER),
+    "flat buffer half": (4, UPPER),
+    "fsdp outside": (4, {"Linear.weight", "Linear.bias"}),
+    "hybrid one axis": (2, LAYERS),
+    "tensor without data": (2, LAYERS - UPPER),
+}
+RIGHT = ("ddp accumulate", "flat", "local", "reduced in step", "tree", "hybrid", "tensor", "stages")
+OTHERS_RIGHT = (
+    "whole", "mesh whole", "ddp plain", "ddp views", "ddp halved hook", "ddp low rank", "hooks", "flat buffer", "fsdp",
+    "fsdp accumulate", "tensor with data", "experts", "gathered", "sharded by hand", "local by difference", "masters",
+    "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
+)  # fmt: skip
+
+
+def rehearsed(kinds: Iterable[str], folder: Path) -> dict[str, list[Record]]:
+    return rehearse([Job(kind, PLANTED, 4, (0, 3), (kind,), 3) for kind in kinds], folder)
+
+
+@pytest.fixture(scope="module")
+def of_suite(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
+    return rehearsed((*FAULTS, *RIGHT), tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
+    return rehearsed((*OTHER_FAULTS, *OTHERS_RIGHT), tmp_path_factory.mktemp("planted"))
+
+
+def judged(records: list[Record]) -> Apart | None:
+    assert {record.end.how for record in records} <= {"finished", "steps"}, summary(records)
+    return apart(records)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_parameters_that_ranks_train_apart_are_told(kind: str, of_suite: dict[str, list[Record]]) -> None:
+    check_told(of_suite[kind], *FAULTS[kind])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", OTHER_FAULTS)
+def test_others_that_ranks_train_apart_are_told(kind: str, of_sweep: dict[str, list[Record]]) -> None:
+    check_told(of_sweep[kind], *OTHER_FAULTS[kind])
+
+
+def check_told(records: list[Record], models: int, parameters: set[str]) -> None:
+    found = judged(records)
+    assert found is not None, summary(records)
+    assert set(found.parameters) == parameters
+    assert found.models == models
+    assert found.lines[0].line in marked_lines(PLANTED, "# step")
+
+
+@pytest.mark.parametrize("kind", RIGHT)
+def test_ranks_that_train_one_model_raise_no_alarm(kind: str, of_suite: dict[str, list[Record]]) -> None:
+    check_right(of_suite[kind])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kind", OTHERS_RIGHT)
+def test_other_ways_to_train_one_model_raise_no_alarm(kind: str, of_sweep: dict[str, list[Record]]) -> None:
+    check_right(of_sweep[kind])
+
+
+def check_right(records: list[Record]) -> None:
+    assert judged(records) is None
+    assert records[0].updates
+    assert all(update.groups for record in records for update in record.updates)
+
+
+def test_numbers_and_buffers_make_no_model_of_several(tmp_path: Path) -> None:
+    kinds = {"never": True, "logged": True, "buffers": True, "weights": False}
+    found = rehearse([Job(kind, SEPARATE, 2, (0, 1), (kind,), 3) for kind in kinds], tmp_path)
+    assert {kind: judged(records) is not None for kind, records in found.items()} == kinds
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict"),
-    [("plain", "disagree"), ("never", "disagree"), ("logged", "disagree"), ("buffers", "disagree"),
-     ("ddp", "fits"), ("by_hand", "fits"), ("weights", "fits")],
-)  # fmt: skip
-def test_ranks_that_exchange_nothing_train_a_model_each(kind: str, verdict: str) -> None:
-    found = trimaran.rehearse(SCRIPT, [kind], world=2, cluster="dgx-h100")
-    assert found.verdict == verdict, str(found)
-    if verdict == "disagree":
-        assert "2 ranks would train 2 models" in found.headline
-        line = next(n for n, text in enumerate(SCRIPT.read_text().splitlines(), 1) if "optimizer.step()" in text)
-        assert f"separate_models.py:{line}" in found.headline
+    ("script", "kind", "said"),
+    [(SEPARATE, "plain", "2 ranks would train 2 models"), (PLANTED, "half", "4 of 8 parameters")],
+)
+def test_it_is_the_verdict_with_the_line_and_the_way_out(script: Path, kind: str, said: str) -> None:
+    found = trimaran.rehearse(script, [kind], world=2, cluster="dgx-h100")
+    assert found.verdict == "disagree", str(found)
+    assert said in found.headline
+    line = [n for n, text in enumerate(script.read_text().splitlines(), 1) if "optimizer.step()" in text][-1]
+    assert f"{script.name}:{line}" in found.headline
+    assert "layers.2.weight" in found.headline or kind == "plain"

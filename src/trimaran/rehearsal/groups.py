@@ -28,6 +28,7 @@ import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 import torch.multiprocessing
+from torch import nn
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -37,6 +38,7 @@ from torch.utils._pytree import tree_flatten
 from trimaran.program.json_files import digest
 from trimaran.rehearsal.calls import ASIDE, MESSAGES
 from trimaran.rehearsal.device.replaced import replace, when_imported
+from trimaran.rehearsal.gradients import Gradients
 from trimaran.rehearsal.record import Collective, Group, TensorForm
 from trimaran.rehearsal.recorder import Recorder, form_of, nbytes_of
 from trimaran.rehearsal.request import RankRequest
@@ -97,6 +99,14 @@ _WAITING_BELOW_PYTHON = {
 }
 """Files that call functions below Python which issue and wait: broadcasts of DDP's state, buckets built anew."""
 
+_KEEPING_REPLICAS = tuple(
+    str(Path(torch.__file__).parent / path)
+    for path in ("distributed/fsdp", "nn/parallel/distributed.py", "nn/modules/_functions.py")
+)
+"""Files that gather sharded parameters, send buffers and gather statistics of normalization in the forward."""
+
+_CALLING_MODULES = nn.modules.module.__file__
+
 _ON_THE_WAY = (
     str(Path(__file__).parents[1]),
     *(
@@ -144,6 +154,7 @@ class Exchanges:
         self._asked_reduction = ""
         self._pending: dict[int, Callable[[], None]] = {}  # what is taken when a collective is waited for
         self._waited_below: set[int] = set()  # collectives whose waits happen where Python does not see them
+        self.gradients = Gradients(recorder)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Operators
@@ -219,11 +230,13 @@ class Exchanges:
             if not asked.asynchronous:
                 self._meeting.join(self._known[asked.group])
             return
+        ranks = self._known[asked.group]
+        self._join_by_activations(asked, ranks, given, got)
+        self.gradients.exchanged(given, got, asked.group, len(ranks))
         made = [tensor for tensor in got if not any(tensor is one for one in given)]
         if given:
             for tensor in made:
                 _same_kind(tensor, given[0])
-        ranks = self._known[asked.group]
         own = _given(given, tuple(int(size) for size in arguments.get("input_split_sizes") or ()))
         # What is asked for below Python is torch's own, such as the order of DDP's buckets, and the same on all ranks.
         below = number in self._waited_below or number in self._below_python
@@ -246,6 +259,20 @@ class Exchanges:
             self._hold(asked, ranks, [own] * len(ranks), got)
         if not asked.asynchronous:
             self._arrive(number)
+
+    def _join_by_activations(
+        self, asked: Collective, ranks: tuple[int, ...], given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]
+    ) -> None:
+        """Ranks that give each other activations in the first forward, or messages, hold one model together."""
+        record = self._recorder.record
+        if self._recorder.steps or len(ranks) < 2 or sum(tensor.numel() for tensor in (*given, *got)) <= _MOST_LOGGED:
+            return
+        if asked.operation in MESSAGES:
+            ranks = tuple(sorted((self._rank, asked.peer)))
+        elif asked.part != "forward" or self.gradients.are_followed or _is_of_replicas():
+            return
+        if ranks not in record.joined:
+            record.joined.append(ranks)
 
     def _message(self, got: Sequence[torch.Tensor], peer: int) -> Callable[[], None]:
         """What takes the values that another rank sends."""
@@ -957,6 +984,9 @@ class Meeting:
 _MOST_COPIED_BYTES = 2**26
 """Of gathered objects of which each is one for itself [bytes]."""
 
+_MOST_LOGGED = 64
+"""Numbers that ranks give each other to be logged, and no activations."""
+
 _MOST_NAMED = 32
 """Members of a group that are listed."""
 
@@ -1074,6 +1104,16 @@ def _caller() -> str:
     while frame.f_code.co_filename.startswith(_ON_THE_WAY) and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_filename
+
+
+def _is_of_replicas() -> bool:
+    """Whether torch asks, for parameters or statistics of modules that it keeps alike or whole on all ranks."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename != _CALLING_MODULES:
+        if frame.f_code.co_filename.startswith(_KEEPING_REPLICAS):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _name_of(group: Any) -> str:

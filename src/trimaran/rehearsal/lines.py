@@ -102,6 +102,11 @@ class Lines:
             traceback = traceback.tb_next
         return self._intern(frames[::-1])
 
+    @property
+    def are_in_module(self) -> bool:
+        """Whether a module runs."""
+        return len(self._stack) > 1
+
     def stack(self) -> int:
         """Lines of what runs now, without its module."""
         return self._walk(sys._getframe(1))
@@ -181,6 +186,14 @@ class Lines:
         self._roots.append(root)
         for path, module in root.named_modules(prefix=prefix):
             self._names.setdefault(id(module), path or type(root).__name__)
+
+    def parameters(self) -> dict[int, str]:
+        """Names of parameters of modules that have run, by identity."""
+        return {
+            id(parameter): path.replace("_fsdp_wrapped_module.", "").removeprefix("module.")
+            for number, root in reversed(list(enumerate(self._roots)))
+            for path, parameter in root.named_parameters(prefix=type(root).__name__ if number else "")
+        }
 
     def _note(self, lines: int, module: int) -> None:
         """What runs now made the nodes whose numbers are below the next one, since the note before."""

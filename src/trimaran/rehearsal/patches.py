@@ -423,6 +423,7 @@ class Patches:
         def noted_backward(*args: Any, **kwargs: Any) -> None:
             if recorder.steps >= self._most_steps and self.active and torch._C._current_graph_task_id() == -1:
                 self._enough()  # a script without modules has no forward that would tell
+            exchanges.gradients.are_followed = True
             outer, recorder.lines.backward = recorder.lines.backward, recorder.lines.stack() or recorder.lines.backward
             try:
                 backward(*args, **kwargs)
@@ -454,6 +455,8 @@ class Patches:
                 for group in optimizer.param_groups:
                     for parameter in group["params"]:
                         self._name(parameter, "parameter")
+            if not recorder.is_looking:
+                exchanges.gradients.before(optimizer)
             recorder.begin_update()
             return tuple(map(outside, args)), {name: outside(value) for name, value in kwargs.items()}
 
@@ -465,6 +468,7 @@ class Patches:
             recorder.end_update()
             if recorder.is_looking:
                 return
+            exchanges.gradients.after(optimizer)
             updated = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
             for index, one in {one.device.index or 0: one for one in updated if one.device.type == "cuda"}.items():
                 if not counts.get(id(optimizer)):

@@ -265,6 +265,21 @@ class Invented(msgspec.Struct, frozen=True):
     count: int
 
 
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """A parameter that an optimizer has updated, as it was at its first step with a gradient that is known.
+
+    Attributes:
+        parameter: its name in its module
+        groups: names of the groups whose collectives have touched its gradient since its last backward, or itself
+            while ranks trained; None: where its gradient comes from is not known
+        lines: of the step, innermost first
+    """
+
+    parameter: str
+    groups: tuple[str, ...] | None
+    lines: int
+
+
 class End(msgspec.Struct, frozen=True):
     """How a rank ended.
 
@@ -310,6 +325,8 @@ class Record(msgspec.Struct):
         sought: paths where no file was found, and after how many of these calls each was looked for last
         keeper: line that made what holds the graph of a step before the last two; 0: none does
         devices: of its node that the rank trains on or gives NCCL tensors of, and the line that put the first one there
+        updates: of each parameter, whether it is trained together with other ranks
+        joined: ranks that give each other activations in the first forward, or messages, and so hold one model together
     """
 
     rank: int
@@ -336,6 +353,8 @@ class Record(msgspec.Struct):
     sought: dict[str, int] = msgspec.field(default_factory=dict)
     keeper: int = 0
     devices: dict[int, int] = msgspec.field(default_factory=dict)
+    updates: list[Update] = msgspec.field(default_factory=list)
+    joined: list[tuple[int, ...]] = msgspec.field(default_factory=list)
     version: int = VERSION
 
 

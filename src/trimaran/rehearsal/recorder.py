@@ -74,7 +74,9 @@ class Recorder:
         self._purpose: Purpose | None = None
         self._part: Part = "setup"
         self._blocks: dict[int, int] = {}  # of a storage, by its address
-        self._bytes: dict[int, int] = {}  # of a block
+        self._taken: dict[int, Take] = {}  # of a block that is not given back
+        self.labels: dict[int, Any] = {}  # of a block, what `Gradients` keeps of it
+        self.last_look: Callable[[], None] = lambda: None  # before the record is written
         self._late: deque[int] = deque()  # blocks that are gone and not given back yet
         self._asking = threading.Lock()  # held while the pool answers
         self._next = 0
@@ -210,9 +212,8 @@ class Recorder:
     ) -> None:
         if not block:
             self._configure()
-        self._bytes[block] = nbytes
         events = self.record.events
-        taken = Take(block, nbytes, stream, purpose, lines, module, part)
+        taken = self._taken[block] = Take(block, nbytes, stream, purpose, lines, module, part)
         events.append(taken)
         try:
             if nbytes:
@@ -223,7 +224,7 @@ class Recorder:
 
     def _refuse(self, block: int, nbytes: int) -> NoReturn:
         """The script catches that memory runs out: it gets the error that it waits for, and no memory."""
-        del self._bytes[block]
+        del self._taken[block]
         self._blocks = {key: other for key, other in self._blocks.items() if other != block}
         self.empty_cache()
         self.note("out of memory where the script catches it: it was told so, and went on")
@@ -239,9 +240,15 @@ class Recorder:
             self._return_late()
 
     def _return(self, block: int) -> None:
-        self.record.events.append(Give(block))
-        if self._bytes.pop(block, 0):
+        if self._forget(block):
             self._ask(self.pool.give, block)
+
+    def _forget(self, block: int) -> bool:
+        """A block is given back; whether it has bytes."""
+        self.record.events.append(Give(block))
+        self.labels.pop(block, None)
+        taken = self._taken.pop(block, None)
+        return taken is not None and taken.nbytes > 0
 
     def _ask(self, method: Callable[..., Any], *args: Any) -> Any:
         """Ask the pool, which answers one question at a time.
@@ -258,8 +265,7 @@ class Recorder:
         while self._late and self._asking.acquire(blocking=False):
             try:
                 block = self._late.popleft()
-                self.record.events.append(Give(block))
-                if self._bytes.pop(block, 0):
+                if self._forget(block):
                     self.pool.give(block)
             except IndexError:  # another thread was faster
                 return
@@ -302,7 +308,7 @@ class Recorder:
     def resize(self, storage: torch.UntypedStorage, nbytes: int) -> None:
         """A storage is resized in place: its block is given back, and another one taken."""
         block = self._blocks.get(storage._cdata)
-        if block is None or self._bytes.get(block, 0) == nbytes:
+        if block is None or self._taken[block].nbytes == nbytes:
             return
         self._return(block)
         again = self._next
@@ -340,6 +346,13 @@ class Recorder:
     def knows(self, storage: torch.UntypedStorage) -> bool:
         """Whether a storage is a block."""
         return storage._cdata in self._blocks
+
+    def block_of(self, tensor: torch.Tensor) -> Take | None:
+        """The block that a tensor is in; None: it is not on the device, or has no storage."""
+        try:
+            return self._taken.get(self._blocks.get(tensor.untyped_storage()._cdata, -1))
+        except (NotImplementedError, RuntimeError):
+            return None
 
     # -----------------------------------------------------------------------------------------------------------------
     # Work
@@ -401,6 +414,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Put what was counted into the record."""
+        self.last_look()
         if len(self._nodes) > 2:
             self.record.keeper = self.lines.of_keeper(self._nodes[-3])
         self.record.invented = [

@@ -456,6 +456,7 @@ class RehearsalMode(TorchDispatchMode):
                     self._recorder.take(made, purpose)  # type: ignore[arg-type]
             if kernel is not None:
                 self._recorder.scratch(kernel)
+            self._exchanges.gradients.follow(func, args, kwargs, outs)
         self._values.follow(func, args, kwargs, outs)
 
     def _kernel(self, func: Any, args: Any, kwargs: Any, out: Any, outs: list[torch.Tensor]) -> Kernel:

@@ -55,6 +55,7 @@ _AFTER_A_FAILURE = frozenset({"alone", "steps", "ended", "deadlock", "wait"})
 _WAITING = re.compile(r"TimeoutError: rank \d+ waits for an object")
 _MISSING = re.compile(r"ModuleNotFoundError: No module named '([^'.]+)")
 
+_MOST_NAMED = 4
 _MOST_PRINTED_LINES = 6
 _MOST_TROUBLES = 5
 _MOST_REMEDIES = 6
@@ -288,14 +289,27 @@ def _disagreements(agreement: Agreement, *, has_failed: bool) -> Iterator[Troubl
 
 def _separate(records: Sequence[Record], folder: Path) -> Iterator[Trouble]:
     """Ranks that train a model each."""
-    where = apart(records)
-    if where is not None:
-        lines, world = [frame_text(frame) for frame in where], records[0].world
+    found = apart(records)
+    if found is not None:
+        lines, world = [frame_text(frame) for frame in found.lines], records[0].world
+        names = ", ".join(found.parameters[:_MOST_NAMED]) + (", …" if len(found.parameters) > _MOST_NAMED else "")
+        if len(found.parameters) < found.trained:
+            text = (
+                f"rank {found.rank} trains {len(found.parameters)} of {found.trained} parameters apart from rank "
+                f"{found.other}: no collective with it has touched their gradients since the last backward, or "
+                f"themselves{_so_far(records)}, where they are updated{_own_line(lines, folder)}: {names}"
+            )
+        else:
+            whom = "none" if found.models == world else f"rank {found.rank} never"
+            other = "another one" if found.models == world else f"rank {found.other}"
+            text = (
+                f"{world:,} ranks would train {found.models:,} models: {whom} gives {other} its gradients or weights"
+                f"{_so_far(records)}; they update them{_own_line(lines, folder)}"
+            )
         yield Trouble(
             verdict="disagree",
-            text=f"{world:,} ranks would train {world:,} models: none gives another one its gradients or weights"
-            f"{_so_far(records)}; they update them{_own_line(lines, folder)}",
-            sides=(Side(rank=records[0].rank, text="updates its own model", lines=lines),),
+            text=text,
+            sides=(Side(rank=found.rank, text=f"updates {names}" if names else "updates its own model", lines=lines),),
             help=(
                 "wrap the model in DistributedDataParallel or fully_shard, and let the last backward before each step "
                 "synchronise; where ranks meet every k-th step, rehearse more of them (--steps)",
