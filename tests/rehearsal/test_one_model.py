@@ -43,7 +43,7 @@ RIGHT = ("ddp accumulate", "flat", "local", "reduced in step", "tree", "hybrid",
 OTHERS_RIGHT = (
     "whole", "mesh whole", "ddp plain", "ddp views", "ddp halved hook", "ddp low rank", "hooks", "flat buffer", "fsdp",
     "fsdp accumulate", "tensor with data", "experts", "gathered", "sharded by hand", "local by difference", "masters",
-    "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
+    "by function", "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
 )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def of_suite(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]
 
 @pytest.fixture(scope="module")
 def of_sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
-    return rehearsed((*OTHER_FAULTS, *OTHERS_RIGHT), tmp_path_factory.mktemp("planted"))
+    return rehearsed((*OTHER_FAULTS, *OTHERS_RIGHT, "by host"), tmp_path_factory.mktemp("planted"))
 
 
 def judged(records: list[Record]) -> Apart | None:
@@ -100,6 +100,12 @@ def check_right(records: list[Record]) -> None:
     assert judged(records) is None
     assert records[0].updates
     assert all(update.groups for record in records for update in record.updates)
+
+
+@pytest.mark.sweep
+def test_gradients_that_come_from_the_host_are_not_known_and_no_alarm(of_sweep: dict[str, list[Record]]) -> None:
+    assert judged(of_sweep["by host"]) is None
+    assert {update.groups for record in of_sweep["by host"] for update in record.updates} == {None}
 
 
 def test_numbers_and_buffers_make_no_model_of_several(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ Every part of a block of memory on the device has a label:
     {"0", "3"}    a gradient, or parameter, that collectives of these groups have touched
 
 Copies, casts and lists keep labels part by part, so buckets and flat buffers bring them back. A sum of gradients is
-touched where all of them are. Numbers by which gradients are scaled, as to clip them, pass nothing on. In formulas of
-the backward only copies and sums do, since what they make is a new gradient; elsewhere everything does, so that nothing
-is called untouched that an exchanged value went into.
+touched where all of them are. Numbers by which gradients are scaled, as to clip them, pass nothing on. In torch's
+formulas of the backward only copies and sums do, since what they make is a new gradient; elsewhere everything does, so
+that nothing is called untouched that an exchanged value went into.
 """
 
 import weakref
@@ -70,6 +70,10 @@ class Gradients:
                 if there is not None:
                     label = there if label is None else label | there
         return _OWN if label is None and rest > 0 and block.part == "backward" else label
+
+    def any_of(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Whether one of these is a gradient, or was touched."""
+        return self.are_followed and any(self.of(tensor) is not None for tensor in tensors)
 
     def _write(self, tensor: torch.Tensor, label: Label) -> None:
         place = self._place(tensor)
@@ -148,7 +152,8 @@ class Gradients:
     ) -> None:
         """Targets are made of sources; those of a mutable operation were there before."""
         in_backward = torch._C._current_graph_task_id() != -1
-        if not targets or (not is_mutable and in_backward and not any(map(self._has_label, sources))):
+        from_host = name == "_to_copy" and sources[0].device.type == "cpu"
+        if not targets or not (is_mutable or not in_backward or from_host or any(map(self._has_label, sources))):
             return
         if name in _BLANKS:
             for target in targets:
@@ -166,7 +171,7 @@ class Gradients:
             label = _OWN
         elif known:
             label = frozenset.intersection(*known) if name in _SUMS else frozenset.union(*known)
-        elif not overwrites:
+        elif not overwrites and not from_host:
             return
         for target in targets:
             self._write(target, label)
@@ -269,6 +274,6 @@ def _is_written(argument: Any) -> bool:
 
 
 def _in_formula() -> bool:
-    """Whether autograd computes a gradient; hooks run where gradients are gathered, or under no node."""
+    """Whether a formula of torch's runs, whose nodes end in a number, as MmBackward0; others and hooks may exchange."""
     node: Any = torch._C._current_autograd_node()
-    return node is not None and "AccumulateGrad" not in node.name()
+    return node is not None and node.name()[-1:].isdigit()

@@ -263,13 +263,13 @@ class Exchanges:
     def _join_by_activations(
         self, asked: Collective, ranks: tuple[int, ...], given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]
     ) -> None:
-        """Ranks that give each other activations in the first forward, or messages, hold one model together."""
+        """Ranks that give each other activations or messages until the first step hold one model together."""
         record = self._recorder.record
         if self._recorder.steps or len(ranks) < 2 or sum(tensor.numel() for tensor in (*given, *got)) <= _MOST_LOGGED:
             return
         if asked.operation in MESSAGES:
             ranks = tuple(sorted((self._rank, asked.peer)))
-        elif asked.part != "forward" or self.gradients.are_followed or _is_of_replicas():
+        elif asked.part != "forward" or self.gradients.any_of(given) or _is_of_replicas():
             return
         if ranks not in record.joined:
             record.joined.append(ranks)

@@ -326,7 +326,7 @@ class Record(msgspec.Struct):
         keeper: line that made what holds the graph of a step before the last two; 0: none does
         devices: of its node that the rank trains on or gives NCCL tensors of, and the line that put the first one there
         updates: of each parameter, whether it is trained together with other ranks
-        joined: ranks that give each other activations in the first forward, or messages, and so hold one model together
+        joined: ranks that give each other activations or messages until the first step, and so hold one model
     """
 
     rank: int

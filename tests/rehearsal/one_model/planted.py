@@ -32,7 +32,10 @@ class Network(nn.Module):
                 from torch.distributed.nn.functional import all_to_all_single
 
                 x = all_to_all_single(torch.empty_like(x), x, group=inner)
-            x = torch.relu(layer(x))
+            if kind == "by function":
+                x = torch.relu(nn.functional.linear(x, Gathered.apply(layer.weight), Gathered.apply(layer.bias)))
+            else:
+                x = torch.relu(layer(x))
         return x
 
 
@@ -78,6 +81,27 @@ def scatter(parameters) -> None:
     flat = torch._utils._flatten_dense_tensors([parameter.grad for parameter in parameters])
     shard.grad = torch.empty_like(shard)
     dist.reduce_scatter_tensor(shard.grad, flat)
+
+
+class Gathered(torch.autograd.Function):
+    """A parameter whose gradient is the mean of all ranks'."""
+
+    @staticmethod
+    def forward(ctx, parameter):
+        return parameter.view_as(parameter)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        everyone = [torch.empty_like(gradient) for _ in range(world)]
+        dist.all_gather(everyone, gradient.contiguous())
+        return torch.stack(everyone).mean(0)
+
+
+def reduce_on_host(parameters) -> None:
+    for parameter in parameters:
+        copy = parameter.grad.cpu()
+        dist.all_reduce(copy)
+        parameter.grad = copy.to(device) / world
 
 
 class Averaging(torch.optim.SGD):
@@ -249,7 +273,8 @@ def exchange() -> None:
         for parameter in parameters:
             dist.all_reduce(parameter.aside)
             parameter.grad, parameter.aside = parameter.aside, torch.zeros_like(parameter)
-    other = {"copy": reduce_copies, "gathered": gather, "tree": reduce_by_tree, "sharded by hand": scatter}.get(kind)
+    others = {"copy": reduce_copies, "gathered": gather, "tree": reduce_by_tree, "by host": reduce_on_host}
+    other = (others | {"sharded by hand": scatter}).get(kind)
     if other is not None:
         other(parameters)
     if kind == "masters":
