@@ -89,6 +89,15 @@ _REDUCTIONS = ("sum", "avg", "max", "min", "product", "premul_sum", "band", "bor
 
 _IN_PLACE = {"all_reduce", "broadcast", "reduce"}
 
+_FROM_ONE_PIECE = {
+    "allreduce_", "broadcast_", "reduce_", "allgather_", "_allgather_base_", "_reduce_scatter_base_", "alltoall_base_",
+    "all_gather_into_tensor", "all_gather_into_tensor_out", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_out", "reduce_scatter_tensor_coalesced", "all_to_all_single",
+}  # fmt: skip
+_INTO_ONE_PIECE = {"_allgather_base_", "reduce_scatter_", "_reduce_scatter_base_", "alltoall_base_"}
+"""Operators whose given tensors, and those they write, must be contiguous: ProcessGroupNCCL.cpp and Functional.cpp of
+torch. Of lists, and in messages, NCCL's process group takes bytes as they lie, and only warns."""
+
 _REDUCING = {"all_reduce", "reduce_scatter", "reduce"}
 
 _FROM_ROOT = {"broadcast", "scatter"}
@@ -188,6 +197,9 @@ class Exchanges:
             got = got or ([out] if isinstance(out, torch.Tensor) else list(out))
         if name == "check_for_nan":
             return None
+        self._refuse_strided(
+            name, group, given if name in _FROM_ONE_PIECE else (), got if name in _INTO_ONE_PIECE else ()
+        )
         number = self._note(operation, group, given, got, arguments, flat, asynchronous, functional)
         if functional:
             made = [out] if isinstance(out, torch.Tensor) else list(out)
@@ -202,6 +214,21 @@ class Exchanges:
         work = _create_work_from_future(done)
         work = work.boxed() if hasattr(work, "boxed") else work
         return work if len(func._schema.returns) == 1 else (args[0], work)
+
+    def _refuse_strided(self, name: str, group: Any, *sides: Sequence[torch.Tensor]) -> None:
+        """What NCCL's process group refuses; gloo's takes it.
+
+        Raises:
+            ValueError: a tensor on the device whose elements do not lie in one piece and in order
+        """
+        for tensor in (one for side in sides for one in side):
+            order: Any = torch._prims_common.suggest_memory_format(tensor)
+            is_refused = tensor.layout != torch.strided or not tensor.is_contiguous(memory_format=order)
+            if is_refused and tensor.device.type == "cuda" and self._backends.get(_name_of(group), "nccl") == "nccl":
+                raise ValueError(
+                    f"Tensors must be contiguous: {name.strip('_')} was given one of shape {tuple(tensor.shape)} and "
+                    f"strides {tuple(tensor.stride())}, which NCCL refuses; give it tensor.contiguous()"
+                )
 
     @staticmethod
     def _result(func: Any, args: Any, kwargs: Mapping[str, Any], tensors: list[torch.Tensor]) -> Any:
@@ -505,12 +532,25 @@ class Exchanges:
             default = "undefined" if others.get("device_id") is None else "nccl"  # as torch says it
             self._backends[self.remember(dist.group.WORLD)] = str(backend or default).lower()
 
-        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **others: Any) -> Any:
+        def new_group(
+            ranks: Any = None,
+            timeout: Any = None,
+            backend: Any = None,
+            pg_options: Any = None,
+            use_local_synchronization: bool = False,
+            group_desc: Any = None,
+            *_: Any,
+            **__: Any,
+        ) -> Any:
             members = tuple(range(self._world)) if ranks is None else tuple(int(rank) for rank in ranks)
-            if not others.get("use_local_synchronization"):  # then its members alone make it
+            if not use_local_synchronization:  # then its members alone make it
                 self._recorder.record.made_groups.append((members, self._recorder.lines.stack()))
-            kept = {key: others[key] for key in ("group_desc", "use_local_synchronization") if key in others}
-            made = make_group(ranks, backend="fake", **kept)
+            made = make_group(
+                ranks,
+                backend="fake",
+                use_local_synchronization=use_local_synchronization,
+                group_desc=group_desc,
+            )
             self._asked += 1
             if isinstance(made, dist.ProcessGroup):
                 self._backends[self.remember(made)] = str(backend or backend_of()).lower()
@@ -536,9 +576,9 @@ class Exchanges:
         def backend_of(group: Any = None) -> str:
             return self._backends.get(_name_of(group or dist.group.WORLD)) or str(get_backend(group))
 
-        def batch_isend_irecv(messages: Any) -> Any:
+        def batch_isend_irecv(p2p_op_list: Any) -> Any:
             with self.batch():
-                return batch_messages(messages)
+                return batch_messages(p2p_op_list)
 
         @contextmanager
         def coalescing_manager(*args: Any, **kwargs: Any) -> Any:
