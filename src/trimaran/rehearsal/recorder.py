@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
@@ -416,7 +416,8 @@ class Recorder:
         """Put what was counted into the record."""
         self.last_look()
         if len(self._nodes) > 2:
-            self.record.keeper = self.lines.of_keeper(self._nodes[-3])
+            with suppress(RuntimeError):  # of a view whose base was written to, torch does not say what made it
+                self.record.keeper = self.lines.of_keeper(self._nodes[-3])
         self.record.invented = [
             Invented(what, asked, value, lines, count) for (what, asked, value, lines), count in self._invented.items()
         ]
