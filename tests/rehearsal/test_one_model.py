@@ -43,7 +43,7 @@ RIGHT = ("ddp accumulate", "flat", "local", "reduced in step", "tree", "hybrid",
 OTHERS_RIGHT = (
     "whole", "mesh whole", "ddp plain", "ddp views", "ddp halved hook", "ddp low rank", "hooks", "flat buffer", "fsdp",
     "fsdp accumulate", "tensor with data", "experts", "gathered", "sharded by hand", "local by difference", "masters",
-    "by function", "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
+    "by function", "functional hooks", "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
 )  # fmt: skip
 
 

@@ -203,8 +203,8 @@ class Exchanges:
         number = self._note(operation, group, given, got, arguments, flat, asynchronous, functional)
         if functional:
             made = [out] if isinstance(out, torch.Tensor) else list(out)
-            self._settle(number, given, made, arguments)
             self._promise(made, number)
+            self._settle(number, given, made, arguments)
             return out
         self._settle(number, given, got, arguments)
         if name == "monitored_barrier_":

@@ -180,6 +180,14 @@ if kind == "ddp left open":
 if kind == "hooks":
     for parameter in parameters:
         parameter.register_post_accumulate_grad_hook(lambda one: dist.all_reduce(one.grad, op=dist.ReduceOp.AVG))
+if kind == "functional hooks":
+    from torch.distributed._functional_collectives import all_reduce
+
+    def average(parameter) -> None:
+        parameter.grad.copy_(all_reduce(parameter.grad, "avg", dist.group.WORLD))
+
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(average)
 if kind == "in backward":
     MICRO = 1
     each = {parameter: torch.optim.SGD([parameter], lr=0.1) for parameter in parameters}
