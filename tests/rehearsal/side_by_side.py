@@ -53,7 +53,8 @@ def rehearse(jobs: Sequence[Job], folder: Path) -> dict[str, list[Record]]:
     told = folder / "jobs.json"
     told.write_bytes(msgspec.json.encode(requests))
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, __file__, str(told)], cwd=folder, env=environment, check=True, timeout=LONGEST_S)
+    longest_s = LONGEST_S + 30 * len(jobs)
+    subprocess.run([sys.executable, __file__, str(told)], cwd=folder, env=environment, check=True, timeout=longest_s)
     found = {}
     for job in jobs:
         records = []
