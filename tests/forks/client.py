@@ -246,7 +246,7 @@ def forked_rehearsals() -> Iterator[None]:
     def start(
         command: Sequence[str], *, cwd: str | None, env: Mapping[str, str], stdout: BinaryIO, **_: object
     ) -> Forked:
-        module, *arguments = command[command.index("-m") + 1 :]
+        module, *arguments = command[command.index("-c") + 3 :]
         with Path(os.devnull).open("rb") as nothing:
             streams = nothing.fileno(), stdout.fileno(), stdout.fileno()
             by = server(captures=False)
@@ -257,7 +257,7 @@ def forked_rehearsals() -> Iterator[None]:
 
 
 def run_module(module: str, *arguments: str) -> None:
-    """What `python -P -m module` does, in the process that is to be it."""
+    """What the command of a rank that is rehearsed does, in the process that is to be it."""
     given = [str(Path(entry).resolve()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [*given, *(entry for entry in sys.path if entry not in (*given, str(ROOT)))]
     sys.argv = [module, *arguments]

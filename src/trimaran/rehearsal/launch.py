@@ -63,8 +63,8 @@ MARK = "TRIMARAN_REHEARSAL"
 _ROOT = Path(__file__).resolve().parents[2]
 
 _BOOT = (
-    "import sys; sys.path += [one for one in [{root!r}] if one not in sys.path]; import runpy; "
-    "runpy.run_module({worker!r}, run_name='__main__', alter_sys=True)"
+    "import runpy, sys; root, worker = sys.argv[1:3]; del sys.argv[1:3]; sys.path += [root] * (root not in sys.path); "
+    "runpy.run_module(worker, run_name='__main__', alter_sys=True)"
 )
 """Ours is found behind all that the interpreter finds by itself, as packages next to it may be of other versions."""
 
@@ -261,7 +261,7 @@ def _start(request: RankRequest, folder: Path, mark: str, scratch: Path, worker:
         with Path(request.output).open("ab") as output:
             process = Process(
                 # -P: the folder in which the command was given is not searched before what is installed.
-                [sys.executable, "-P", "-c", _BOOT.format(root=str(_ROOT), worker=worker), str(path)],
+                [sys.executable, "-P", "-c", _BOOT, str(_ROOT), worker, str(path)],
                 cwd=folder_of_command(),
                 env=_environment(os.environ, mark, scratch),
                 stdin=subprocess.DEVNULL,
