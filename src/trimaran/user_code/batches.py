@@ -498,12 +498,16 @@ def loss_value(job: Job, output: Any, batch: Any) -> Any:
         batch: the batch that it was given
 
     Raises:
-        InputError: the model computes the loss, and returns none
+        InputError: the model computes the loss, and returns none; or a label is none of the classes
     """
     _, _, expected = split_batch(batch, own_loss=job.loss is None)
     if job.loss is not None:
-        with asking("Job.loss", job.loss):
-            return job.loss(output, expected)
+        try:
+            with asking("Job.loss", job.loss):
+                return job.loss(output, expected)
+        except (IndexError, RuntimeError):
+            check_labels(output, expected)
+            raise
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if loss is None:
         raise InputError(
@@ -512,6 +516,28 @@ def loss_value(job: Job, output: Any, batch: Any) -> Any:
             code="loss.model-returns-none",
         )
     return loss
+
+
+def check_labels(output: Any, expected: Any) -> None:
+    """Refuse labels that are none of the classes of an output, where a loss has failed.
+
+    Args:
+        output: of the model, with classes in its second dim
+        expected: labels; -100 counts as none
+
+    Raises:
+        InputError: the first of them, with its sample
+    """
+    plain = type(output) is Tensor and type(expected) is Tensor and not output.is_meta
+    if not plain or output.dim() != expected.dim() + 1 or output.dim() < 2 or expected.is_floating_point():
+        return
+    classes = output.shape[1]
+    for place in ((expected != -100) & ((expected < 0) | (expected >= classes))).nonzero()[:1]:
+        raise InputError(
+            f"sample {int(place[0])} of a batch of Job.dataset has the label {int(expected[tuple(place)])}, and the "
+            f"model's output has {classes} classes: labels are 0 to {classes - 1}, or -100 where none counts",
+            code="loss.label-out-of-range",
+        )
 
 
 def _check_loss(value: Any) -> None:

@@ -34,7 +34,7 @@ from trimaran.launch.world import World
 from trimaran.runtime.step.on_nan import MOST_SKIPPED, OnNan
 from trimaran.runtime.step.state import LossTerm, State
 from trimaran.runtime.streams import fetch
-from trimaran.user_code.batches import SUMMED, split_batch
+from trimaran.user_code.batches import SUMMED, check_labels, split_batch
 
 
 def loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> tuple[torch.Tensor, LossTerm]:
@@ -73,7 +73,12 @@ def _loss_term(job: Job, output: Any, batch: Any, *, samples: int, of: int) -> t
                 f"the job has loss=None, so its model must return an object with .loss; it returned {_describe(output)}"
             )
     else:
-        value = job.loss(output, split_batch(batch)[2])
+        expected = split_batch(batch)[2]
+        try:
+            value = job.loss(output, expected)
+        except (IndexError, RuntimeError):
+            check_labels(output, expected)
+            raise
     if isinstance(value, tuple) and len(value) == 2:
         total, weight = value
         total = _scalar(total, "the sum of the loss", output)
