@@ -144,14 +144,13 @@ LEFT_OUT = {
 def signatures() -> dict[str, dict[str, bool]]:
     """Parameters of all public functions of torch.distributed, and whether they are required."""
     found = {}
-    for name in dir(dist):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            one = getattr(dist, name)
-        if inspect.isfunction(one) and not name.startswith("_") and name not in LEFT_OUT:
-            parameters = inspect.signature(one).parameters.values()
-            kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-            found[name] = {each.name: each.default is each.empty for each in parameters if each.kind not in kinds}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are deprecated
+        for name, one in vars(dist).items():
+            if inspect.isfunction(one) and not name.startswith("_") and name not in LEFT_OUT:
+                parameters = inspect.signature(one).parameters.values()
+                kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+                found[name] = {each.name: each.default is each.empty for each in parameters if each.kind not in kinds}
     return found
 
 
