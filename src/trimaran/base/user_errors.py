@@ -10,6 +10,7 @@ import re
 import signal
 import sysconfig
 import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -113,8 +114,7 @@ def asking(what: str, *of: object) -> Iterator[None]:
         what: is called, for people, as "Job.loss"
         of: the objects that are called, whose files and lines are told too
     """
-    places = [place for place in map(defined_at, of) if place]
-    what = f"{what} ({', '.join(places)})" if places else what
+    what = named(what, *of)
     before = _asked.set(what)
     note_asked(what)
     try:
@@ -176,10 +176,24 @@ def left(error: BaseException) -> InputError:
     )
 
 
+def named(what: str, *of: object) -> str:
+    """What is asked, with where it begins; for `asking` in each step, which then need not look.
+
+    Args:
+        what: is called, for people
+        of: see `asking`
+    """
+    places = [place for place in map(defined_at, of) if place]
+    return f"{what} ({', '.join(places)})" if places else what
+
+
 def defined_at(what: object) -> str:
     """Where the user's code of an object that is called, or read, begins, as "file.py:12"; empty: it is no user's."""
-    kind = type(what)
-    for found in (what, getattr(what, "func", None), *(getattr(kind, name, None) for name in _CALLED)):
+    called = what.func if isinstance(what, functools.partial) else what
+    kind = called if isinstance(called, type) else type(called)
+    # Of a class: modules of torch take their time to say that they have no such attribute.
+    is_function = isinstance(called, types.FunctionType | types.MethodType)
+    for found in (called,) if is_function else (getattr(kind, name, None) for name in _CALLED):
         function = getattr(found, "__code__", None)
         if function is not None and is_users(function.co_filename):
             return _place(function.co_filename, function.co_firstlineno)

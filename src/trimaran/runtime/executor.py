@@ -25,7 +25,7 @@ from torch import nn
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.timeline import HOST, Timeline
-from trimaran.base.user_errors import asking
+from trimaran.base.user_errors import asking, named
 from trimaran.checkpoint_files.pieces import Entry
 from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
@@ -164,6 +164,7 @@ class Executor:
         self._layout = strategy_layout(strategy)
         self.replica, row, _ = self._layout.place_of(world.rank)
         self.model = place_model(model, precision=job.precision, device=world.device)
+        self._asks = named("a step", self.model, job.loss, job.optimizer)
         if world.size > 1:
             check_synchronized(self.model, world.device)
         # Before the model is partitioned, and on every rank alike.
@@ -440,7 +441,7 @@ class Executor:
         ACTIVITY.steps = self.steps
         before, ACTIVITY.phase = ACTIVITY.phase, STEP
         try:
-            with asking("a step", self.model, self._job.loss, self._job.optimizer):
+            with asking(self._asks):
                 yield
         except BaseException as error:
             self._reductions.forget()

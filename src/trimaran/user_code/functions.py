@@ -15,7 +15,7 @@ from types import ModuleType
 from trimaran.base.errors import InputError, did_you_mean
 from trimaran.base.files import given, is_file
 from trimaran.base.outcome import note_always
-from trimaran.base.user_errors import defined_at, ends_process, left, refuse_training, users
+from trimaran.base.user_errors import ends_process, left, named, refuse_training, users
 
 
 def load_function(reference: str) -> Callable[..., object]:
@@ -79,7 +79,7 @@ def asked(reference: str, *of: object, code: str) -> Iterator[None]:
         raise left(error) from error
     finally:
         sys.argv = arguments
-    note_always(" ".join([f"code of {reference}", *(f"({place})" for place in map(defined_at, of) if place)]))
+    note_always(named(f"code of {reference}", *of))
 
 
 @contextmanager

@@ -37,7 +37,7 @@ import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from trimaran.base.user_errors import asking
+from trimaran.base.user_errors import asking, named
 from trimaran.runtime.data.cache import SampleCache
 from trimaran.user_code.datasets import Fault, Faulty, batching_fault, reading_fault
 from trimaran.user_code.randomness import derive_seed, find_moved, host_states, restore_host, seed_host
@@ -230,6 +230,7 @@ class Reading(Dataset[Answer]):
     ) -> None:
         self.dataset = dataset
         self._collate = collate
+        self._asks = named("the data", dataset, collate)
         self._cache = cache
         self._reads = None if _is_rows(dataset) else Drawing()
         self._makes = None if collate is None else Drawing()
@@ -238,7 +239,7 @@ class Reading(Dataset[Answer]):
         start = now()
         batch, fault = None, None
         try:
-            with asking("the data", self.dataset, self._collate):
+            with asking(self._asks):
                 batch = self._make(self._read(request), request)
         except Faulty as error:
             fault = error.fault
