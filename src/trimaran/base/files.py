@@ -127,11 +127,7 @@ def looked_at(path: Path) -> os.stat_result | None:
                 reason = reason_of(other)
         else:
             reason = reason_of(error)
-    raise EnvironmentProblem(
-        f"{path} cannot be read: {reason}. Give this user the right to read it, or take another copy",
-        code="file.unreadable",
-        path=str(path),
-    )
+    raise _no_access(path, "read", reason)
 
 
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
@@ -146,11 +142,15 @@ def entries(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError as error:
-        raise EnvironmentProblem(
-            f"{folder} cannot be listed: {reason_of(error)}. Give this user the right to read it, or take another copy",
-            code="file.unreadable",
-            path=str(folder),
-        ) from error
+        raise _no_access(folder, "listed", reason_of(error)) from error
+
+
+def _no_access(path: Path, what: str, reason: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"{path} cannot be {what}: {reason}. Give this user the right to read it, or take another copy",
+        code="file.no-access",
+        path=str(path),
+    )
 
 
 @contextlib.contextmanager
