@@ -121,7 +121,7 @@ def test_nothing_is_offloaded_beyond_the_host(job: str, tmp_path: Path) -> None:
         found: dict[str, Any] = json.loads(trimaran("memory", job, *options, *host, cwd=tmp_path).stdout)
         return found
 
-    free, tight, none = (asked("60%", "--host", room) for room in ("100GiB", "64MiB", "0 B"))
+    free, tight, none = (asked("60%", "--host", room) for room in ("100GiB", "64MiB", "1 B"))
     assert free["plan"]["host_peak_bytes"] > 64 * 2**20 >= tight["plan"]["host_peak_bytes"] > 0
     assert tight["plan"]["recomputed_bytes"] > free["plan"]["recomputed_bytes"]
     assert (none["plan"]["to_host_bytes"], none["fits"], tight["fits"]) == (0, True, True)

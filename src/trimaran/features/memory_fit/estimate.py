@@ -27,7 +27,7 @@ from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.base.job import Job
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.remedies import LOSS_PARTS
-from trimaran.base.units import format_bytes, parse_memory
+from trimaran.base.units import format_bytes, parse_bytes
 from trimaran.features.memory_fit.chunked_loss import chunked_step, loss_in_chunks
 from trimaran.features.memory_fit.largest_batch import at_any_batch, find_largest_batch, most_samples
 from trimaran.features.memory_fit.split import AUTO, OURS, choose_split, find_job_split
@@ -732,7 +732,12 @@ def _plan(
 def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | None, str]:
     """Room on the host for what the device offloads, and where it comes from [bytes]."""
     if asked is not None:
-        return parse_memory(asked), "as asked for"
+        room = parse_bytes(asked)
+        if room == 0:
+            raise InputError(
+                f'--host {asked}: every machine has some; "1 B" has nothing moved there', code="memory.no-host"
+            )
+        return room, "as asked for"
     node = plain_node(device, sharing)
     room = node.host_room(sharing)
     if room is None:
