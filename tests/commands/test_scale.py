@@ -147,7 +147,7 @@ def test_sentences_of_different_lengths_cost_a_group_its_longest_batch(tmp_path:
         (("--devices", "8..2"), "8..2"),
         (("--sync", "nccl,pigeon"), "kvstore, server"),
         (("--sync", "p2p"), 'is "kvstore"'),
-        (("--sync", "byteps", "--servers", "-1"), "0 or more"),
+        (("--sync", "byteps", "--servers", "-1"), "0 to 100,000"),
         (("--sync", "byteps", "--servers", "2", "--price", "24 USD/node-hour"), "--server-price"),
         (("--servers", "2"), "--sync nccl sums gradients without them"),
         (("--server-price", "2 USD/node-hour"), "with --servers and --price together"),

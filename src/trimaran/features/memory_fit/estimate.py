@@ -732,12 +732,12 @@ def _plan(
 def _host_room(device: Device, sharing: int, asked: str | None) -> tuple[int | None, str]:
     """Room on the host for what the device offloads, and where it comes from [bytes]."""
     if asked is not None:
-        room = parse_bytes(asked)
-        if room == 0:
+        given = parse_bytes(asked)
+        if given == 0:
             raise InputError(
                 f'--host {asked}: every machine has some; "1 B" has nothing moved there', code="memory.no-host"
             )
-        return room, "as asked for"
+        return given, "as asked for"
     node = plain_node(device, sharing)
     room = node.host_room(sharing)
     if room is None:
