@@ -987,7 +987,6 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/features/training/session.py": "opens no file: requests of signals",
     "trimaran/features/training/train.py": "opens no file: a checkpoint, by its store",
     "trimaran/runtime/checkpoint/saving.py": "opens no file: a checkpoint, by its store",
-    "trimaran/runtime/checkpoint/weights.py": "opens what it writes; what it reads is on the list",
     "trimaran/measure/convergence/runs.py": "appends to its own file; what it reads is on the list",
     "trimaran_studies/reproduce/input_pipeline_rank.py": "samples that it has just packed",
     "trimaran_studies/validation/measured_loaders.py": "a file of the package",

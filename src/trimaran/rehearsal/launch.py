@@ -248,8 +248,9 @@ def _tools(scratch: Path, request: RankRequest) -> None:
     folder = scratch / "bin"
     folder.mkdir()
     gpu, program = request.gpu, Path(__file__).with_name("nvidia_smi.py")
-    told = msgspec.json.encode((gpu.name, gpu.memory_bytes, gpu.capability, min(request.per_node, request.world)))
-    command = shlex.join([sys.executable, "-IS", str(program), told.decode()])
+    count = min(request.per_node, request.world)
+    told = [gpu.name, str(gpu.memory_bytes), ".".join(map(str, gpu.capability)), str(count)]
+    command = shlex.join([sys.executable, "-IS", str(program), *told])
     (folder / "nvidia-smi").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     (folder / "nvidia-smi").chmod(0o755)
 

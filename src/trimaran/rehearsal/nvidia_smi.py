@@ -1,29 +1,28 @@
 """`nvidia-smi` of a machine that is rehearsed: its GPUs are as they are said, idle and empty."""
 
-import json
 import sys
 from collections.abc import Sequence
 
 
-def answer(name: str, nbytes: int, capability: Sequence[int], count: int, arguments: Sequence[str]) -> str:
+def answer(name: str, nbytes: int, capability: str, count: int, arguments: Sequence[str]) -> str:
     r"""What is printed.
 
     Args:
         name: of the GPUs
         nbytes: of each one's memory [bytes]
-        capability: of their architecture
+        capability: of their architecture, such as "9.0"
         count: of them
         arguments: of the command
 
     Example:
-        >>> answer("NVIDIA H100", 2**30, (9, 0), 2, ["--query-gpu=index,memory.total", "--format=csv,noheader"])
+        >>> answer("NVIDIA H100", 2**30, "9.0", 2, ["--query-gpu=index,memory.total", "--format=csv,noheader"])
         '0, 1024 MiB\n1, 1024 MiB'
     """
     mib, options = f"{nbytes // 2**20} MiB", dict(word.split("=", 1) for word in arguments if "=" in word)
     said = {
         "name": name, "gpu_name": name, "count": f"{count}", "memory.total": mib, "memory.free": mib,
         "memory.used": "0 MiB", "utilization.gpu": "0 %", "utilization.memory": "0 %", "driver_version": "570.00",
-        "compute_cap": ".".join(map(str, capability)),
+        "compute_cap": capability,
     }  # fmt: skip
     rows = [said | {"index": f"{index}", "uuid": f"GPU-{index:032x}"} for index in range(count)]
     if "-L" in arguments or "--list-gpus" in arguments:
@@ -39,5 +38,5 @@ def answer(name: str, nbytes: int, capability: Sequence[int], count: int, argume
 
 
 if __name__ == "__main__":
-    name, nbytes, capability, count = json.loads(sys.argv[1])
-    sys.stdout.write(answer(name, nbytes, capability, count, sys.argv[2:]) + "\n")
+    name, nbytes, capability, count = sys.argv[1:5]
+    sys.stdout.write(answer(name, int(nbytes), capability, int(count), sys.argv[5:]) + "\n")
