@@ -25,7 +25,7 @@ def main() -> None:
     Catcher(_end).__enter__()
     # A page of help asks nothing of anybody; under a debugger the command stays where that looks.
     if hasattr(os, "fork") and not _is_watched() and any(not word.startswith("-") for word in sys.argv[1:]):
-        supervise(STOP_SIGNALS, Catcher(_end).__enter__)
+        supervise(STOP_SIGNALS, Catcher(_end).__enter__, _calls_shown)
     # A search makes millions of small objects and no cycles: collected as rarely as this, it is a sixth shorter.
     gc.set_threshold(_COLLECT_AFTER, 50, 50)
     from trimaran.cli import main as command
@@ -45,6 +45,12 @@ def main() -> None:
 
 def _is_watched() -> bool:
     return bool(sys.gettrace() or sys.getprofile())
+
+
+def _calls_shown(written: bytes) -> list[str]:
+    from trimaran.base.user_errors import frame_lines, frames_written
+
+    return frame_lines(frames_written(written))
 
 
 def _open_missing() -> None:

@@ -18,7 +18,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
 from trimaran.base.errors import InputError
@@ -89,12 +89,13 @@ def note_exit_code(code: int) -> None:
         page[:2] = bytes((1, code & 0xFF))
 
 
-def supervise(numbers: Iterable[int], begin: Callable[[], object]) -> None:
+def supervise(numbers: Iterable[int], begin: Callable[[], object], shown: Callable[[bytes], Sequence[str]]) -> None:
     """Fork, and return in the new process alone: the other one waits for it, and ends as it does.
 
     Args:
         numbers: of the signals that are passed on
         begin: called first in the new process, before it hears a signal
+        shown: calls that `faulthandler` has written down, as lines for people
     """
     passed = [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
     page = mmap.mmap(-1, PAGE_BYTES)
@@ -104,7 +105,7 @@ def supervise(numbers: Iterable[int], begin: Callable[[], object]) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, passed)
     command = os.fork()
     if command:
-        _wait(command, page, calls, passed, before)
+        _wait(command, page, calls, shown, passed, before)
     note_on(page)
     if calls is not None:
         faulthandler.register(_WRITE_CALLS, file=calls, all_threads=False)
@@ -128,7 +129,14 @@ _ANSWER_S = 0.3
 _LEAVE_S = 5.0
 
 
-def _wait(command: int, page: mmap.mmap, calls: int | None, passed: Iterable[int], before: Iterable[int]) -> NoReturn:
+def _wait(
+    command: int,
+    page: mmap.mmap,
+    calls: int | None,
+    shown: Callable[[bytes], Sequence[str]],
+    passed: Iterable[int],
+    before: Iterable[int],
+) -> NoReturn:
     gone: list[int] = []
     seen, looks, hangs = page[:], 0, ""
 
@@ -142,7 +150,7 @@ def _wait(command: int, page: mmap.mmap, calls: int | None, passed: Iterable[int
         asked, limit_s = _HEAD.unpack_from(page)[3:]
         seen, looks = page[:], looks + 1 if hangs or (asked and page[:] == seen) else 0
         if not gone and looks * _LOOK_S >= limit_s:
-            hangs = hangs or _hanging(asked_on(seen), limit_s, command, calls)
+            hangs = hangs or _hanging(asked_on(seen), limit_s, _calls(command, calls, shown))
             os.kill(command, signal.SIGTERM if looks * _LOOK_S < limit_s + _LEAVE_S else signal.SIGKILL)
 
     for number in passed:
@@ -169,14 +177,17 @@ def _wait(command: int, page: mmap.mmap, calls: int | None, passed: Iterable[int
         os._exit(code)
 
 
-def _hanging(asked: str, limit_s: float, command: int, calls: int | None) -> str:
-    from trimaran.base.units import format_seconds
-    from trimaran.base.user_errors import frame_lines, frames_written
+def _calls(command: int, calls: int | None, shown: Callable[[bytes], Sequence[str]]) -> Sequence[str]:
+    """Where a process is, which is asked to write it down."""
+    if calls is None:
+        return ()
+    os.kill(command, _WRITE_CALLS)
+    time.sleep(_ANSWER_S)
+    return shown(os.pread(calls, 2**16, 0))
 
-    lines = []
-    if calls is not None:
-        os.kill(command, _WRITE_CALLS)
-        time.sleep(_ANSWER_S)
-        lines = frame_lines(frames_written(os.pread(calls, 2**16, 0)))
-    todo = "If it takes that long, do it once in another script, and let the job read what that has kept"
+
+def _hanging(asked: str, limit_s: float, lines: Sequence[str]) -> str:
+    from trimaran.base.units import format_seconds
+
+    todo = "If it takes that long, do it once in a script of your own, and let the job read what that has kept"
     return "\n".join([f"{asked} has taken more than {format_seconds(limit_s)}, and was ended:", *lines, todo])
