@@ -189,5 +189,5 @@ def _calls(command: int, calls: int | None, shown: Callable[[bytes], Sequence[st
 def _hanging(asked: str, limit_s: float, lines: Sequence[str]) -> str:
     from trimaran.base.units import format_seconds
 
-    todo = "If it takes that long, do it once in a script of your own, and let the job read what that has kept"
+    todo = "If it takes that long, do it once in another script, and let the job read what that has kept"
     return "\n".join([f"{asked} has taken more than {format_seconds(limit_s)}, and was ended:", *lines, todo])
