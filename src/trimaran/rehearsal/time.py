@@ -15,7 +15,7 @@ and of collectives, each group of an operation by its own curve. Each end is pla
 does not take long.
 
 Left out: the script's own Python and loading of data. A script that compiles is rehearsed without that, and priced as
-compiled: its interval reaches from a step in which all that can be fused takes no time to one as without a compiler.
+compiled: its interval reaches from a step in which all that can be fused takes no time to one in which it takes half.
 """
 
 import math
