@@ -14,8 +14,10 @@ There are three methods. Buckets are filled to a size in the order in which grad
 tick what is complete by then. And a flat buffer takes everything, after the backward.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from trimaran.pricing.exchange.frameworks import Recipe
 
@@ -89,34 +91,22 @@ class BackwardClock:
         return Span(start_s, self.free_s)
 
     def wall(self, done_s: float) -> float:
-        """Wall time at which a part of the backward is done [s]. Asked in ascending order."""
-        return self._walk(float("inf"), min(done_s, self.backward_s))
-
-    def progress(self, wall_s: float) -> float:
-        """How much of the backward is done at a wall time [s]. Asked in ascending order."""
-        self._walk(wall_s, self.backward_s)
-        return self._done_s
-
-    def _walk(self, wall_s: float, done_s: float) -> float:
-        while self._wall_s < wall_s and self._done_s < done_s:
-            if self._place == len(self._flows):
-                if done_s - self._done_s <= wall_s - self._wall_s:
-                    self._wall_s, self._done_s = self._wall_s + (done_s - self._done_s), done_s
-                else:
-                    self._wall_s, self._done_s = wall_s, self._done_s + (wall_s - self._wall_s)
-                break
+        """Wall time at which a part of the backward is done, or so long after its end [s]. Asked in ascending order."""
+        after_s = max(0.0, done_s - self.backward_s)
+        left_s = done_s - after_s - self._done_s
+        self._done_s += max(0.0, left_s)
+        while left_s > 0.0 and self._place < len(self._flows):
             start_s, end_s = self._flows[self._place]
             flowing = self._wall_s >= start_s
-            slowdown = self.interference if flowing else 1.0
-            border_s = min(end_s if flowing else start_s, wall_s)
-            needed_s = (done_s - self._done_s) * slowdown
-            if self._wall_s + needed_s <= border_s:
-                self._wall_s, self._done_s = self._wall_s + needed_s, done_s
-                break
-            self._done_s += (border_s - self._wall_s) / slowdown
+            slowdown, border_s = (self.interference, end_s) if flowing else (1.0, start_s)
+            if self._wall_s + left_s * slowdown <= border_s:
+                self._wall_s += left_s * slowdown
+                return self._wall_s + after_s
+            left_s -= (border_s - self._wall_s) / slowdown
             self._wall_s = border_s
-            self._place += border_s == end_s
-        return self._wall_s
+            self._place += flowing
+        self._wall_s += max(0.0, left_s)
+        return self._wall_s + after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +197,20 @@ def exchange_calls(gradients: Sequence[Ready], recipe: Recipe, price: Price, *, 
         >>> [(span.start_s, span.end_s) for span in done.spans]
         [(2.0, 3.0), (3.0, 3.5)]
     """
-    if recipe.cycle_s and recipe.overlaps:
-        return _in_cycles(gradients, recipe, price, backward_s=backward_s)
-    calls = [_call(group, recipe, price, backward_s=backward_s) for group in fill_buckets(gradients, recipe)]
+    cycle_s = recipe.cycle_s if recipe.overlaps else 0.0
+
+    def start_s(ready: Ready) -> float:
+        complete_s = min(ready.ready_s, backward_s) if recipe.overlaps else backward_s
+        return math.ceil(complete_s / cycle_s) * cycle_s if cycle_s else complete_s
+
+    # Which gradients a tick finds is decided by the undisturbed backward: a tick that finds more of them on a faster
+    # machine would join them into a longer call.
+    calls = []
+    for _, found in groupby(gradients, key=lambda ready: start_s(ready) if cycle_s else 0.0):
+        for group in fill_buckets(list(found), recipe):
+            latency_s, flow_s = price(sum(ready.nbytes for ready in group))
+            places = tuple(ready.gradient for ready in group)
+            calls.append(Call(max(map(start_s, group)), recipe.call_s + latency_s, flow_s, places))
     return run_calls(calls, backward_s=backward_s, interference=recipe.interference)
 
 
@@ -237,28 +238,3 @@ def fill_buckets(gradients: Sequence[Ready], recipe: Recipe) -> list[list[Ready]
             groups.append(group)
             group, nbytes = [], 0
     return [*groups, group] if group else groups
-
-
-def _in_cycles(gradients: Sequence[Ready], recipe: Recipe, price: Price, *, backward_s: float) -> Exchanged:
-    clock = BackwardClock(backward_s=backward_s, interference=recipe.interference)
-    calls, spans = [], []
-    place, tick_s = 0, 0.0
-    while place < len(gradients):
-        done_s = clock.progress(tick_s)
-        first = place
-        while place < len(gradients) and min(gradients[place].ready_s, backward_s) <= done_s:
-            place += 1
-        # What is complete but does not fit one call is left to the next ones of the same tick.
-        for group in fill_buckets(gradients[first:place], recipe):
-            call = _call(group, recipe, price, backward_s=backward_s)
-            calls.append(call)
-            spans.append(clock.call(tick_s, call))
-        tick_s += recipe.cycle_s
-    return Exchanged(tuple(calls), tuple(spans), clock.wall(backward_s))
-
-
-def _call(group: Sequence[Ready], recipe: Recipe, price: Price, *, backward_s: float) -> Call:
-    latency_s, flow_s = price(sum(ready.nbytes for ready in group))
-    ready_s = max(ready.ready_s for ready in group) if recipe.overlaps else backward_s
-    places = tuple(ready.gradient for ready in group)
-    return Call(min(ready_s, backward_s), recipe.call_s + latency_s, flow_s, places)

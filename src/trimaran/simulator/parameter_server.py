@@ -14,12 +14,13 @@ network (from a device through its host), which sum over the nodes and update, a
     node 2 ──▶ owner ──push──┼─▶ servers: sum, update ───┼──pull──▶ owner ──▶ node 2
 
 Servers are on the nodes' hosts, each with as much of every tensor, or on further machines. Nodes are alike, so
-one is followed. A copy occupies every link of its route, first come first served, so a large tensor waits for the links
-of its owner and for links through the host. Left out: slices of a copy, and the time that sums take from the backward
-of their owner.
+one is followed. A copy occupies every link of its route. In each step of this way a link takes the tensors in the order
+in which they are complete, never in order of arrival, and no link is done before all that it carries: every end is a
+maximum of sums of times, so that no end is later on a faster machine. In order of arrival ends can be: a copy that
+arrives earlier may hold up a longer one (Graham, SIAM J. Appl. Math. 17(2), 1969). Left out: slices of a copy, waits of
+one step for another on a link that both use, and the time that sums take from the backward of their owner.
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -109,81 +110,63 @@ def exchange_star(gradients: Sequence[Ready], star: Star, *, backward_s: float) 
     """
     total = sum(ready.nbytes for ready in gradients) or 1
     traffic = _Traffic(star)
-    events = [(ready.ready_s, 0, place) for place, ready in enumerate(gradients)]
-    heapq.heapify(events)
-    ends = [0.0] * len(gradients)
-    while events:
-        now_s, stage, place = heapq.heappop(events)
-        nbytes, owner = gradients[place].nbytes, star.owners[place]
-        others = [device for device in star.devices if device != owner]
-        if stage == 0:
-            done_s = max([now_s, *(traffic.copy(device, owner, nbytes, now_s) for device in others)])
-            heapq.heappush(events, (done_s, 1, place))
-        elif stage == 1:
-            work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s
-            work_s += star.call_s + 2 * len(others) * star.copy_s
-            if star.servers is None:
-                work_s += star.update_s * nbytes / total
-            done_s = traffic.work(owner, work_s, now_s)
-            if star.servers is not None:
-                done_s = _over_servers(star, traffic, owner, nbytes, done_s, share=nbytes / total)
-            heapq.heappush(events, (done_s, 2, place))
-        else:
-            ends[place] = max([now_s, *(traffic.copy(owner, device, nbytes, now_s) for device in others)])
-    spans = tuple(Span(ready.ready_s, end_s) for ready, end_s in zip(gradients, ends, strict=True))
-    order = sorted(range(len(gradients)), key=lambda place: ends[place])
-    calls = [
-        Call(gradients[p].ready_s, spans[p].end_s - spans[p].start_s, 0.0, (gradients[p].gradient,)) for p in order
-    ]
-    return Exchanged(tuple(calls), tuple(spans[place] for place in order), backward_s, traffic.busy_s)
-
-
-def _over_servers(star: Star, traffic: "_Traffic", owner: str, nbytes: int, now_s: float, *, share: float) -> float:
-    """When an owner that asks now has the weight that the servers have updated [s]."""
-    servers = star.servers
-    if servers is None:
-        return now_s
-    if owner != HOST:
-        now_s = traffic.copy(owner, HOST, nbytes, now_s)
-    now_s = traffic.work(_NETWORK, servers.exchange_s * nbytes, now_s) + servers.latency_s
-    now_s = traffic.work(_SERVERS, servers.sum_s * nbytes + star.update_s * share, now_s)
-    return now_s if owner == HOST else traffic.copy(HOST, owner, nbytes, now_s)
+    spans = []
+    for ready, owner in zip(gradients, star.owners, strict=True):
+        nbytes, others = ready.nbytes, [device for device in star.devices if device != owner]
+        work_s = (len(others) + 2) * nbytes / star.sum_bytes_per_s + star.call_s + 2 * len(others) * star.copy_s
+        update_s, servers = star.update_s * nbytes / total, star.servers
+        traffic.ready_s = ready.ready_s
+        now_s = traffic.copies("to owner", [(device, owner) for device in others], nbytes, ready.ready_s)
+        now_s = traffic.work(owner, work_s if servers else work_s + update_s, now_s)
+        if servers:
+            of_host = [(owner, HOST)] if owner != HOST else []
+            now_s = traffic.copies("to host", of_host, nbytes, now_s)
+            now_s = traffic.work(_NETWORK, servers.exchange_s * nbytes, now_s) + servers.latency_s
+            now_s = traffic.work(_SERVERS, servers.sum_s * nbytes + update_s, now_s)
+            now_s = traffic.copies("from host", [way[::-1] for way in of_host], nbytes, now_s)
+        now_s = traffic.copies("from owner", [(owner, device) for device in others], nbytes, now_s)
+        spans.append(Span(ready.ready_s, max([now_s, *traffic.done_s.values()])))
+    order = sorted(range(len(spans)), key=lambda place: spans[place].end_s)
+    calls = [Call(spans[p].start_s, spans[p].end_s - spans[p].start_s, 0.0, (gradients[p].gradient,)) for p in order]
+    busy_s = max(traffic.load_s.values(), default=0.0)
+    return Exchanged(tuple(calls), tuple(spans[place] for place in order), backward_s, busy_s)
 
 
 class _Traffic:
-    """When each link and owner is free again.
+    """When each link and owner is free for the next gradient.
 
     Attributes:
-        busy_s: of the busiest link or owner [s]
+        ready_s: when the gradient on its way is complete [s]
+        load_s: work of each link and owner [s]
+        done_s: when that is done at the earliest, whatever its order [s]
     """
 
     def __init__(self, star: Star) -> None:
         self._star = star
-        self._free_s: dict[str, float] = {}
-        self._load_s: dict[str, float] = {}
+        self._free_s: dict[tuple[str, str], float] = {}
+        self.ready_s = 0.0
+        self.load_s: dict[str, float] = {}
+        self.done_s: dict[str, float] = {}
 
-    @property
-    def busy_s(self) -> float:
-        return max(self._load_s.values(), default=0.0)
-
-    def copy(self, source: str, target: str, nbytes: int, now_s: float) -> float:
-        """When a copy that is asked for now has arrived [s]."""
-        path = self._star.paths[source, target]
-        start_s = max([now_s, *(self._free_s.get(link, 0.0) for link, _ in path.links)])
-        end_s = start_s + nbytes / path.bytes_per_s
-        for link, bytes_per_s in path.links:
-            self._occupy(link, start_s, nbytes / bytes_per_s)
-            end_s = max(end_s, self._free_s[link])
-        return end_s + path.latency_s
+    def copies(self, step: str, ways: Sequence[tuple[str, str]], nbytes: int, now_s: float) -> float:
+        """When copies that are asked for now have arrived [s]."""
+        arrived_s = [now_s]
+        for way in ways:
+            path = self._star.paths[way]
+            start_s = max([now_s, *(self._free_s.get((step, link), 0.0) for link, _ in path.links)])
+            ends_s = [self._occupy(step, link, start_s, nbytes / bytes_per_s) for link, bytes_per_s in path.links]
+            arrived_s.append(max([start_s + nbytes / path.bytes_per_s, *ends_s]) + path.latency_s)
+        return max(arrived_s)
 
     def work(self, owner: str, seconds: float, now_s: float) -> float:
         """When an owner is done with work that it is given now [s]."""
-        self._occupy(owner, max(now_s, self._free_s.get(owner, 0.0)), seconds)
-        return self._free_s[owner]
+        return self._occupy("", owner, max(now_s, self._free_s.get(("", owner), 0.0)), seconds)
 
-    def _occupy(self, name: str, start_s: float, seconds: float) -> None:
-        self._free_s[name] = start_s + seconds
-        self._load_s[name] = self._load_s.get(name, 0.0) + seconds
+    def _occupy(self, step: str, name: str, start_s: float, seconds: float) -> float:
+        self._free_s[step, name] = start_s + seconds
+        self.load_s[name] = self.load_s.get(name, 0.0) + seconds
+        self.done_s[name] = max(self.done_s.get(name, 0.0), self.ready_s) + seconds
+        return start_s + seconds
 
 
 # ---------------------------------------------------------------------------------------------------------------------

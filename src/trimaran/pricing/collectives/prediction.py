@@ -171,14 +171,16 @@ def transfer_time(op: str, sizes: Sizes, group: Group, known: Mapping[str, float
     """
     if group.devices == 1:
         return np.zeros_like(sizes)
-    rate, ramp_s, power = inside_rate(op, group, known, year=year), _ramp(group, known), known["power"]
-    if group.nodes > 1:
-        between = between_rate(op, group, known)
-        if group.per_node == 1 or between < rate:
-            rate, ramp_s, power = between, known["ramp_network"], known["power_network"]
-    half = ramp_s * rate
     volume = bus_factor(op, group.devices) + _own_part(op, known) / group.devices
-    return _hops(op, group, known) + volume * sizes / rate * (1 + (half / sizes) ** power)
+    links = []
+    if group.per_node > 1:
+        links.append((inside_rate(op, group, known, year=year), _ramp(group, known), known["power"]))
+    if group.nodes > 1:
+        links.append((between_rate(op, group, known), known["ramp_network"], known["power_network"]))
+    # The slowest decides, by its time and not by its rate: a faster link never takes longer.
+    flows = [volume * sizes / rate * (1 + (ramp_s * rate / sizes) ** power) for rate, ramp_s, power in links]
+    slowest: Sizes = _hops(op, group, known) + np.maximum.reduce(flows)
+    return slowest
 
 
 def inside_rate(op: str, group: Group, known: Mapping[str, float], *, year: float) -> float:
