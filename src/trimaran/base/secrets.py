@@ -21,10 +21,13 @@ _PLACE = re.compile(r"-(file|path|dir|folder|env|name)$")
 """Ends of names of what says where a secret is."""
 _NAMED = re.compile(r"([A-Za-z][\w.-]*)[\"']?\s*[=:]\s*")
 _FORMS = re.compile(
-    r"(?<=://)[^/\s]*(?=@)|\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|eyJ(?=[\w-]+\.[\w-]+\.))[\w.-]{20,}"
+    r"(?<=://)[^/\s]*(?=@)|(?<=\w:)[^\s/@:]+(?=@(?!sha256:)[\w.])|\b(hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|eyJ(?=[\w-]+\.[\w-]+\.))[\w.-]{20,}"
     r"|\bAKIA[0-9A-Z]{16}\b"
 )
-"""What stands before the host in a URL; tokens of Hugging Face, GitHub, GitLab, OpenAI, Slack, AWS and JSON Web."""
+"""What stands before the host in a URL, a password in "me:password@host"; tokens of Hugging Face, GitHub, GitLab,
+OpenAI, Slack, AWS and JSON Web."""
+_LOGIN = re.compile(r"(?:.*[-_.])?(?:user|username|login|userpwd|u)=[^\s:/=]+(?<!\.py):([^\s/].*)", re.IGNORECASE)
+"""A user and a password that stand together, as curl's `--user me:password`."""
 _SHORTEST = 8
 """Shorter values are not looked for in texts: "a" is in every one of them."""
 
@@ -91,6 +94,8 @@ def _values(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         option, before = before, word if re.fullmatch(r"--?[A-Za-z][\w.-]*", word) else ""
         if option and not before and _is_secret(option.lstrip("-")):
             yield "", word
+        elif login := _LOGIN.fullmatch(f"{option}={word}" if option and not before else word):
+            yield word[: login.start(1) - login.end()], login[1]
         elif (end := next(ends, None)) is not None:
             yield word[:end], word[end:]
         elif re.search(r"\s", word):

@@ -29,6 +29,9 @@ FORMS = (
     [f"https://me:{SECRET}@host/path"],
     [f"--repo=https://{SECRET}@host/path"],
     [f"s3://bucket/x?region=eu&X-Amz-Signature={SECRET}"],
+    *([name, f"me:{SECRET}"] for name in ("--user", "-u", "--proxy-user", "--db.login")),
+    *([f"--user=me:{SECRET}"], [f"me:{SECRET}@host.org/path"], ["--dsn", f"postgres:{SECRET}@db:5432/x"]),
+    ["bash", "-c", f"curl -u me:{SECRET} https://host"],
     ["--header", f"Authorization: Bearer {SECRET}"],
     [json.dumps({"wandb": {"api_key": SECRET}, "lr": 1})],
     ["bash", "-c", f"python train.py --lr 1 --token '{SECRET}'"],
@@ -38,6 +41,7 @@ FORMS = (
 )
 INNOCENT = (
     *("--tokens 1T", "--max-tokens 4096", "--tokenizer gpt2", "--pad-token-id 0", "--lr=1e-3", "--token-file there"),
+    *("--user me", "python -u job.py:make_job", "git@host.org:ours/x.git", "me@host:/data", "ours/x:v1@sha256:abc"),
     *("--use-auth-token --lr 1", "--bypass=1", "--monkey x", "PWD=/home/me", "s3://bucket/data", "model.layers=3"),
 )
 
