@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,7 @@ from trimaran.report.page.studies import READERS
 from trimaran.report.remedies import remedies_document
 from trimaran.report.run_report import write_report
 from trimaran.report.tables import page_text
+from trimaran.runtime.checkpoint.recovered import Changed, PassedOver, Recovered
 
 NAMES = tuple(studies())
 
@@ -126,6 +127,29 @@ def test_a_run_without_a_report_says_how_to_get_one(tmp_path: Path) -> None:
     assert "trimaran train digits --plan" in absent["Predicted against measured"]
     assert "Timeline of every rank" in absent
     assert "Where a step goes, by rank" not in found.sections
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_page_of_a_run_says_once_what_was_recovered(tmp_path: Path, ended: bool) -> None:
+    run = write_run(tmp_path / "run")
+    recovered = Recovered(
+        path="runs/one/checkpoints/step-40",
+        step=40,
+        passed_over=(PassedOver(path="runs/one/checkpoints/step-60", reason="weights.bin cannot be read"),),
+        changed=(Changed(what="lr", saved="0.1", now="0.2", counts="checkpoint"),),
+    )
+    (run / "run.json").write_text(
+        json.dumps(json.loads((run / "run.json").read_text()) | {"recovered": asdict(recovered)})
+    )
+    if ended:
+        text = json.loads((run / "report.json").read_text())
+        (run / "report.json").write_text(json.dumps(text | {"notes": [*recovered.notes, "and more"]}))
+    else:
+        (run / "report.json").unlink()
+    _, text = made(run, tmp_path / "report.html")
+    for said in ("goes on from step 40", "is newer and was passed over: weights.bin cannot be read", "lr: 0.1 in the checkpoint"):
+        assert text.count(said) == 1
+    assert ("and more" in text) == ended
 
 
 def test_the_report_of_a_run_alone_has_no_timeline(tmp_path: Path) -> None:

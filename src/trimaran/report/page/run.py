@@ -40,6 +40,7 @@ from trimaran.report.plans import training_line
 from trimaran.report.run_report import run_verdict
 from trimaran.report.tables import KIND_NAMES
 from trimaran.report.timelines import read_timeline
+from trimaran.runtime.checkpoint.recovered import Recovered
 
 _Seconds = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 _Positive = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -137,6 +138,7 @@ class _Run(msgspec.Struct):
     finished_at: str = ""
     reason: str = ""
     command: str = ""
+    recovered: Recovered | None = None
 
 
 class _Epoch(msgspec.Struct):
@@ -257,6 +259,9 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
     on = f" on {format_count(ranks, 'rank')}" if ranks else ""
     measured = None if report is None else _measured(report)
     contents = Contents()
+    # Of a run that has ended, its report says what was recovered too, among other things.
+    recovered = () if run is None or run.recovered is None else (run.recovered.taken, *run.recovered.notes)
+    notes = tuple(dict.fromkeys([*recovered, *(() if report is None else report.notes)]))
 
     train = _train_again(job, plan, shown)
     contents.add(
@@ -346,7 +351,7 @@ def _page(files: _Files, *, shown: str, sources: list[str]) -> Page:
         facts=_facts(files, measured, strategy),
         sections=contents.sections,
         absent=contents.absent,
-        notes=() if report is None else report.notes,
+        notes=notes,
         sources=sources,
         version=VERSION,
     )

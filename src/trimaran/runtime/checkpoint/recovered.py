@@ -69,9 +69,14 @@ class Recovered:
         """All but what was taken."""
         return tuple(map(str, (*self.passed_over, *self.changed)))
 
-    def __str__(self) -> str:
+    @property
+    def taken(self) -> str:
+        """What was."""
         begins = "begins from weights" if self.step is None else f"goes on from step {self.step}"
-        lines = [f"the training {begins}: {shown_path(Path(self.path))}", *self.notes]
+        return f"the training {begins}: {shown_path(Path(self.path))}"
+
+    def __str__(self) -> str:
+        lines = [self.taken, *self.notes]
         if len(lines) > _MOST_LINES:
             lines[_MOST_LINES:] = [f"{format_count(len(lines) - _MOST_LINES, 'more difference')}"]
         if any(one.counts == "checkpoint" for one in self.changed):
