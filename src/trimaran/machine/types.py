@@ -105,8 +105,10 @@ _EIGHT_BITS = frozenset({"hopper", "blackwell", "ada", "cdna3", "cdna4"})
 """Architectures whose tensor or matrix cores multiply in 8 bits, each at twice its rate in 16.
 
 Source: data sheets, dense, in fp8 and in bf16 [TFLOP/s]: H100 1979 and 989, B200 4500 and 2250, L40S 733 and 362 (as in
-stas00/ml-engineering, compute/accelerator/README.md); AMD Instinct MI300X 2614.9 and 1307.4, MI350X 4614.0 and 2309.6
-(as in torch/_inductor/analysis/device_info.py); MI325X as MI300X.
+stas00/ml-engineering, compute/accelerator/README.md); AMD Instinct MI300X 2614.9 and 1307.4, MI350X 4614.0 and 2309.6,
+MI355X 5033.2 and 2516.6 (as in torch/_inductor/analysis/device_info.py); MI325X 2614.9 and 1307.4 (AMD, "Matrix Core
+Programming on AMD CDNA 3 and CDNA 4 architecture", 2025). GeForce RTX 4090, both summed in fp32, 330.3 and 165.2
+(NVIDIA, "Ada GPU Architecture", V2.02, appendix A, as quoted; earlier versions have 660.6, which is summed in fp16).
 """
 
 GENERATIONS = {"ga10x": "ampere"}
