@@ -7,10 +7,11 @@ A group is priced with all groups like it under way at once, the slowest layout 
 use the same cards. Transfers of one rank that are under way at once share what limits them: its links inside a node, or
 those to the network. Ranks have the devices node by node.
 
-Fused attention in 16 bits reaches the share of peak that it has in published steps of transformers (`analytical`).
-Where it is causal, half of its operations count, as its kernels skip what is masked. Products in eight bits take half
-the time of those in sixteen. Copies between host and device are as fast as from page-locked memory while all ranks of
-a node copy. Left out: kernels of the script's own whose names say nothing; they are taken to move their tensors once.
+Fused attention in 16 bits reaches the share of peak that it has in published steps of transformers (`analytical`), and
+large products their rate there. Where attention is causal, half of its operations count, as its kernels skip what is
+masked. Products in eight bits take half the time of those in sixteen. Copies between host and device are as fast as
+from page-locked memory while all ranks of a node copy. Left out: kernels of the script's own whose names say nothing;
+they are taken to move their tensors once.
 """
 
 import math

@@ -8,7 +8,7 @@ A rank's step is, at every instant, one of these, so that they sum up to it:
     launches        a kernel takes longer, or the device has nothing to do, because of the host that asks for it
     communication   the device waits for a collective whose members have all arrived
     bubble          it waits for other ranks: for a stage before or after, or for one that is late
-    slowest         all ranks wait for the slowest of them, by as much as ranks that do the same differ
+    slowest         all ranks wait for the slowest of them, by as much as ranks of published trainings differ
 
 The interval has the errors of the two models in it: of kernels (device, network, software), which all kernels share,
 and of collectives, each group of an operation by its own curve. Each end is played again with those times, where that
@@ -28,7 +28,7 @@ from trimaran.base.timeline import COMMUNICATION, COMPUTE, HOST, Columns, Timeli
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.catalog import find_device
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.exchange.costs import straggling
+from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.kernels.corrections import Profile, correction_from_profile, step_seconds
 from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant, step_spread
@@ -45,6 +45,8 @@ from trimaran.rehearsal.prices import (
 )
 from trimaran.rehearsal.record import Issue, Kernel, Record, Run
 from trimaran.rehearsal.replay import Excerpt, Times, last_steps, play_of, run
+
+TODAY = Software(year=2026.0, source="assumed: PyTorch 2.11 to 2.15, with which scripts are rehearsed")
 
 TOP = 12
 """Kernels and collectives that are named."""
@@ -181,7 +183,7 @@ def step_time(
         records: of the ranks that were rehearsed, at least one
         machine: nodes and what joins them, with at least as many devices as the records have ranks
         kinds: by rank, the rehearsed rank that does the same; ranks that are not named wait for nobody
-        software: framework and year; None: PyTorch of today's models
+        software: framework and year; None: `TODAY`
         calibration: factors from one device
 
     Returns:
@@ -214,7 +216,7 @@ def _answer(
 ) -> "_Answer":
     if not records:
         raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
-    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software or Software(), calibration=calibration)
+    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software or TODAY, calibration=calibration)
     excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
     return _Answer(excerpts, asked)
@@ -247,7 +249,7 @@ def calibration_from_profile(profile: Profile, record: Record, machine: Machine)
     Raises:
         InputError: the profile has none of the kernels that the step consists of
     """
-    prices = price_kernels(record.kernels, machine.node.device, Software())
+    prices = price_kernels(record.kernels, machine.node.device, TODAY)
     by_name: Counter[str] = Counter()
     by_kind: dict[WorkKind, float] = {}
     host_s = 0.0
@@ -414,8 +416,7 @@ class _Answer:
 
     def _slowest_share(self) -> float:
         """Wait for the slowest rank, as a share of compute."""
-        record = self._excerpts[0].record
-        return straggling(record.world, -(-record.world // record.per_node))
+        return step_constants().slowest_factor(self._excerpts[0].record.world) - 1.0
 
     def _interval(self, ranks: Sequence[RankTime]) -> Cost:
         """The step with its 90 % interval [s]."""

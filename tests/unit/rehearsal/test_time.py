@@ -11,9 +11,9 @@ from tests.unit.rehearsal.writing import collective, group, product, record, run
 from trimaran.base.errors import InputError
 from trimaran.graph.kernels.workload import WorkKind
 from trimaran.machine.find import find_machine
+from trimaran.pricing.analytical.step_time import step_constants
 from trimaran.pricing.collectives.algorithms import collective_cost, crossing_cost
 from trimaran.pricing.collectives.links import crossing_of
-from trimaran.pricing.exchange.costs import straggling
 from trimaran.pricing.exchange.unknowns import INTERFERENCE
 from trimaran.pricing.kernels.corrections import Profile, step_seconds
 from trimaran.pricing.kernels.durations import constants
@@ -22,16 +22,16 @@ from trimaran.pricing.kernels.software import Software
 from trimaran.program.types import Program
 from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels, read_calibration
 from trimaran.rehearsal.record import Await, End, Event, Issue, Kernel, Mark, Record, Sync, TensorForm, Wait
-from trimaran.rehearsal.time import StepTime, calibration_from_profile, step_time
+from trimaran.rehearsal.time import TODAY, StepTime, calibration_from_profile, step_time
 from trimaran.report.trace import trace_document
 
 H100 = find_machine("dgx-h100")
 LARGE, TINY = product(8192), small()
-HOST_S = host_seconds(Software())
+HOST_S = host_seconds(TODAY)
 
 
 def alone(kernel: Kernel, machine: str = "dgx-h100") -> float:
-    return price_kernels([kernel], find_machine(machine).node.device, Software())[0].device_s
+    return price_kernels([kernel], find_machine(machine).node.device, TODAY)[0].device_s
 
 
 def timed(*records: Record, machine: str = "dgx-h100", kinds: dict[int, int] | None = None) -> StepTime:
@@ -151,7 +151,7 @@ def test_a_pipeline_has_the_bubble_of_its_filling(batched: bool) -> None:
     # The second stage waits for the first microbatch; the first one for the rest of the second's.
     assert found.ranks[1].parts.bubble_s == pytest.approx(one, rel=0.05)
     assert found.ranks[0].parts.bubble_s == pytest.approx(5 * one, rel=0.06)
-    assert found.step.seconds == pytest.approx(9 * one * (1 + straggling(2)), rel=0.06)
+    assert found.step.seconds == pytest.approx(9 * one * step_constants().slowest_factor(2), rel=0.06)
     assert found.critical == 1
     assert sums_up(found)
 

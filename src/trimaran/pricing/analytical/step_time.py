@@ -75,6 +75,9 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
+import numpy
+from numpy.typing import NDArray
+
 from trimaran.base.errors import InputError
 from trimaran.base.files import packaged_toml
 from trimaran.base.precision import Precision, element_bytes
@@ -110,6 +113,7 @@ _ELEMENT = 2
 _FUSED_BACKWARD = 2.5
 
 Found = TypeVar("Found")
+Number = TypeVar("Number", float, NDArray[numpy.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +203,20 @@ class Product:
             0.21
         """
         rows = self.m + (_TILE_ROWS / 2.0 if self.experts else 0.0)
-        whole = 2.0 * (self.groups * rows * self.n + tile) * (self.k + (expert_start if self.experts else start))
+        whole = tiled_flops(self.groups * rows * self.n, self.k, tile, expert_start if self.experts else start)
         return self.count * (whole - 2.0 * self.groups * self.m * self.n * self.k)
+
+
+def tiled_flops(results: Number, depth: Number, tile: Number, start: float) -> Number:
+    """FLOP that the units could have done in the time of a product; see `Product.overhead`.
+
+    Args:
+        results: elements of the result
+        depth: elements of each sum
+        tile: elements of half a wave of tiles on the whole device
+        start: elements of a sum that a unit adds up while a tile starts
+    """
+    return 2.0 * (results + tile) * (depth + start)
 
 
 _TILE_ROWS = 128
@@ -575,6 +591,10 @@ class StepConstants:
             return 1.0 / aligned
         return self.share(precision, device) / (self.share("bf16", device) * aligned)
 
+    def product_rate(self, precision: Precision, device: Device, year: float, *, tuned: bool) -> float:
+        """Rate of products; their starts come on top. The maker of a device has its own framework ready [FLOP/s]."""
+        return peak_of(device) * self.share(precision, device) * (1.0 if tuned else self.ripeness(device, year))
+
     def sum_seconds(self, elements: float, device: Device) -> float:
         """Time to add gradients of parameters to those of the microbatches before [s]."""
         return elements * self.sum_bytes / device.sustained_bytes_per_s
@@ -690,8 +710,7 @@ class StepConstants:
         if precision == "fp8" and not fused:
             # Fused norms and activations write eight bits in place of sixteen.
             moved += sum(product.cast_bytes for product in work.shapes)
-        # The maker of a device has its own framework ready with it.
-        rate = peak * self.share(precision, device) * (1.0 if tuned else self.ripeness(device, year))
+        rate = self.product_rate(precision, device, year, tuned=tuned)
         # Units that multiply eight bits in the time of sixteen wait as long for the start of a tile.
         start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
         tile = self.tile * device.multiprocessors

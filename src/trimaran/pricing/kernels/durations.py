@@ -42,6 +42,9 @@ and the depth is large, as in weight gradients, the depth is split and the parts
 the tiles that it has; we take the fastest. Left out: choices of a library that are not the best, which are in the
 efficiency, and swizzles that keep tiles in a cache.
 
+Since Ampere libraries have kernels too whose tiles follow one another without a gap. They lose half a wave and a start
+in all, and are priced as the products of transformers are (`analytical.step_time`).
+
 The device of a step, as the figures that the curves need: units, memory and libraries.
 
 A device computes on its vector units or, in types that they take, on its tensor cores. Its figures come from the
@@ -68,6 +71,7 @@ from trimaran.base.files import packaged_toml
 from trimaran.base.precision import product_dtype
 from trimaran.graph.kernels.workload import Gradient, WorkKind
 from trimaran.machine.types import Device
+from trimaran.pricing.analytical.step_time import step_constants, tiled_flops
 from trimaran.pricing.kernels.columns import MATRIX_KINDS, Column, Flags, Kernels
 from trimaran.pricing.kernels.software import CUDNN_YEARS, UNFOLDING, Software, libraries_year, library_name
 
@@ -145,6 +149,9 @@ def product_seconds(m: Column, n: Column, k: Column, count: Column, flops_per_s:
 
 _CUDNN_8 = CUDNN_YEARS["8"]
 
+_GAPLESS = frozenset({"ampere", "ada", "hopper", "blackwell"})
+"""Generations whose large products in 16 bits were measured one by one. Source: `benchmarks/fits/products.py`."""
+
 _ALL_PRODUCTS = {"pytorch": (2020.8, 2022.45), "tensorflow": (2020.95, math.inf)}
 """Releases of a framework that round all products to TF32: from the first to before the last."""
 
@@ -171,6 +178,7 @@ class Setting:
         year: of the libraries
         library: whose kernels compute, "" for the device maker's
         channels_last: images are kept with channels last
+        large_flops_per_s: of large products in 16 bits, where they are known; 0 elsewhere [FLOP/s]
     """
 
     architecture: NDArray[numpy.str_]
@@ -184,10 +192,19 @@ class Setting:
     year: Column
     library: NDArray[numpy.str_]
     channels_last: Flags
+    large_flops_per_s: Column
 
 
-def setting(kernels: Kernels, device: Device, software: Software, precision: str) -> Setting:
-    """The units that compute each kernel of a step on a device under a software."""
+def setting(kernels: Kernels, device: Device, software: Software, precision: str, *, gapless: bool = False) -> Setting:
+    """The units that compute each kernel of a step on a device under a software.
+
+    Args:
+        kernels: of the step
+        device: of the catalog
+        software: framework and libraries
+        precision: as of `rounded_kinds`
+        gapless: large products are priced as those of transformers; the curves of whole steps were fitted without
+    """
     vector = device.compute["fp32"].flops_per_s
     tensor_types = (
         {}
@@ -208,6 +225,9 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
     def same(value: float) -> Column:
         return numpy.full(len(kernels), float(value))
 
+    large = step_constants().product_rate("bf16", device, libraries_year(software), tuned=False)
+    is_large = tensor & numpy.isin(asked, ["bf16", "fp16"]) & (gapless and device.generation in _GAPLESS)
+
     return Setting(
         architecture=numpy.full(len(kernels), architecture_of(device)),
         tensor=tensor,
@@ -220,6 +240,7 @@ def setting(kernels: Kernels, device: Device, software: Software, precision: str
         year=same(libraries_year(software)),
         library=numpy.full(len(kernels), library_name(software)),
         channels_last=numpy.full(len(kernels), software.channels_last or _is_made_channels_last(software)),
+        large_flops_per_s=numpy.where(is_large, large, 0.0),
     )
 
 
@@ -574,6 +595,11 @@ def durations(kernels: Kernels, setting: Setting, constants: Constants) -> Colum
 
 def _products(kernels: Kernels, setting: Setting, constants: Constants) -> Column:
     def on_units(part: Kernels, on: Setting, units: str, tiling: Tiling) -> Column:
-        return product_seconds(part.m, part.n, part.k, part.count, sustained(on, units, constants), tiling)
+        tiled = product_seconds(part.m, part.n, part.k, part.count, sustained(on, units, constants), tiling)
+        table, is_large = step_constants(), (on.large_flops_per_s > 0) & (part.kind == WorkKind.PRODUCT.value)
+        if not is_large.any():
+            return tiled
+        work = tiled_flops(part.m * part.n * part.count, part.k, table.tile * on.multiprocessors, table.start)
+        return numpy.where(is_large, numpy.minimum(tiled, work / numpy.maximum(on.large_flops_per_s, 1.0)), tiled)
 
     return each_units(kernels, setting, constants, "product", on_units)

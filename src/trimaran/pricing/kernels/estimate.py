@@ -283,13 +283,13 @@ def seconds_alone(
         software: framework and libraries
         precision: says which products in fp32 are rounded to tf32 (`rounded_kinds`)
     """
-    return _as_asked(kernels(works), device, software, precision, constants())
+    return _as_asked(kernels(works), device, software, precision, constants(), gapless=True)
 
 
 def _as_asked(
-    columns: Kernels, device: Device, software: Software, precision: str, table: Constants
+    columns: Kernels, device: Device, software: Software, precision: str, table: Constants, *, gapless: bool = False
 ) -> tuple[Column, Column]:
-    seconds = durations(columns, setting(columns, device, software, precision), table)
+    seconds = durations(columns, setting(columns, device, software, precision, gapless=gapless), table)
     if precision == "fp32" and rounded_kinds(device, software, precision):
         # What may be rounded need not be: a library takes what is faster.
         seconds = numpy.minimum(seconds, durations(columns, setting(columns, device, software, "ieee"), table))
