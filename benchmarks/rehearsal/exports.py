@@ -123,6 +123,9 @@ ROWS = {
         ("torchtitan",),
         batch=16,
     ),
+} | {
+    f"{name} on 1,024": Row(job, "dgx-h100:128", {}, ALL, batch=1024)
+    for name, job in (("llama2 70b", "llama2:70b"), ("qwen3 32b", "qwen3:32b"), ("mixtral 8x7b", "mixtral:8x7b"))
 }  # fmt: skip
 
 

@@ -63,6 +63,7 @@ from trimaran.planning.estimated_problem import machine_problem, machine_problem
 from trimaran.planning.input_pipeline import fed_as_asked, pipeline_words
 from trimaran.planning.loaded_plans import check_batch_is_chosen, is_device_here
 from trimaran.planning.precision import choose_precision, settle_precision
+from trimaran.planning.preparation import inexactness
 from trimaran.planning.requests import (
     NO_LOADING,
     Loading,
@@ -438,7 +439,7 @@ class Estimated(CatalogBackend):
                 search=found,
                 alone=one_device(problem),
             ),
-            notes=(*self._notes, *notes),
+            notes=(*self._notes, *notes, *inexactness(problem.graph, found.chosen.strategy)),
         )
 
 

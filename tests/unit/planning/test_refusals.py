@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from tests.raising import raises
+from tests.unit.planning import own_models
 from typer.testing import CliRunner
 
 from trimaran.base.errors import InfeasibleError
 from trimaran.base.remedies import CATALOGUE
 from trimaran.cli import app
+from trimaran.graph.behaviour import TOO_LARGE
+from trimaran.graph.capture import capture
 from trimaran.planning.plan import make_plan
 from trimaran.planning.refusals import SLOWEST
 from trimaran.planning.requests import parse_request
@@ -136,3 +139,25 @@ def test_the_page_has_a_table_and_the_commands() -> None:
     commands = [line for line in lines if line.startswith("trimaran plan ")]
     assert len(commands) >= 2
     assert any(line.split()[:1] == ["with"] and "step" in line for line in lines)
+
+
+OWN = {"cnn": "8MiB", "encoder": "3MiB", "unet": "2MiB", "lstm": "1MiB", "decoder": "2MiB"}
+"""Models of a user's own (`own_models.py`), with limits that make the memory too small."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[] if one == "lstm" else [pytest.mark.sweep]) for one in OWN])
+def test_each_way_out_for_a_model_of_ones_own_is_planned_and_fits(name: str) -> None:
+    ways = ways_of(f"{own_models.__file__}:{name} --cluster gtx-980 --batch 16 --memory {OWN[name]}")
+    for way in ways:
+        code, plan = answered(way["command"].removeprefix("trimaran "))
+        assert code == 0, (way["command"], plan)
+        assert plan["chosen"]["peak_bytes"] <= plan["memory_limit_bytes"]
+    assert ways[-1]["step_time_s"] <= SLOWEST * ways[0]["step_time_s"]
+
+
+def test_a_model_that_this_machine_does_not_hold_is_planned_without_being_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the plan says that nobody looked whether its parts add up."""
+    monkeypatch.setattr(capture, "memory_bytes", lambda: 1000)
+    code, plan = answered(f"plan {own_models.__file__}:never_made --cluster 2xgtx-980 --batch 16 --dp 2")
+    assert code == 0, plan
+    assert any(TOO_LARGE in note for note in plan["notes"])

@@ -25,6 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.system import memory_bytes
+from trimaran.graph.behaviour import TOO_LARGE, Behaviour
 from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
 from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
 from trimaran.graph.capture.flow import make_flow
@@ -79,6 +81,9 @@ SEEDS = 8
 
 LIGHT_FLOPS = 1e10
 """Forwards of the model and of its flow take at most so much together, beyond the first two seeds [FLOP]."""
+
+_COPIES = 5
+"""Of the parameters, while a job is looked at: weights, gradients, two moments, and what they were before."""
 
 LARGEST_FLOPS = 2e11  # a few seconds on one core [FLOP]
 
@@ -350,11 +355,13 @@ def looked_at(job: Job, graph: Graph, model: nn.Module | None = None) -> Graph:
     Args:
         job: the job
         graph: of it
-        model: its model; None: it is made
+        model: its model; None: it is made, where this machine has the memory for it and its optimizer
 
     Raises:
         InputError: the model or the data cannot be made
     """
+    if model is None and _COPIES * sum(parameter.nbytes for parameter in graph.parameters) > memory_bytes():
+        return dataclasses.replace(graph, behaviour=Behaviour(not_looked=TOO_LARGE, precision=job.precision))
     too_large = 3 * sum(op.flops.at(SAMPLES) for op in graph.ops) > LARGEST_FLOPS
     model = make_model(job) if model is None else model
     return dataclasses.replace(graph, behaviour=examine(job, model, too_large=too_large))
