@@ -32,7 +32,7 @@ from trimaran.graph.trace.types import TraceOp
 from trimaran.graph.types import Phase
 from trimaran.machine.topology import host_bandwidth
 from trimaran.machine.types import Device, Machine
-from trimaran.pricing.analytical.step_time import LATE_KERNELS, NEW_UNITS, step_constants
+from trimaran.pricing.analytical.step_time import EIGHT_BITS, LATE_KERNELS, NEW_UNITS, step_constants
 from trimaran.pricing.collectives.algorithms import crossing_cost
 from trimaran.pricing.collectives.links import Crossing, crossing_of, group_crossings, transfer_crossings
 from trimaran.pricing.kernels.durations import PLAIN, constants
@@ -148,9 +148,6 @@ class KernelPrice:
 
 _NOTHING = KernelPrice(0.0, 0.0, 0.0, "")
 
-_EIGHT_BITS = 2.0
-"""How many times faster units compute in 8 bits than in 16: a fact of Hopper and Blackwell."""
-
 
 def price_kernels(
     kernels: Sequence[Kernel],
@@ -199,7 +196,7 @@ def price_kernels(
             on_device = least + share * (on_device - least)
         factor = 1.0 if calibration is None else calibration.of(name, kind)
         if "_scaled_" in name and work.kind is WorkKind.PRODUCT:
-            factor /= _EIGHT_BITS
+            factor /= EIGHT_BITS
         found[number] = KernelPrice(
             before.device_s + on_device * factor,
             before.host_s + on_host * (1.0 if calibration is None else calibration.host),

@@ -414,10 +414,6 @@ class _Answer:
             found = max(found, asked_s, *(times.end_s[task] for task in ending.tasks))
         return found
 
-    def _slowest_share(self) -> float:
-        """Wait for the slowest rank, as a share of compute."""
-        return step_constants().slowest_factor(self._excerpts[0].record.world) - 1.0
-
     def _interval(self, ranks: Sequence[RankTime]) -> Cost:
         """The step with its 90 % interval [s]."""
         play, spread = self._play, math.exp(1.645 * self._asked.spread)
@@ -446,8 +442,10 @@ class _Answer:
         return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, f"analytic: {source}")
 
     def _slowest_s(self, excerpt: Excerpt) -> float:
+        """Wait for the slowest rank [s]."""
         device_s, host_s = self._priced.totals[excerpt.record.rank]
-        return self._slowest_share() * (device_s + host_s * self._priced.drag[excerpt.record.rank])
+        share = step_constants().slowest_factor(excerpt.record.world) - 1.0
+        return share * (device_s + host_s * self._priced.drag[excerpt.record.rank])
 
     # -----------------------------------------------------------------------------------------------------------------
     # One rank's step, instant by instant

@@ -498,8 +498,8 @@ def _inner(shape: TransformerShape, degrees: Degrees, layer: int) -> float:
 # The few figures of a step that no shape says: shares of peak, bytes of an update, a host's time for a layer
 
 
-_EIGHT_BITS = 2.0
-"""How many times faster units compute in 8 bits than in 16: a fact of Hopper and Blackwell."""
+EIGHT_BITS = 2.0
+"""How many times faster units compute in 8 bits than in 16: `machine.types` has the sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -575,7 +575,7 @@ class StepConstants:
         large = self.large_products.get(device.generation, _UNKNOWN_SHARE)
         if precision == "fp8":
             # An operation of 8 bits takes half the energy, and products reach less of their peak: power is enough.
-            return _EIGHT_BITS * self.eight_bit_share * large
+            return EIGHT_BITS * self.eight_bit_share * large
         return self.product_share * large * _of_power(precision, device) * _of_wide(precision, device)
 
     def head_factor(self, precision: Precision, device: Device, rows: int) -> float:
@@ -712,7 +712,7 @@ class StepConstants:
             moved += sum(product.cast_bytes for product in work.shapes)
         rate = self.product_rate(precision, device, year, tuned=tuned)
         # Units that multiply eight bits in the time of sixteen wait as long for the start of a tile.
-        start = self.start * (_EIGHT_BITS if precision == "fp8" else 1.0)
+        start = self.start * (EIGHT_BITS if precision == "fp8" else 1.0)
         tile = self.tile * device.multiprocessors
         operand_bytes, result_bytes = 1.0 if precision == "fp8" else element_bytes(precision), element_bytes(precision)
         lost = 0.0
