@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import torch
@@ -458,24 +458,107 @@ def identity_fault(optimizer: Any, parameters: Trained, traits: OptimizerTraits)
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Named = Sequence[tuple[str, torch.Tensor]]
+
+
 class Trial:
-    """What a few steps over small tensors did.
+    """An optimizer that updates small tensors in the place of parameters, and what it did to them.
+
+    Args:
+        make: the optimizer, over the tensors; hooks on its step are taken off
+        starts: the tensors; they are copied
+        schedule: makes one of it; None: there is none
 
     Attributes:
         values: of each tensor, after each step
-        options: of each tensor; None where the optimizer does not hold it
+        options: of each tensor, at first and after each step of the schedule; None where the optimizer does not hold it
         drew: random numbers were drawn
-        kept: its own `zero_grad` left gradients that are not zero
+
+    Raises:
+        Exception: whatever the optimizer raises; so does `take`
     """
 
-    values: tuple[tuple[torch.Tensor, ...], ...]
-    options: tuple[Mapping[str, Any] | None, ...]
-    drew: bool
-    kept: bool
+    def __init__(
+        self, make: Callable[[Trained], Any], starts: Named, schedule: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
+        self.optimizer = make(Trained(self.named))
+        self.schedule = None if schedule is None else schedule(self.optimizer)
+        without_hooks(self.optimizer)
+        own = {id(parameter) for _, parameter in self.named}
+        if any(id(held) not in own for group in self.optimizer.param_groups for held in group["params"]):
+            raise InputError("it holds parameters that it was not given")
+        for group in self.optimizer.param_groups if self.schedule is None else ():
+            # A schedule may be what gives it a rate.
+            if isinstance(group.get("lr"), float | int) and not group["lr"]:
+                group["lr"] = 1e-2
+        self.values: list[tuple[torch.Tensor, ...]] = []
+        self.options: list[list[Mapping[str, Any] | None]] = []
+        self.drew = False
+        self._note_options()
 
+    def take(
+        self,
+        gradients: Sequence[Sequence[torch.Tensor]],
+        *,
+        closure: Callable[[], Any] | None = None,
+        forgotten: bool = True,
+        step: Callable[[], Any] | None = None,
+        apart: bool = False,
+    ) -> "Trial":
+        """A step by each of some gradients; a schedule that comes to its end ends them.
 
-Named = Sequence[tuple[str, torch.Tensor]]
+        Args:
+            gradients: of each step, one a tensor
+            closure: given to each step; None: nothing is
+            forgotten: they are, before the schedule is stepped
+            step: in the place of the optimizer's
+            apart: one tensor after the other, the first group narrowed to it
+        """
+        gpus = sorted({one.device.index for _, one in self.named if one.is_cuda})
+        # `torch.manual_seed` would seed other GPUs, too.
+        for generator in (torch.default_generator, *(torch.cuda.default_generators[index] for index in gpus)):
+            generator.manual_seed(0)
+        before, on_gpus = host_states(), [torch.cuda.get_rng_state(index) for index in gpus]
+        parameters, update = [one for _, one in self.named], step or self.optimizer.step
+        for of_step in gradients:
+            for parameter, gradient in zip(parameters, of_step, strict=True):
+                parameter.grad = gradient.clone()
+            for one in parameters if apart else ():
+                self.optimizer.param_groups[0]["params"] = [one]
+                update()
+            if apart:
+                self.optimizer.param_groups[0]["params"] = parameters
+            else:
+                update(*(() if closure is None else (closure,)))
+            self.values.append(tuple(parameter.detach().clone() for parameter in parameters))
+            for parameter in parameters if forgotten and self.schedule is not None else ():
+                parameter.grad = None
+            try:
+                if self.schedule is not None:
+                    self.schedule.step(*((1.0,) if takes_metric(self.schedule) else ()))
+            except Exception:
+                if len(self.options) == 1:
+                    raise
+                break  # the run tells where
+            self._note_options()
+        self.drew = bool(find_moved(before)) or not same(on_gpus, [torch.cuda.get_rng_state(one) for one in gpus])
+        return self
+
+    def states(self) -> list[dict[Any, Any]]:
+        """What the optimizer keeps of each tensor."""
+        return [dict(self.optimizer.state.get(parameter, {})) for _, parameter in self.named]
+
+    def keeps_gradients(self) -> bool:
+        """Whether its own `zero_grad` leaves gradients that are not zero."""
+        if getattr(type(self.optimizer), "zero_grad", None) in (None, torch.optim.Optimizer.zero_grad):
+            return False
+        self.optimizer.zero_grad()
+        return any(one.grad is not None and bool(one.grad.count_nonzero()) for _, one in self.named)
+
+    def _note_options(self) -> None:
+        held = _options(self.optimizer)
+        self.options.append([held.get(id(parameter)) for _, parameter in self.named])
 
 
 def stand_ins(
@@ -534,42 +617,8 @@ def _scales(shape: tuple[int, ...], step: int) -> torch.Tensor:
 def try_steps(
     job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, closure: Callable[[], Any] | None = None
 ) -> Trial:
-    """Let the job's optimizer update tensors.
-
-    Args:
-        job: makes the optimizer
-        starts: the tensors; they are copied
-        gradients: of each step, one a tensor
-        closure: given to each step; None: nothing is
-
-    Raises:
-        Exception: whatever the optimizer raises
-    """
-    named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
-    optimizer = make_optimizer(job, Trained(named))
-    without_hooks(optimizer)
-    own = {id(parameter) for _, parameter in named}
-    if any(id(held) not in own for group in optimizer.param_groups for held in group["params"]):
-        raise InputError("it holds parameters that it was not given")
-    for group in optimizer.param_groups:
-        # A schedule may be what gives it a rate.
-        if isinstance(group.get("lr"), float | int) and not group["lr"]:
-            group["lr"] = 1e-2
-    held = _options(optimizer)
-    options = tuple(held.get(id(parameter)) for _, parameter in named)
-    before, on_gpus, values = host_states(), _gpu_states(starts), []
-    for step in gradients:
-        for (_, parameter), gradient in zip(named, step, strict=True):
-            parameter.grad = gradient.clone()
-        _ = optimizer.step() if closure is None else optimizer.step(closure)
-        values.append(tuple(parameter.detach().clone() for _, parameter in named))
-    drew = bool(find_moved(before)) or not same(on_gpus, _gpu_states(starts))
-    left: list[torch.Tensor] = []
-    if getattr(type(optimizer), "zero_grad", None) not in (None, torch.optim.Optimizer.zero_grad):
-        optimizer.zero_grad()
-        left += [one.grad for _, one in named if one.grad is not None]
-    kept = any(bool(one.count_nonzero()) for one in left)
-    return Trial(values=tuple(values), options=options, drew=drew, kept=kept)
+    """Let the job's optimizer update tensors, as `Trial.take`."""
+    return Trial(partial(make_optimizer, job), starts).take(gradients, closure=closure)
 
 
 def try_longer(
@@ -651,7 +700,8 @@ def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
             return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
         return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
     reads = _read_by_schedule(job, trained, list(options), tried)
-    common |= {"draws": together.drew, "keeps_gradients": together.kept, "tried": tried, "schedule_reads": reads}
+    keeps = together.keeps_gradients()
+    common |= {"draws": together.drew, "keeps_gradients": keeps, "tried": tried, "schedule_reads": reads}
     if unchanged(starts, together):
         return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
     reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
@@ -719,37 +769,16 @@ def _along_schedule(
     job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, forgotten: bool
 ) -> list[Any] | None:
     """The options of each tensor, at first and after each step of the schedule; None: the optimizer fails on them."""
-    named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
     try:
-        optimizer = make_optimizer(job, Trained(named))
+        trial = Trial(partial(make_optimizer, job), starts, partial(make_schedule, job))
     except InputError:
         return None
-    schedule = make_schedule(job, optimizer)
-    without_hooks(optimizer)
-
-    def now() -> list[Any]:
-        found = _options(optimizer)
-        return [found.get(id(one)) for _, one in named]
-
-    options = [now()]
-    for step in gradients if not takes_metric(schedule) else ():
-        for (_, parameter), gradient in zip(named, step, strict=True):
-            parameter.grad = gradient.clone()
-        try:
-            optimizer.step()
-        except Exception:  # noqa: BLE001 - it may need all parameters
-            return None
-        for _, parameter in named if forgotten else ():
-            parameter.grad = None
-        try:
-            schedule.step()
-        except Exception:
-            if len(options) == 1:
-                raise
-            # It has come to its end; the run tells where.
-            break
-        options.append(now())
-    return options
+    try:
+        return trial.take(() if takes_metric(trial.schedule) else gradients, forgotten=forgotten).options
+    except Exception:
+        if len(trial.values) == len(trial.options):
+            raise
+        return None  # its step may need all parameters
 
 
 class _Asked:
@@ -889,7 +918,7 @@ def _difference(
         except Exception as error:  # noqa: BLE001 it is the user's
             return f"it fails on {names} alone ({_line(error)})"
         for place, number in enumerate(share):
-            if not same(apart.options[place], together.options[number]):
+            if not same(apart.options[0][place], together.options[0][number]):
                 return f"the options of {names} are others when it is given alone"
             if not equal_values(
                 (values[place] for values in apart.values), (values[number] for values in together.values)
@@ -920,7 +949,7 @@ def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[t
         except Exception as error:  # noqa: BLE001 it is the user's
             return f"it fails on a part of a parameter ({_line(error)})"
         for number, (name, _) in enumerate(starts):
-            if not same(apart.options[number], together.options[number]):
+            if not same(apart.options[0][number], together.options[0][number]):
                 return f"the options of {name} are others when it is given a part of it"
             if not equal_values(
                 (values[number] for values in apart.values), (part(values[number]) for values in together.values)
@@ -935,11 +964,6 @@ def _runs_with_closure(job: Job, starts: Named, gradients: Sequence[Sequence[tor
     except Exception:  # noqa: BLE001 it is the user's
         return False
     return True
-
-
-def _gpu_states(tensors: Named) -> list[torch.Tensor]:
-    devices = {tensor.device for _, tensor in tensors if tensor.is_cuda}
-    return [torch.cuda.get_rng_state(device) for device in sorted(devices, key=str)]
 
 
 def _required(function: Callable[..., Any]) -> list[str]:

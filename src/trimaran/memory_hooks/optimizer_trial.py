@@ -8,13 +8,14 @@ over all parameters or searches along a line does not pass, whatever its name.
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
-from trimaran.graph.optimizers import same
+from trimaran.graph.optimizers import Trained, Trial, same
 
 _STEPS = 3
 _PARAMETERS = 3
@@ -68,11 +69,15 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
     """
     _check_holds_nothing_else(optimizer)
     try:
-        together, apart = _try(optimizer, _copy)
+        return _try(optimizer, _copy)
+    except InputError:
+        raise
     except Exception as error:  # noqa: BLE001 whatever it is, it is reported below
         try:
             # Some make their state when they are made, not in their first step.
-            together, apart = _try(optimizer, _make)
+            return _try(optimizer, _make)
+        except InputError:
+            raise
         except Exception:  # noqa: BLE001 the first error is the one that says what is wrong
             raise InputError(
                 f"{_name(optimizer)} cannot update some of its parameters alone ({type(error).__name__}: {error}): its "
@@ -80,15 +85,6 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
                 code="host-state.partial-update-fails",
                 optimizer=_name(optimizer),
             ) from error
-    for one, other in zip(together, apart, strict=True):
-        if not same(_contents(one), _contents(other)):
-            raise InputError(
-                f"{_name(optimizer)} updates a parameter differently when others are updated with it: its state must "
-                f"stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
-                code="host-state.partial-update-differs",
-                optimizer=_name(optimizer),
-            )
-    return max((_share(trial) for trial in together), default=0.0)
 
 
 def _name(optimizer: Optimizer) -> str:
@@ -121,10 +117,6 @@ def _flat(value: object) -> Iterator[object]:
         yield value
 
 
-_Small = Callable[[Optimizer, dict[str, Any]], Optimizer]
-"""Makes an optimizer like another one, of one group with small parameters."""
-
-
 def _copy(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
     small = copy.copy(optimizer)
     small.param_groups = [group]
@@ -138,61 +130,47 @@ def _make(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
     return small
 
 
-def _try(optimizer: Optimizer, small: _Small) -> tuple[list[Optimizer], list[Optimizer]]:
-    with torch.random.fork_rng(devices=_gpus(optimizer)):
-        return _run(optimizer, small, split=False), _run(optimizer, small, split=True)
+def _try(optimizer: Optimizer, small: Callable[[Optimizer, dict[str, Any]], Optimizer]) -> float:
+    """Update small parameters of each group together and apart: bytes of state for a byte of them.
 
-
-def _gpus(optimizer: Optimizer) -> list[int]:
-    """Those that have parameters: a trial may draw random numbers there."""
+    Raises:
+        InputError: they come out otherwise
+        Exception: of the optimizer
+    """
     devices = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
-    return sorted(device.index for device in devices if device.type == "cuda")
+    gpus = sorted(device.index for device in devices if device.type == "cuda")
+    share = 0.0
+    with torch.random.fork_rng(devices=gpus):
+        for group in optimizer.param_groups:
+            if not group["params"]:
+                continue
+            options = {key: one for key, one in group.items() if key not in ("params", "param_names")}
 
+            generator = torch.Generator().manual_seed(0)
+            starts, *gradients = [
+                [_draw(group["params"][0], generator) for _ in range(_PARAMETERS)] for _ in range(_STEPS + 1)
+            ]
 
-def _seed(optimizer: Optimizer) -> None:
-    """The generators of the host and of these GPUs. `torch.manual_seed` would seed all others too, for good."""
-    torch.default_generator.manual_seed(0)
-    for index in _gpus(optimizer):
-        torch.cuda.default_generators[index].manual_seed(0)
+            def make(trained: Trained, options: dict[str, Any] = options) -> Optimizer:
+                return small(optimizer, {**copy.deepcopy(options), "params": list(trained)})
 
-
-def _run(optimizer: Optimizer, make: _Small, *, split: bool) -> list[Optimizer]:
-    """One optimizer for each group, after some steps over small parameters."""
-    done = []
-    for group in optimizer.param_groups:
-        if not group["params"]:
-            continue
-        generator = torch.Generator().manual_seed(0)
-        _seed(optimizer)
-        like = group["params"][0]
-        parameters = [_draw(like, generator).requires_grad_() for _ in range(_PARAMETERS)]
-        options = {name: copy.deepcopy(value) for name, value in group.items() if name not in ("params", "param_names")}
-        small = make(optimizer, {**options, "params": parameters})
-        for _ in range(_STEPS):
-            for parameter in parameters:
-                parameter.grad = _draw(like, generator)
-            for chosen in [[parameter] for parameter in parameters] if split else [parameters]:
-                small.param_groups[0]["params"] = chosen
-                plain_step(optimizer)(small)
-        small.param_groups[0]["params"] = parameters
-        done.append(small)
-    return done
+            together, apart = (Trial(make, [(str(place), one) for place, one in enumerate(starts)]) for _ in range(2))
+            for trial in (together, apart):
+                step = partial(plain_step(optimizer), trial.optimizer)
+                trial.take(gradients, step=step, apart=trial is apart)
+            if not same(*([one.options, one.values[-1], one.states()] for one in (together, apart))):
+                raise InputError(
+                    f"{_name(optimizer)} updates a parameter differently when others are updated with it: its state "
+                    "must stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
+                    code="host-state.partial-update-differs",
+                    optimizer=_name(optimizer),
+                )
+            kept = [one for state in together.states() for one in state.values() if isinstance(one, torch.Tensor)]
+            nbytes = sum(one.nbytes for _, one in together.named)
+            share = max(share, sum(one.nbytes for one in kept if one.dim()) / nbytes)
+    return share
 
 
 def _draw(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     drawn = torch.randn(_SIDE, _SIDE, generator=generator, dtype=torch.float32)
     return drawn.to(device=like.device, dtype=like.dtype)
-
-
-def _contents(optimizer: Optimizer) -> list[object]:
-    group = optimizer.param_groups[0]
-    options = {name: value for name, value in group.items() if name != "params"}
-    return [options, *group["params"], *(optimizer.state[parameter] for parameter in group["params"])]
-
-
-def _share(optimizer: Optimizer) -> float:
-    parameters = optimizer.param_groups[0]["params"]
-    kept = [value for parameter in parameters for value in optimizer.state[parameter].values()]
-    nbytes = sum(value.nbytes for value in kept if isinstance(value, torch.Tensor) and value.dim())
-    share: float = nbytes / sum(parameter.nbytes for parameter in parameters)
-    return share

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -61,15 +62,14 @@ from trimaran.checkpoint_files.pieces import (
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
 from trimaran.graph.optimizers import (
     Trained,
+    Trial,
     make_optimizer,
     make_schedule,
     marked,
     parameter_groups,
+    same,
     stand_ins,
-    takes_metric,
     trained_parameters,
-    without_hooks,
-    written_options,
 )
 from trimaran.graph.trace.storages import dtype_of
 from trimaran.program.json_files import to_plain
@@ -291,9 +291,10 @@ class TrainingState:
             return
         with preserved_randomness(self._gatherer.model), quiet(), _put_back_after(self._job):
             try:
-                first = _Trained(self._job, starts)
-                first.take(gradients[:_BEFORE])
-                second = _Trained(self._job, first.values())
+                scheduled = None if self._job.lr_schedule is None else partial(make_schedule, self._job)
+                make = partial(make_optimizer, self._job)
+                first = Trial(make, starts, scheduled).take(gradients[:_BEFORE])
+                second = Trial(make, first.named, scheduled)
             except Exception:  # noqa: BLE001 whatever it is, the training meets it too and tells it better
                 return
             with users(
@@ -306,15 +307,17 @@ class TrainingState:
                     optimizer=name,
                 ),
             ):
-                second.load(first)
+                _take_over(second, first)
             try:
-                (values, options), (again, options_again) = (one.take(gradients * _ROUNDS) for one in (first, second))
+                for trial in (first, second):
+                    trial.take(gradients * _ROUNDS)
             except Exception:  # noqa: BLE001 as above
                 return
-        if options == options_again and all(torch.equal(*pair) for pair in zip(values, again, strict=True)):
+        same_options = same(first.options[_BEFORE + 1 :], second.options[1:])
+        if same_options and same(first.values[_BEFORE:], second.values):
             return
         schedule = self._updater.schedule
-        of_schedule = schedule is not None and options != options_again
+        of_schedule = schedule is not None and not same_options
         what = f"the schedule {type(schedule).__name__}" if of_schedule else name
         lost = (
             "What it keeps in attributes, such as a count of steps, is lost: keep it in the optimizer's state or "
@@ -352,15 +355,13 @@ class TrainingState:
         parameters = trained_parameters(self._gatherer.model)
         with preserved_randomness(self._gatherer.model), quiet():
             dtypes = {one: like.dtype if own_dtypes else torch.float64 for one, like in parameters.named_parameters()}
-            named = [
-                (one, marked(nn.Parameter(start.detach().clone().to(dtypes[one])), start)) for one, start in starts
-            ]
-            optimizer = make_optimizer(self._job, Trained(named))
-            without_hooks(optimizer)
-            for (_, parameter), gradient in zip(named, gradients[0], strict=True):
-                parameter.grad = gradient.clone().to(parameter.dtype)
-            optimizer.step()
-            return {one: (parameter.shape, dict(optimizer.state.get(parameter, {}))) for one, parameter in named}
+            cast = [dtypes[one] for one, _ in starts]
+            trial = Trial(
+                partial(make_optimizer, self._job),
+                [(one, marked(start.to(dtype), start)) for (one, start), dtype in zip(starts, cast, strict=True)],
+            ).take([[one.to(dtype) for one, dtype in zip(gradients[0], cast, strict=True)]])
+            kept = zip(trial.named, trial.states(), strict=True)
+            return {name: (parameter.shape, state) for (name, parameter), state in kept}
 
     # -----------------------------------------------------------------------------------------------------------------
     # Take
@@ -1174,47 +1175,16 @@ class TrainingState:
         return moved
 
 
-class _Trained:
-    """Small tensors with the job's optimizer and schedule."""
-
-    def __init__(self, job: Job, starts: Sequence[tuple[str, torch.Tensor]]) -> None:
-        self._named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
-        self._optimizer = make_optimizer(job, Trained(self._named))
-        without_hooks(self._optimizer)
-        self._schedule = make_schedule(job, self._optimizer)
-        self._by_metric = self._schedule is not None and takes_metric(self._schedule)
-
-    def take(self, gradients: Sequence[Sequence[torch.Tensor]]) -> tuple[list[torch.Tensor], list[str]]:
-        """A step by each; tensors and options after each. A schedule that comes to its end ends them."""
-        torch.manual_seed(0)
-        found: list[torch.Tensor] = []
-        options: list[str] = []
-        for step in gradients:
-            for (_, parameter), gradient in zip(self._named, step, strict=True):
-                parameter.grad = gradient.clone()
-            self._optimizer.step()
-            found += [parameter.detach().clone() for _, parameter in self._named]
-            try:
-                if self._schedule is not None:
-                    self._schedule.step(*((1.0,) if self._by_metric else ()))
-            except Exception:  # noqa: BLE001 it is the user's, and may be made for fewer steps
-                break
-            options.append(written_options(self._optimizer))
-        return found, options
-
-    def values(self) -> list[tuple[str, torch.Tensor]]:
-        return [(name, parameter.detach()) for name, parameter in self._named]
-
-    def load(self, other: "_Trained") -> None:
-        """Take over the state of another one, as from a checkpoint."""
-        theirs = other._optimizer
-        options = [{key: one for key, one in group.items() if key != "params"} for group in theirs.param_groups]
-        pairs = zip(self._named, other._named, strict=True)
-        states = {id(own): theirs.state[one] for (_, own), (_, one) in pairs if one in theirs.state}
-        extra = {key: one for key, one in theirs.state.items() if isinstance(key, str)}
-        _load(self._optimizer, *copy.deepcopy((options, states, extra)))
-        if self._schedule is not None:
-            self._schedule.load_state_dict(copy.deepcopy(other._schedule.state_dict()))
+def _take_over(trial: Trial, other: Trial) -> None:
+    """Put the state of one trial into another one, as from a checkpoint."""
+    theirs = other.optimizer
+    options = [{key: one for key, one in group.items() if key != "params"} for group in theirs.param_groups]
+    pairs = zip(trial.named, other.named, strict=True)
+    states = {id(own): theirs.state[one] for (_, own), (_, one) in pairs if one in theirs.state}
+    extra = {key: one for key, one in theirs.state.items() if isinstance(key, str)}
+    _load(trial.optimizer, *copy.deepcopy((options, states, extra)))
+    if trial.schedule is not None and other.schedule is not None:
+        trial.schedule.load_state_dict(copy.deepcopy(other.schedule.state_dict()))
 
 
 @contextmanager
