@@ -80,6 +80,7 @@ from trimaran.graph.optimizers import (
     parameter_names,
     parts_of_update,
 )
+from trimaran.user_code.alone import alone
 from trimaran.user_code.batches import (
     SUMMED,
     are_sliceable,
@@ -258,7 +259,7 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         set_by_callbacks=_set_by_callbacks(job, model),
         readers=readers_of(job, model),
     )  # fmt: skip
-    with quiet(), _among_ranks():
+    with quiet(), _elsewhere():
         if follows_ranks(job, model, found.optimizer):
             found = replace(found, follows_ranks="Job.optimizer or Job.lr_schedule")
     if too_large:
@@ -379,10 +380,12 @@ def _from_model(model: nn.Module) -> Behaviour:
     tied = [name for name, one in trained.items() if first.setdefault(id(one), name) != name]
     common = next((one.dtype for one in trained.values() if one.requires_grad), torch.float32)
     dtypes = tuple((dtype_name(one.dtype), name) for name, one in trained.items() if one.dtype != common)
-    hooks = gradient_hooks(model)
+    hooks = gradient_hooks(model, _elsewhere)
+    following = [name for name, kind in hooks if kind == "follows ranks"]
     return Behaviour(
         gradient_hooks=tuple(name for name, _ in hooks),
-        uneven_hooks=tuple(name for name, linear in hooks if not linear),
+        uneven_hooks=tuple(name for name, kind in hooks if kind == "uneven"),
+        follows_ranks=f"the hook on the gradient of {following[0]}" if following else "",
         returned_in_evaluation=was_in_evaluation(model),
         kept_in_evaluation=tuple(_outermost(named[part] for part in parts_in_evaluation(model))),
         own_train=tuple(path or "the model" for module, path in named.items() if overrides_train(module)),
@@ -497,7 +500,7 @@ def _from_batches(found: Behaviour, samples: Samples) -> Behaviour:
     """What batches hold, and of which sizes."""
     reading, collating = samples.carries(), samples.collate_carries()
     carries = reading or bool(collating)
-    follows = "" if carries else samples.follows(_among_ranks)
+    follows = "" if carries else samples.follows(_elsewhere)
     batch = samples.batch(range(SAMPLES))
     others: list[Any] = []
     name_tensors(batch, others)
@@ -1144,7 +1147,7 @@ class _Examination:
     def _differs_among_ranks(self, metric: Any, made: tuple[Any, Any]) -> bool:
         """Whether a metric communicates where there are several ranks, or goes by their number."""
         values = []
-        for context in (nullcontext(), _among_ranks()):
+        for context in (nullcontext(), _elsewhere()):
             coupled = Coupled(Draws(), None)
             try:
                 with context, torch.no_grad(), self._promoting(), coupled:
@@ -2331,7 +2334,7 @@ class _Examination:
         """
         drawn, runs = Draws(), list[tuple[list[Tensor], Values]]()
         # Two figures, as what is counted may be clamped.
-        for context, others in ((_as_one_process(), None), *((_among_ranks(), one) for one in (None, 0, 1000))):
+        for context, others in ((alone(), None), *((_among_ranks(), one) for one in (None, 0, 1000))):
             coupled = Coupled(drawn, (0, SAMPLES, SAMPLES) if runs else None, others=others)
             seed_generators(self._job.seed)
             try:
@@ -2344,11 +2347,16 @@ class _Examination:
                 kept = [one.detach().clone() for one in self._buffers_now()]
                 runs.append(([value.detach(), *gradients, *kept], self._held_state.values()))
             except Exception:  # noqa: BLE001 - as where it asks for a device that is not here; what is gathered is empty
-                return "gathers" if coupled.communicated else "", False
+                if runs:
+                    return "gathers" if coupled.communicated else "", False
+                # As where it asks for a group.
+                runs.append(([], {}))
             finally:
                 self._put_back()
             if len(runs) == 2 and not coupled.communicated:
-                return "", not are_alike(runs[1][0][0], runs[0][0][0], tolerance=self.tolerance)
+                pairs = zip(runs[1][0], runs[0][0], strict=False)
+                alike = bool(runs[0][0]) and all(are_alike(*pair, tolerance=self.tolerance) for pair in pairs)
+                return "", not alike
         (tensors, held), *others_runs = runs[1:]
         alike = all(all(map(are_alike, tensors, one)) and not self._differs(held, kept) for one, kept in others_runs)
         return "logs" if alike else "gathers", False
@@ -2622,7 +2630,8 @@ def _asking(answer: Callable[[], bool]) -> Iterator[None]:
 def _among_ranks() -> Iterator[None]:
     """Tell who asks that this is the second of two ranks; what is sent between them nobody sends."""
     if dist.group.WORLD is not None:
-        yield
+        with _asking(_IS_INITIALIZED):
+            yield
         return
     told = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     before = {name: os.environ.get(name) for name in told}
@@ -2641,6 +2650,11 @@ def _among_ranks() -> Iterator[None]:
                 os.environ[name] = value
         dist.destroy_process_group()
         sys.excepthook = hook
+
+
+def _elsewhere() -> AbstractContextManager[None]:
+    """Among ranks; where this process is one of several, alone."""
+    return _among_ranks() if dist.group.WORLD is None else alone()
 
 
 def _is_label(name: str) -> bool:

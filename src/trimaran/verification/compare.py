@@ -34,13 +34,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.whole_state import Differing, WholeState
+from trimaran.user_code.alone import alone
 from trimaran.user_code.randomness import RandomState
 from trimaran.verification.plain_training import Gradients, PlainTraining
 
@@ -176,6 +177,8 @@ class Verifier:
         error: BaseException | None = None
         if self._world.rank == 0:
             error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
+            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
+                error = self._cannot_run(error)
         said = executor.agreement.gather_objects(None if error is None else str(error), "verifying a step")[0]
         self.seconds += begun - start + time.perf_counter() - done
         if error is not None:
@@ -183,6 +186,18 @@ class Verifier:
         if said is not None:
             raise ExecutionError(f"rank 0 found that the run is not that of one process: {said}", lost_peer=True)
         return loss
+
+    def _cannot_run(self, error: Exception) -> ExecutionError:
+        lines = str(error).strip().splitlines()
+        made = ExecutionError(
+            f"step {self._steps}: one process, without a process group and without variables of ranks, cannot take the "
+            f"step: {type(error).__name__}: {lines[0] if lines else ''}. A job is written as for one process: let it "
+            "ask for no rank, or first whether there is a group (torch.distributed.is_initialized)",
+            code="verify.fails-alone",
+            step=self._steps,
+        )
+        made.__cause__ = error
+        return made
 
     def close(self) -> None:
         """Close the plain loop."""
@@ -397,14 +412,15 @@ _ADVICE = (
 
 
 def _apart(examine: Callable[[], None], device: str) -> BaseException | None:
-    """Run it in another thread: tools that watch the training thread's operations and memory do not see it."""
+    """Run it as in one process, and in another thread: tools that watch the training thread's do not see it."""
     caught: list[BaseException] = []
 
     def run() -> None:
         try:
             if device.startswith("cuda"):
                 torch.cuda.set_device(device)
-            examine()
+            with alone():
+                examine()
         except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits, once all ranks know
             caught.append(error)
 

@@ -1,0 +1,35 @@
+"""A part of this process in which the user's code is alone: without a process group, and without variables of ranks.
+
+What a job does among ranks is compared with what it does in one process. In the process of a rank both would see the
+same world, and what is divided by its size would be divided in both.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+OF_RANKS = re.compile(
+    "((LOCAL_|GROUP_|ROLE_|NODE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|(TORCHELASTIC|SLURM|OMPI|PMI|PMIX|MV2|FLUX)_.*)"
+)
+"""Environment variables in which launchers say which of how many processes this is."""
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """What code sees that `python train.py` runs: no group, no ranks."""
+    group = dist.group.WORLD
+    told = {name: one for name, one in os.environ.items() if OF_RANKS.fullmatch(name)}
+    for name in told:
+        del os.environ[name]
+    if group is not None:
+        distributed_c10d._update_default_pg(None)
+    try:
+        yield
+    finally:
+        if group is not None:
+            distributed_c10d._update_default_pg(group)
+        os.environ.update(told)
