@@ -272,11 +272,19 @@ def on_meta():
         return Tied()
 
 
+def fully_shard_of(model):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import init_device_mesh
+
+    return fully_shard(model, mesh=init_device_mesh("cuda", (1,)))
+
+
 def weights_that_stay_tied():
     grown = Tied().cuda()
     grown.out(grown.table(torch.tensor([1], device="cuda"))).sum().backward()
     grown.bfloat16()
-    made = [Tied().cuda(), Tied().cuda().half(), Tied().cuda().cpu(), copy.deepcopy(Tied().cuda()),
+    made = [Tied().cuda(), Tied().cuda().half(), Tied().cuda().cpu(), copy.deepcopy(Tied().cuda()), Tied().to(0),
+            Tied().to("cuda", torch.bfloat16), Tied().to_empty(device="cuda"), fully_shard_of(Tied().cuda()),
             copy.deepcopy(on_meta()), on_meta().half(), grown]
     torch.__future__.set_swap_module_params_on_conversion(True)
     made.append(on_meta().to_empty(device="cuda"))
@@ -320,6 +328,76 @@ def models_that_are_made_empty():
         return len(made) == 2 and all(one.is_meta and isinstance(one, nn.Parameter) for one in made)
     finally:
         nn.Module.register_parameter = register
+
+
+class Codes(nn.Parameter):  # as packages of few bits make them
+    def __new__(cls, data=None, requires_grad=False, scale=None, bits=4):
+        made = torch.Tensor._make_subclass(cls, torch.empty(0) if data is None else data, requires_grad)
+        made.scale, made.bits = scale, bits
+        return made
+
+    def to(self, *args, **kwargs):
+        made = super().to(*args, **kwargs)
+        return made if made is self else type(self)(made, self.requires_grad, self.scale, self.bits)
+
+
+class Named(nn.Parameter):
+    pass
+
+
+class Picture(torch.Tensor):
+    def size_of_it(self):
+        return self.shape[0]
+
+
+def parameters_of_the_scripts_own_classes():
+    first, device = Codes(torch.randn(8, 8), bits=2), torch.randn(8, 8, device="cuda")
+    layer = nn.Linear(8, 8, bias=False)
+    layer.weight, layer.more = first, Named(torch.randn(4))
+    there = first.to("cuda")
+    layer.cuda().half()
+    made = [first, there, type(first)(first.data, bits=2), Codes(device, bits=2), layer.weight,
+            type(layer.weight)(layer.weight.to("meta"), **vars(layer.weight), requires_grad=False)]
+    named = [layer.more, Named(device, requires_grad=False), type(layer.more)(device), copy.deepcopy(layer.more)]
+    kinds = [isinstance(one, Codes) and isinstance(one, nn.Parameter) and one.bits == 2 for one in made]
+    names = {(type(one).__name__, isinstance(one, Named)) for one in named}
+    return (all(kinds) and [one.device.type for one in made] == ["cuda"] * 5 + ["meta"] and names == {("Named", True)}
+            and [one.requires_grad for one in named] == [True, False, True, True])
+
+
+def tensors_of_the_scripts_own_class():
+    first = torch.randn(3, 4, device="cuda").as_subclass(Picture)
+    made = [first, first + 1, torch.Tensor._make_subclass(Picture, torch.randn(3, device="cuda")),
+            torch.randn(3).as_subclass(Picture).cuda(), first.bfloat16()]
+    return all(type(one).__name__ == "Picture" and one.size_of_it() == 3 and one.is_cuda for one in made)
+
+
+def parameters_that_get_their_shape_later():
+    layers = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.ReLU()).cuda()
+    waits = isinstance(layers[0].weight, nn.UninitializedParameter) and nn.parameter.is_lazy(layers[1].running_mean)
+    layers(torch.randn(4, 5, device="cuda"))
+    late = nn.UninitializedParameter(device="cuda")
+    late.materialize((3, 4))
+    made = [*layers.parameters(), late]
+    shapes = [tuple(one.shape) for one in made] == [(8, 5), (8,), (8,), (8,), (3, 4)]
+    kinds = all(isinstance(one, nn.Parameter) and not nn.parameter.is_lazy(one) and one.is_cuda for one in made)
+    return waits and shapes and kinds and layers[1].running_mean.is_cuda
+
+
+def models_that_are_loaded_by_parts():
+    from accelerate import init_empty_weights, load_checkpoint_and_dispatch
+    from accelerate.utils import set_module_tensor_to_device
+
+    torch.save(nn.Linear(64, 8).bfloat16().state_dict(), "parts.bin")
+    with init_empty_weights():
+        layer, other = nn.Linear(64, 8), nn.Linear(64, 8)
+    empty = all(one.is_meta and isinstance(one, nn.Parameter) for one in layer.parameters())
+    set_module_tensor_to_device(layer, "weight", 0, value=torch.randn(8, 64), dtype=torch.bfloat16)
+    set_module_tensor_to_device(layer, "bias", "cuda", value=torch.randn(8, device="cuda"))
+    other = load_checkpoint_and_dispatch(other, "parts.bin", device_map={"": 0}, dtype=torch.float16)
+    made = [*layer.parameters(), *other.parameters()]
+    kinds = [one.dtype for one in made] == [torch.bfloat16, torch.float32, torch.float16, torch.float16]
+    return empty and kinds and all(one.is_cuda and isinstance(one, nn.Parameter) for one in made)
 
 
 def what_is_finite_in_every_form_of_the_question():
@@ -367,7 +445,7 @@ for name, one in [*globals().items()]:
             print(name, "fails:", type(error).__name__, error, flush=True)
 """
 NAMES = [line[4 : line.index("(")] for line in SCRIPT.splitlines() if line.startswith("def ")]
-NAMES = [name for name in NAMES if name not in ("counted", "on_meta")]
+NAMES = [name for name in NAMES if name not in ("counted", "on_meta", "fully_shard_of")]
 
 
 def signatures() -> dict[str, dict[str, bool]]:

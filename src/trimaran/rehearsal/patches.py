@@ -5,6 +5,8 @@ kernel that the target would take, values that scripts ask of tensors, parts of 
 function here with its reason.
 """
 
+import functools
+import inspect
 import itertools
 import threading
 import warnings
@@ -17,6 +19,7 @@ import torch.nn.functional as functional
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     _foreach_supported_types,
@@ -259,11 +262,45 @@ class Patches:
             return base + int(tensor.storage_offset()) * tensor.element_size() if base and tensor.numel() else 0
 
         def make_parameter(cls: Any, value: Any = None, requires_grad: bool = True) -> Any:
-            if type(value) is torch.Tensor and value.device.type == "cpu" and cls is nn.Parameter and self._here():
+            if type(value) is torch.Tensor and value.device.type == "cpu" and self._here():
                 value = without_data(value)
-            made = make(cls, value, requires_grad)
-            if isinstance(value, FakeTensor) and value.device.type == "cuda":
+            if not isinstance(value, FakeTensor):
+                return make(cls, value, requires_grad)
+            made = make(nn.Parameter, value, requires_grad)
+            if value.device.type == "cuda":
                 recorder.name(value, "parameter")
+            if cls is not nn.Parameter and type(made) is FakeTensor:
+                made.__class__ = _kind_without_data(cls)
+            return made
+
+        make_subclass: Any = torch.Tensor._make_subclass
+
+        def made_of(cls: Any, value: Any, require_grad: bool = False, **others: Any) -> Any:
+            """A tensor of a script's own class, as it has itself where it has data."""
+            if cls is FakeTensor:
+                return make_subclass(cls, value, require_grad, **others)
+            of_module = issubclass(cls, (nn.Parameter, UninitializedTensorMixin))
+            if of_module and type(value) is torch.Tensor and value.device.type == "cpu" and self._here():
+                value = without_data(value)
+            if not isinstance(value, FakeTensor):
+                return make_subclass(cls, value, require_grad, **others)
+            with torch._C.DisableTorchFunctionSubclass():
+                made = value.detach()
+            if issubclass(cls, nn.Parameter):
+                return make_parameter(cls, made, require_grad)
+            made.requires_grad_(require_grad)
+            made.__class__ = _kind_without_data(cls)
+            return made
+
+        as_subclass: Any = torch.Tensor.as_subclass
+
+        def seen_as(tensor: Any, cls: Any) -> Any:
+            if not isinstance(tensor, FakeTensor):
+                return as_subclass(tensor, cls)
+            with torch._C.DisableTorchFunctionSubclass():
+                made = tensor.view_as(tensor)
+            if cls is not torch.Tensor:
+                made.__class__ = _kind_without_data(cls)
             return made
 
         without: Any = FakeTensor.__new__
@@ -274,9 +311,7 @@ class Patches:
                 return without(cls, value, *args, **kwargs)
             trained = kwargs.pop("requires_grad", args[0] if args else True)
             made = make_parameter(nn.Parameter, value, trained)
-            kept = {"fake_mode", "fake_device", "constant", "real_tensor", "pytype", "dispatch_keys"}
-            own = {key: one for key, one in kwargs.items() if key not in kept and not key.startswith("_")}
-            vars(made).update(own)
+            vars(made).update(_own(kwargs))
             return made
 
         def register_buffer(module: nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
@@ -286,6 +321,7 @@ class Patches:
 
         replace(nn.Module, _apply=apply_, register_buffer=register_buffer)
         replace(nn.Parameter, __new__=staticmethod(make_parameter))
+        replace(torch.Tensor, _make_subclass=staticmethod(made_of), as_subclass=seen_as)
         replace(FakeTensor, __new__=staticmethod(new_tensor))
         replace(torch.Tensor, data=property(lambda tensor: data.__get__(tensor), set_data), data_ptr=data_ptr)
         replace(torch.UntypedStorage, data_ptr=address)
@@ -715,6 +751,34 @@ def _attend_ragged(
         False, scale=scale,
     )[0]  # fmt: skip
     return torch.nested.nested_tensor_from_jagged(out, offsets).transpose(1, 2)
+
+
+@functools.cache
+def _kind_without_data(cls: Any) -> Any:
+    """A class of tensors, or of parameters, whose tensors have no data."""
+    if issubclass(cls, FakeTensor):
+        return cls
+
+    def new(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        return cls.__new__(kind, *args, **_own(kwargs))
+
+    members: dict[str, Any] = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__init__")}
+    members["__new__"] = new
+    asks = cls
+    if issubclass(cls, UninitializedTensorMixin):  # its shape, of no elements, is asked for here
+        asks = nn.Parameter if issubclass(cls, nn.Parameter) else torch.Tensor
+        members |= {"shape": torch.Tensor.shape, "cls_to_become": FakeTensor}
+    kind: Any = type(cls)(cls.__name__, (cls, FakeTensor), members)
+    kind.__torch_function__ = inspect.getattr_static(
+        asks, "__torch_function__"
+    )  # torch unsets it where a class is made
+    return kind
+
+
+def _own(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Of all that a tensor without data has by name what its script gave it."""
+    kept = {"fake_mode", "fake_device", "constant", "real_tensor", "pytype", "dispatch_keys"}
+    return {key: one for key, one in attributes.items() if key not in kept and not key.startswith("_")}
 
 
 class _Never:

@@ -126,6 +126,7 @@ def fake(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 def _without_data(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     """`fake` of an operation that was not asked for before."""
+    args, kwargs = tree_map_only(torch.Tensor, _plain, (args, dict(kwargs)))
     try:
         with FAKE:
             out = IN_PLACE_OF_PARTS.get(func, func)(*args, **kwargs)
@@ -322,14 +323,14 @@ class RehearsalMode(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE and type(args[0]) is FakeTensor:  # asked for at every operation
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # asked for at every operation
             return args[0].fake_device
         kwargs = kwargs or {}
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)
         simulated = False
         for kind in types:
-            if kind is FakeTensor:
+            if kind is FakeTensor or issubclass(kind, FakeTensor):
                 simulated = True
             elif (
                 kind not in _PLAIN
@@ -577,6 +578,14 @@ def _writes_lists(func: Any) -> bool:
             and func._schema.is_mutable
         )
     return known
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with data of a script's own class as what it is without the class."""
+    if isinstance(tensor, FakeTensor) or type(tensor) in _PLAIN:
+        return tensor
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
