@@ -19,7 +19,6 @@ import torch.nn.functional as functional
 from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
     _foreach_supported_types,
@@ -279,7 +278,7 @@ class Patches:
             """A tensor of a script's own class, as it has itself where it has data."""
             if cls is FakeTensor:
                 return make_subclass(cls, value, require_grad, **others)
-            of_module = issubclass(cls, (nn.Parameter, UninitializedTensorMixin))
+            of_module = issubclass(cls, (nn.Parameter, nn.UninitializedBuffer))
             if of_module and type(value) is torch.Tensor and value.device.type == "cpu" and self._here():
                 value = without_data(value)
             if not isinstance(value, FakeTensor):
@@ -765,7 +764,7 @@ def _kind_without_data(cls: Any) -> Any:
     members: dict[str, Any] = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__init__")}
     members["__new__"] = new
     asks = cls
-    if issubclass(cls, UninitializedTensorMixin):  # its shape, of no elements, is asked for here
+    if issubclass(cls, (nn.UninitializedParameter, nn.UninitializedBuffer)):  # here its shape is asked for
         asks = nn.Parameter if issubclass(cls, nn.Parameter) else torch.Tensor
         members |= {"shape": torch.Tensor.shape, "cls_to_become": FakeTensor}
     kind: Any = type(cls)(cls.__name__, (cls, FakeTensor), members)
