@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests.rehearsal.rehearsing import rehearse_rank
 
 from trimaran.rehearsal.record import Await, Issue, Mark, Run, Step, Wait
@@ -400,6 +401,32 @@ def models_that_are_loaded_by_parts():
     return empty and kinds and all(one.is_cuda and isinstance(one, nn.Parameter) for one in made)
 
 
+def files_that_are_read_into_another_type():
+    import resource
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    def most_bytes():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def loaded_into(layer, weight):
+        layer.load_state_dict({"weight": weight})
+        return layer.weight
+
+    before, nbytes = most_bytes(), 2**26
+    with safe_open("large.safetensors", "pt") as file:
+        parts = [file.get_tensor("weight").to(torch.float32), file.get_slice("weight")[:4096].float()]
+    for read in (lambda: torch.load("large.bin"), lambda: load_file("large.safetensors"),
+                 lambda: torch.load("large.bin", "cpu", weights_only=True), lambda: torch.load("large.bin", mmap=True)):
+        whole = read()["weight"]
+        parts += [whole.float(), whole.to(torch.float64), whole.to("cuda", torch.float32), whole.half().cuda(),
+                  loaded_into(nn.Linear(8192, 4096, bias=False, device="cuda"), whole),
+                  loaded_into(nn.Linear(8192, 4096, bias=False), whole.float())]
+    small = torch.load("small.bin")["weight"].float()
+    return [one.numel() * 2 for one in parts] == [nbytes] * len(parts) and small.tolist() == [1.0, 2.0] and (
+        most_bytes() - before < nbytes or most_bytes() - before)
+
+
 def what_is_finite_in_every_form_of_the_question():
     made = torch.randn(10000, device="cuda")
     found = (~torch.isfinite(made)).any().float()
@@ -472,6 +499,10 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("strangers")
     told = f"import os\nos.chdir({str(folder)!r})\nos.environ['SIGNATURES'] = {json.dumps(signatures())!r}\n"
     (folder / "train.py").write_text(told + SCRIPT)
+    large = {"weight": torch.zeros(4096, 8192, dtype=torch.bfloat16)}
+    torch.save(large, folder / "large.bin")
+    save_file(large, folder / "large.safetensors")
+    torch.save({"weight": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}, folder / "small.bin")
     rehearse_rank(folder / "train.py", folder=folder)
     return (folder / "output").read_text()
 

@@ -20,6 +20,7 @@ import pickle
 import shutil
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,6 +190,8 @@ class SavedFiles:
                 file.seek(at)
         if key in self._values:
             return tree_map_only(torch.Tensor, lambda one: _loaded(one, map_location), self._values[key])
+        if isinstance(file, (str, os.PathLike)) and kwargs.get("mmap") is None and zipfile.is_zipfile(file):
+            kwargs["mmap"] = True  # of what goes to the device nothing is read
         with _disable_current_modes() if kwargs.get("mmap") else contextlib.nullcontext():
             found = self._load(file, "cpu", *args, **kwargs)
         if map_location is None or callable(map_location) or isinstance(map_location, dict):

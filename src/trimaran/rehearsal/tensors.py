@@ -366,6 +366,8 @@ class RehearsalMode(TorchDispatchMode):
                 sizes = args[0] if args and isinstance(args[0], (list, tuple)) else ()
                 if sizes and math.prod(sizes) * 4 >= LARGE_BYTES:
                     return self._run(func, args, kwargs)
+            if func is _aten._to_copy.default and _is_cast(args[0], kwargs.get("dtype")):
+                return self._run(func, (without_data(args[0]),), kwargs)
             return func(*args, **kwargs)
         if func is _aten.copy_.default and not isinstance(args[0], FakeTensor):
             self._waits(args[1])
@@ -578,6 +580,13 @@ def _writes_lists(func: Any) -> bool:
             and func._schema.is_mutable
         )
     return known
+
+
+def _is_cast(tensor: torch.Tensor, dtype: torch.dtype | None) -> bool:
+    """Whether much on the host becomes another type of floating point, as weights that were read from a file do."""
+    to = tensor.dtype if dtype is None else dtype
+    large = tensor.device.type == "cpu" and tensor.numel() * max(tensor.element_size(), to.itemsize) >= LARGE_BYTES
+    return large and to != tensor.dtype and to.is_floating_point and tensor.is_floating_point()
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
