@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,20 +14,25 @@ pytestmark = pytest.mark.alone
 SCRIPT = Path(__file__).with_name("observed_pair.py")
 
 
-def test_ranks_under_torchrun_are_compared_and_waiting_is_told_from_exchanging(tmp_path: Path) -> None:
-    """Rank 0 works 16 ms a step and rank 1 32 ms, so rank 0 waits 16 ms; even shares of 6 samples would take 24 ms."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT)]
+def observed(folder: Path, *arguments: str) -> dict[str, Any]:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT), *arguments]
     done = subprocess.run(
         [sys.executable, "-m", "trimaran", "observe", "--not-again", "--json", "--", sys.executable, *torchrun],
         capture_output=True,
         text=True,
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         timeout=110,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+def test_ranks_under_torchrun_are_compared_and_waiting_is_told_from_exchanging(tmp_path: Path) -> None:
+    """Rank 0 works 16 ms a step and rank 1 32 ms, so rank 0 waits 16 ms; even shares of 6 samples would take 24 ms."""
+    seen = observed(tmp_path)
     assert [rank["samples"] for rank in seen["ranks"]] == [4, 8]
     waits = [rank["parts_s"]["waiting for slower ranks"] for rank in seen["ranks"]]
     assert waits[0] == pytest.approx(0.016, rel=0.25)
@@ -37,3 +43,15 @@ def test_ranks_under_torchrun_are_compared_and_waiting_is_told_from_exchanging(t
     assert seen["remedies"][0]["name"] == "even shares"
     # Less what ranks wait for each other by chance, which is much where others use the machine.
     assert 0.002 < seen["remedies"][0]["predicted_gain"] * seen["step_time_s"] < 0.009
+
+
+def test_a_rank_that_waits_for_buffers_does_not_work_in_its_forward(tmp_path: Path) -> None:
+    """Both work 16 ms in the forward, and rank 1 waits 16 ms before it for the buffer of rank 0."""
+    seen = observed(tmp_path, "slow")
+    assert [rank["samples"] for rank in seen["ranks"]] == [4, 4]
+    parts = [rank["parts_s"] for rank in seen["ranks"]]
+    assert parts[1]["waiting for slower ranks"] == pytest.approx(0.016, rel=0.25)
+    assert parts[0]["FP  forward, loss"] == pytest.approx(parts[1]["FP  forward, loss"], rel=0.25)
+    if seen["doubt"] is None:
+        assert seen["remedies"][0]["limiter"] == "slow rank"
+        assert seen["remedies"][0]["action"].startswith("Give rank 0 fewer")

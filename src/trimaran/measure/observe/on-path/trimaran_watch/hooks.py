@@ -67,6 +67,8 @@ def install_hooks() -> None:
     register_optimizer_step_pre_hook(_before_update)
     register_optimizer_step_post_hook(_after_update)
     setattr(torch.nn.Module, "train", _set_mode(torch.nn.Module.train))  # noqa: B010
+    # Before a forward DDP sends buffers, for which a rank waits until the slowest has come: no part of the forward.
+    setattr(DistributedDataParallel, "_sync_buffers", timed(DistributedDataParallel._sync_buffers, EXPOSED))  # noqa: B010
     iterator = loaders._BaseDataLoaderIter
     setattr(iterator, "__next__", _next_batch(iterator.__next__))  # noqa: B010
     setattr(DataLoader, "__iter__", _new_iterator(DataLoader.__iter__))  # noqa: B010

@@ -21,7 +21,7 @@ KINDS = (
     "forward",  # a root module with gradients on
     "loss",  # from the end of the forward to the start of the backward
     "backward",  # autograd
-    "exposed",  # DDP: from the last gradient to the end of the backward
+    "exposed",  # DDP: from the last gradient to the end of the backward, and buffers that it sends
     "update",  # the optimizer's step, zeroing, clipping
     "sync",  # reading a value: .item(), .cpu(), if tensor
     "collective",  # blocked in torch.distributed outside of DDP
