@@ -2,7 +2,7 @@
 
     python benchmarks/rehearsal/strangers.py --checkouts DIR [LIST.toml …] [--only TEXT] [--results FILE.csv]
 
-    python benchmarks/rehearsal/strangers.py --checkouts DIR --count [--only TEXT]      # counts, as they stand in a list
+    python benchmarks/rehearsal/strangers.py --checkouts DIR --count [--only TEXT]   # prints the counts
 
 A checkout is `DIR/owner+name` at the commit of its row. What a row says:
 
@@ -15,11 +15,13 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row says:
     needs                 packages beside torch
     model                 Python, run in the folder with `meta` as the default device: leaves parameters of rank 0 as
                           `model`, a module or tensors
-    states                tensors of the optimizer's state by parameter, in `model`'s types; or Python that leaves
-                          them as `states`
+    states                Python: tensors of the optimizer's state by trained parameter, or a list of all on the device
+    exchange              Python: bytes by operation in a step, of `trained`, `elements` and `gradients` (bytes); DDP's
+                          `dict(all_reduce=gradients)` where there is none
     parameter_bytes       of these, each rounded up to the allocator's blocks; without buffers [bytes]
     optimizer_bytes       of the state on the device, so rounded [bytes]
-    exchanged             by operation, what rank 0 gives in a step, counted by hand [bytes]
+    exchanged             by operation, what rank 0 exchanges in a step: whole tensors, before they are scattered or
+                          after they are gathered; counted by hand [bytes]
     verdict               that is right: "fits", "out of memory", "disagree", "hang", "not trained"; missing: not judged
     why                   how it was counted, and why a verdict other than "fits" is right
 
@@ -53,19 +55,25 @@ trained = [each for each in tensors if each.requires_grad]
 states = {states}
 print("parameter_bytes =", blocks(tensors))
 print("optimizer_bytes =", blocks(states) if isinstance(states, list) else states * blocks(trained))
-print("# numbers of trained elements", sum(each.numel() for each in trained), "tensors", len(trained))
+elements = sum(each.numel() for each in trained)
+gradients = sum(each.numel() * each.element_size() for each in trained)
+exchanged = {exchange}
+print("exchanged =", "{{ " + ", ".join(f"{{name}} = {{nbytes}}" for name, nbytes in exchanged.items()) + " }}")
 """
 """Of the caching allocator each tensor takes whole blocks of 512 bytes."""
 
+DDP = "dict(all_reduce=gradients)"
+
 COLUMNS = (
-    "script", "command", "ended", "verdict", "right", "reason", "parameter_bytes", "optimizer_bytes", "exchanged", "seconds",
+    "script", "command", "ended", "verdict", "right", "reason", "parameter_bytes", "optimizer_bytes", "exchanged",
+    "seconds",
 )  # fmt: skip
 
 
 def count(row: dict[str, Any], folder: Path) -> str:
     """Bytes of parameters and of the optimizer's state, of plain torch."""
     lines = "\n".join(f"    {line}" for line in row["model"].strip().splitlines())
-    program = COUNT.format(model=lines, states=row.get("states", 0))
+    program = COUNT.format(model=lines, states=row.get("states", 0), exchange=row.get("exchange", DDP))
     variables = {**os.environ, **{name: str(value) for name, value in row.get("environment", {}).items()}}
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=folder, env=variables, capture_output=True, text=True, check=False
@@ -92,10 +100,10 @@ def rehearse(row: dict[str, Any], folder: Path, output: Path) -> dict[str, Any]:
 
 
 def exchanged(found: dict[str, Any]) -> dict[str, int]:
-    """Bytes by operation that rank 0 gives in a step, in groups of more than one."""
+    """Bytes by operation that rank 0 exchanges in a step, in groups of more than one."""
     sums: dict[str, int] = {}
     for each in found.get("collectives", ()):
-        if each["rank"] == 0 and each["ranks"] > 1:
+        if each["rank"] == 0 and each["ranks"] > 1 and each["nbytes"]:
             sums[each["operation"]] = sums.get(each["operation"], 0) + each["count"] * each["nbytes"]
     return sums
 
