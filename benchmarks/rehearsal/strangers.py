@@ -18,8 +18,9 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row says:
     states                Python: tensors of the optimizer's state by trained parameter, or a list of all on the device
     exchange              Python: bytes by operation in a step, of `trained`, `elements` and `gradients` (bytes); DDP's
                           `dict(all_reduce=gradients)` where there is none
-    parameter_bytes       of these, each rounded up to the allocator's blocks; without buffers [bytes]
-    optimizer_bytes       of the state on the device, so rounded [bytes]
+    parameter_bytes       least and most of these, without buffers: each rounded up to the allocator's blocks of 512
+                          bytes, with a rest of less than 1 MiB where it is larger than that [bytes]
+    optimizer_bytes       of the state on the device, in the same way [bytes]
     exchanged             by operation, what rank 0 exchanges in a step: whole tensors, before they are scattered or
                           after they are gathered; counted by hand [bytes]
     verdict               that is right: "fits", "out of memory", "disagree", "hang", "not trained"; missing: not judged
@@ -49,18 +50,19 @@ sys.path.insert(0, "")
 with torch.device("meta"):
 {model}
 def blocks(tensors):
-    return sum(-(-each.numel() * each.element_size() // 512) * 512 for each in tensors)
+    sizes = [-(-each.numel() * each.element_size() // 512) * 512 for each in tensors]
+    return [sum(sizes), sum(sizes) + sum(2**20 for size in sizes if size > 2**20)]
 tensors = list(model.parameters()) if isinstance(model, torch.nn.Module) else list(model)
 trained = [each for each in tensors if each.requires_grad]
 states = {states}
 print("parameter_bytes =", blocks(tensors))
-print("optimizer_bytes =", blocks(states) if isinstance(states, list) else states * blocks(trained))
+print("optimizer_bytes =", blocks(states if isinstance(states, list) else trained * states))
 elements = sum(each.numel() for each in trained)
 gradients = sum(each.numel() * each.element_size() for each in trained)
 exchanged = {exchange}
 print("exchanged =", "{{ " + ", ".join(f"{{name}} = {{nbytes}}" for name, nbytes in exchanged.items()) + " }}")
 """
-"""Of the caching allocator each tensor takes whole blocks of 512 bytes."""
+"""Of the caching allocator each tensor takes whole blocks of 512 bytes, one above 1 MiB also a rest of less than 1 MiB."""
 
 DDP = "dict(all_reduce=gradients)"
 
@@ -104,7 +106,7 @@ def exchanged(found: dict[str, Any]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for each in found.get("collectives", ()):
         if each["rank"] == 0 and each["ranks"] > 1 and each["nbytes"]:
-            sums[each["operation"]] = sums.get(each["operation"], 0) + each["count"] * each["nbytes"]
+            sums[each["operation"]] = sums.get(each["operation"], 0) + each["nbytes"]
     return sums
 
 
@@ -114,8 +116,8 @@ def differences(row: dict[str, Any], found: dict[str, Any]) -> list[str]:
     told = []
     for name in ("parameter", "optimizer"):
         counted, seen = row.get(f"{name}_bytes"), parts.get(name, 0)
-        if counted is not None and counted != seen:
-            told.append(f"{name} {seen}, counted {counted}")
+        if counted is not None and not counted[0] <= seen <= counted[1]:
+            told.append(f"{name} {seen}, counted {counted[0]}")
     if "exchanged" in row and exchanged(found) != row["exchanged"]:
         told.append(f"exchanged {exchanged(found)}, counted {row['exchanged']}")
     if "verdict" in row and found["verdict"] != row["verdict"]:
