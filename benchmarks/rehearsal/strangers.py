@@ -62,7 +62,7 @@ gradients = sum(each.numel() * each.element_size() for each in trained)
 exchanged = {exchange}
 print("exchanged =", "{{ " + ", ".join(f"{{name}} = {{nbytes}}" for name, nbytes in exchanged.items()) + " }}")
 """
-"""Of the caching allocator each tensor takes whole blocks of 512 bytes, one above 1 MiB also a rest of less than 1 MiB."""
+"""The caching allocator rounds to blocks of 512 bytes; one above 1 MiB may also keep a rest of less than 1 MiB."""
 
 DDP = "dict(all_reduce=gradients)"
 
