@@ -151,13 +151,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("lists", nargs="*", type=Path, help="default: all strangers*.toml of this folder")
     parser.add_argument("--checkouts", type=Path, required=True)
-    parser.add_argument("--only", default="", help="rows whose name has this")
+    parser.add_argument("--only", action="append", help="rows whose name has this; may be repeated")
     parser.add_argument("--count", action="store_true", help="print the counts of plain torch; rehearse nothing")
     parser.add_argument("--kept", type=Path, help="folder in which results of rehearsals are kept")
     parser.add_argument("--results", type=Path, help="CSV file; rows of other scripts in it are left")
     given = parser.parse_args()
     lists = given.lists or sorted(HERE.glob("strangers*.toml"))
-    rows = [row for path in lists for row in tomllib.loads(path.read_text())["script"] if given.only in row["name"]]
+    rows = [row for path in lists for row in tomllib.loads(path.read_text())["script"]]
+    rows = [row for row in rows if any(name in row["name"] for name in given.only or [""])]
     if given.count:
         for row in rows:
             if "model" in row:
