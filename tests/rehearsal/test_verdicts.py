@@ -277,3 +277,32 @@ def test_a_step_is_compared_with_the_peak_of_the_units_that_it_takes(
     found = rehearsed(tmp_path, script, cluster=cluster)
     assert found.step is not None
     assert found.step.peak == peak
+
+
+ONE_STEP = {
+    "DDP": ("model = DDP(model)", "", {"all_reduce": 288}),
+    "DDP after what all tell each other": (
+        "dist.all_reduce(torch.ones(64, device='cuda')); model = DDP(model)",
+        "dist.all_reduce(torch.ones(2, device='cuda'))",
+        {"all_reduce": 288 + 8},
+    ),
+    "shards": ("fully_shard(model)", "", {"all_gather": 288, "reduce_scatter": 288}),
+}
+
+
+@pytest.mark.parametrize("way", ONE_STEP)
+def test_what_an_only_step_exchanges_begins_with_its_forward(way: str, tmp_path: Path) -> None:
+    before, after, exchanged = ONE_STEP[way]
+    script = f"""
+        from torch.distributed.fsdp import fully_shard
+        dist.init_process_group("nccl"); torch.cuda.set_device(rank)
+        model = nn.Linear(8, 8).cuda()
+        {before}
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.randn(4, 8, device="cuda")).sum().backward()
+        {after}
+        optimizer.step()
+    """
+    found = rehearsed(tmp_path, script, world=8)
+    assert found.verdict == "fits", str(found)
+    assert {one.operation: one.nbytes for one in found.collectives} == exchanged

@@ -97,12 +97,13 @@ def last_steps(record: Record) -> Excerpt:
             code="rehearse.no-whole-step",
             rank=record.rank,
         )
-    start = ends[numbers[-3]] + 1 if len(numbers) > 2 else _first_forward(record)
+    start = ends[numbers[-3]] + 1 if len(numbers) > 2 else first_forward(record)
     issued = [event.collective for event in record.events[:start] if isinstance(event, Issue)]
     return Excerpt(record, record.events[start : ends[numbers[-1]] + 1], tuple(numbers[-2:]), issued)
 
 
-def _first_forward(record: Record) -> int:
+def first_forward(record: Record) -> int:
+    """Where a record's first forward begins; what a script does before that belongs to no step."""
     for place, event in enumerate(record.events):
         if isinstance(event, Enter) and event.part == "forward":
             return place

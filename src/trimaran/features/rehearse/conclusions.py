@@ -32,6 +32,7 @@ from trimaran.rehearsal.one_model import apart
 from trimaran.rehearsal.prices import Calibration
 from trimaran.rehearsal.record import Frame, Issue, Record, Run, Step
 from trimaran.rehearsal.remedies import Change, host_update, memory_remedies
+from trimaran.rehearsal.replay import first_forward
 from trimaran.rehearsal.time import StepTime, calibration_from_profile, seconds_of_step, step_time
 from trimaran.report.rehearsal import (
     InventedValue,
@@ -561,7 +562,7 @@ def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
     """Collectives of the last whole step of the rank that asks for most."""
     best: list[RehearsedCollectives] = []
     for record in records:
-        ends = [0, *_step_ends(record)]
+        ends = [first_forward(record), *_step_ends(record)]
         if len(ends) < 2:
             continue
         start, stop = list(pairwise(ends))[-1]
