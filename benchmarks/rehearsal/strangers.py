@@ -110,9 +110,14 @@ def exchanged(found: dict[str, Any]) -> dict[str, int]:
     return sums
 
 
+def parts_of(found: dict[str, Any]) -> dict[str, int]:
+    """Bytes of rank 0 at its peak, by purpose."""
+    return next((dict(rank["parts_bytes"]) for rank in found.get("ranks", ()) if rank["rank"] == 0), {})
+
+
 def differences(row: dict[str, Any], found: dict[str, Any]) -> list[str]:
     """What is not as it was counted."""
-    parts = next((rank["parts_bytes"] for rank in found.get("ranks", ()) if rank["rank"] == 0), {})
+    parts = parts_of(found)
     told = []
     for name in ("parameter", "optimizer"):
         counted, seen = row.get(f"{name}_bytes"), parts.get(name, 0)
@@ -130,7 +135,7 @@ def case(row: dict[str, Any], checkouts: Path, kept: Path) -> dict[str, Any]:
     folder = checkouts / row["repository"].replace("/", "+") / row["folder"]
     began = monotonic()
     found = rehearse(row, folder, kept / f"{row['name'].replace(' ', '-').replace('/', '-')}.json")
-    parts = next((rank["parts_bytes"] for rank in found.get("ranks", ()) if rank["rank"] == 0), {})
+    parts = parts_of(found)
     told = differences(row, found)
     is_judged = {"parameter_bytes", "exchanged", "verdict"} & row.keys()
     return {

@@ -306,3 +306,32 @@ def test_what_an_only_step_exchanges_begins_with_its_forward(way: str, tmp_path:
     found = rehearsed(tmp_path, script, world=8)
     assert found.verdict == "fits", str(found)
     assert {one.operation: one.nbytes for one in found.collectives} == exchanged
+
+
+@pytest.mark.parametrize(
+    ("asks", "is_used"),
+    [
+        ("torch.accelerator.device_index(rank)", False),
+        ("torch.cuda.device(rank)", False),
+        ("torch.cuda.device(torch.device('cuda', rank))", False),
+        ("torch.cuda.device_of(torch.ones(2))", False),
+        ("torch.cuda.current_device()", True),
+        ("torch.ones(2, device='cuda:0')", True),
+    ],
+)
+def test_a_device_that_is_only_named_leaves_it_to_the_mesh_to_choose_one(
+    asks: str, is_used: bool, tmp_path: Path
+) -> None:
+    script = f"""
+        from torch.distributed.device_mesh import init_device_mesh
+        {asks}
+        assert torch.cuda.is_initialized() == {is_used}
+        init_device_mesh("cuda", (8,))
+        assert torch.cuda.current_device() == ({not is_used}) * rank
+        model = nn.Linear(8, 8).cuda()
+        model(torch.randn(4, 8, device="cuda")).sum().backward()
+        dist.all_reduce(model.weight.grad), dist.all_reduce(model.bias.grad)
+        torch.optim.SGD(model.parameters(), 0.1).step()
+    """
+    found = rehearsed(tmp_path, script, world=8)
+    assert found.verdict == ("disagree" if is_used else "fits"), str(found)

@@ -349,7 +349,7 @@ class RehearsalMode(TorchDispatchMode):
             device = torch.device(device)
             if device.type == "cuda":
                 simulated = True
-                index = self._device.index_of(device)
+                index = self._device.use(self._device.index_of(device))
                 if device.index is None:
                     kwargs = {**kwargs, "device": torch.device("cuda", index)}
         elif not simulated:  # operators that are put together from others may name it by place

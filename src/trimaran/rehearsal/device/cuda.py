@@ -50,19 +50,17 @@ class CurrentDevice:
         Raises:
             RuntimeError: as CUDA does for a device that the node does not have
         """
-        self.use()
-        if device is None:
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        if index is None:
+            self.use()
             return self.current
-        if not isinstance(device, int):
-            found = torch.device(device).index
-            device = self.current if found is None else found
-        if not -1 <= device < self.count:
-            raise RuntimeError(f"CUDA error: invalid device ordinal: device {device} of a node with {self.count}")
-        return self.current if device < 0 else int(device)
+        if not -1 <= index < self.count:
+            raise RuntimeError(f"CUDA error: invalid device ordinal: device {index} of a node with {self.count}")
+        return self.current if index < 0 else int(index)
 
     def set(self, device: Any) -> None:
         """Make a device the current one."""
-        self.current = self.index_of(device)
+        self.current = self.use(self.index_of(device))
 
 
 class Stream:
@@ -74,7 +72,7 @@ class Stream:
 
     def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
         self.number = _recorder.new_stream()
-        self.device_index = _device.index_of(device)
+        self.device_index = _device.use(_device.index_of(device))
         self.device = torch.device("cuda", self.device_index)
         self.device_type = 1
         self.priority = priority
@@ -287,7 +285,7 @@ class _OnDeviceOf(_OnDevice):
     """`torch.cuda.device_of`."""
 
     def __init__(self, obj: Any) -> None:
-        super().__init__(getattr(obj, "device", None))
+        super().__init__(obj.device if obj.is_cuda else -1)
 
 
 class _Runtime:
@@ -363,6 +361,7 @@ def install(recorder: Recorder, request: RankRequest) -> CurrentDevice:
     generators = tuple(_DefaultGenerator(index) for index in range(count))
 
     def get_rng_state(device: Any = "cuda") -> torch.Tensor:
+        _device.use()
         return generators[_device.index_of(device)].get_state()
 
     def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
