@@ -23,7 +23,8 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row says:
     optimizer_bytes       of the state on the device, in the same way [bytes]
     exchanged             by operation, what rank 0 exchanges in a step: whole tensors, before they are scattered or
                           after they are gathered; counted by hand [bytes]
-    verdict               that is right: "fits", "out of memory", "disagree", "hang", "not trained"; missing: not judged
+    verdict               that is right: "fits", "out of memory", "disagree", "hang", "not trained", "failed" for a fault
+                          of its own or a package that is not there; missing: not judged
     why                   how it was counted, and why a verdict other than "fits" is right
 
 Nothing of what is rehearsed makes these counts: they are of plain torch, and by hand.
@@ -141,7 +142,7 @@ def case(row: dict[str, Any], checkouts: Path, kept: Path) -> dict[str, Any]:
     return {
         "script": row["name"],
         "command": row["command"],
-        "ended": found["verdict"] not in ("none", "failed"),
+        "ended": found["verdict"] not in ("none", "failed") or found["verdict"] == row.get("verdict"),
         "verdict": found["verdict"],
         "right": "no" if told else "yes" if is_judged else "not judged",
         "reason": "; ".join(told) or found["headline"].splitlines()[0][:200],
@@ -186,7 +187,7 @@ def main() -> None:
                     writer = csv.DictWriter(file, COLUMNS)
                     writer.writeheader()
                     writer.writerows(before.values())
-    print(f"{sum(bool(found['ended']) for found in before.values())} of {len(before)} reach a verdict")
+    print(f"{sum(str(found['ended']) == 'True' for found in before.values())} of {len(before)} reach a verdict")
 
 
 if __name__ == "__main__":

@@ -38,12 +38,14 @@ OTHER_FAULTS: dict[str, tuple[int, set[str]]] = {
     "fsdp outside": (4, {"Linear.weight", "Linear.bias"}),
     "hybrid one axis": (2, LAYERS),
     "tensor without data": (2, LAYERS - UPPER),
+    "written back alone": (4, LAYERS),
 }
-RIGHT = ("ddp accumulate", "flat", "local", "reduced in step", "tree", "hybrid", "tensor", "stages")
+RIGHT = ("ddp accumulate", "flat", "local", "reduced in step", "tree", "hybrid", "tensor", "stages", "written back")
 OTHERS_RIGHT = (
     "whole", "mesh whole", "ddp plain", "ddp views", "ddp halved hook", "ddp low rank", "hooks", "flat buffer", "fsdp",
     "fsdp accumulate", "tensor with data", "experts", "gathered", "sharded by hand", "local by difference", "masters",
     "by function", "functional hooks", "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
+    "written back by list", "written where it is read",
 )  # fmt: skip
 
 

@@ -160,8 +160,13 @@ class Gradients:
                 self._write(target, None)
             return
         overwrites = name == "copy" or (is_mutable and bool(sources) and sources[0] is not targets[0])
-        if overwrites:
-            sources = [source for source in sources if all(source is not target for target in targets)]
+        if overwrites:  # a target that is read, too, is there twice
+            before = [sources[:place] for place in range(len(sources))]
+            sources = [
+                one
+                for one, earlier in zip(sources, before, strict=True)
+                if _is_in(one, earlier) or not _is_in(one, targets)
+            ]
         most = max(target.numel() for target in targets)
         labels = [self.of(source) for source in sources if source.numel() > 1 or most == 1]
         known = [label for label in labels if label is not None]
@@ -267,6 +272,10 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 def _holds_tensors(values: Sequence[Any]) -> bool:
     return any(isinstance(one, torch.Tensor) for one in values)
+
+
+def _is_in(tensor: torch.Tensor, tensors: Iterable[torch.Tensor]) -> bool:
+    return any(one is tensor for one in tensors)
 
 
 def _is_written(argument: Any) -> bool:

@@ -114,6 +114,26 @@ class Averaging(torch.optim.SGD):
                 dist.all_reduce(parameter.data, op=dist.ReduceOp.AVG)
 
 
+WRITES = {
+    "written back": lambda parameter, update: parameter.copy_(parameter.float().add_(update)),
+    "written back alone": lambda parameter, update: parameter.copy_(parameter.float().add_(update)),
+    "written back by list": lambda parameter, update: torch._foreach_copy_([parameter.add_(update)], [parameter]),
+    "written where it is read": lambda parameter, update: torch.add(update, parameter.add_(update), out=parameter),
+}
+
+
+class Writing(torch.optim.Optimizer):
+    """Reduces each gradient, and writes a parameter onto itself."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if kind != "written back alone":
+                    dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+                WRITES[kind](parameter, parameter.grad * -0.1)
+
+
 class Reducing(torch.optim.Optimizer):
     """Reduces gradients by itself."""
 
@@ -171,9 +191,11 @@ if kind == "sharded by hand":
     flat = torch._utils._flatten_dense_tensors([parameter.data for parameter in parameters])
     shard = nn.Parameter(flat.chunk(world)[rank].clone())
     trained = [shard]
-optimizer = {"averaged in step": lambda: Averaging(trained, lr=0.1), "reduced in step": lambda: Reducing(trained)}.get(
-    kind, lambda: torch.optim.AdamW(trained, lr=1e-3, foreach=False)
-)()
+optimizer = {
+    "averaged in step": lambda: Averaging(trained, lr=0.1),
+    "reduced in step": lambda: Reducing(trained),
+    **dict.fromkeys(WRITES, lambda: Writing(trained, {})),
+}.get(kind, lambda: torch.optim.AdamW(trained, lr=1e-3, foreach=False))()
 no_sync = contextlib.ExitStack()
 if kind == "ddp left open":
     no_sync.enter_context(model.no_sync())
