@@ -23,8 +23,8 @@ A checkout is `DIR/owner+name` at the commit of its row. What a row says:
     optimizer_bytes       of the state on the device, in the same way [bytes]
     exchanged             by operation, what rank 0 exchanges in a step: whole tensors, before they are scattered or
                           after they are gathered; counted by hand [bytes]
-    verdict               that is right: "fits", "out of memory", "disagree", "hang", "not trained", "failed" for a fault
-                          of its own or a package that is not there; missing: not judged
+    verdict               that is right: "fits", "out of memory", "disagree", "hang", "not trained", "failed" for its
+                          own fault or a package that is not there; missing: not judged
     why                   how it was counted, and why a verdict other than "fits" is right
 
 Nothing of what is rehearsed makes these counts: they are of plain torch, and by hand.
