@@ -5,6 +5,7 @@
     python benchmarks/rehearsal/strangers_data.py table FOLDER NUMBER [column=words|int|image|list …]    # of `datasets`
     python benchmarks/rehearsal/strangers_data.py model FOLDER CLASS [option=value …]  # of transformers, published form
     python benchmarks/rehearsal/strangers_data.py tokenizer FOLDER bert|bytes SIZE
+    python benchmarks/rehearsal/strangers_data.py timm FOLDER NETWORK               # HF_HOME with weights of timm
     python benchmarks/rehearsal/strangers_data.py metric FOLDER                     # of `evaluate`
     python benchmarks/rehearsal/strangers_data.py diffusion FOLDER                  # Stable Diffusion v1.5 in its form
 
@@ -151,6 +152,20 @@ def model(folder: Path, name: str, *options: str) -> None:
     hollow(folder / "model.safetensors", {key: each for key, each in built.state_dict().items() if key not in tied})
 
 
+def hub(folder: Path, name: str) -> None:
+    """A network of timm with its published head, where the Hub's client keeps what it has loaded."""
+    import timm
+    import torch
+
+    with torch.device("meta"):
+        built = timm.create_model(name)
+    kept = folder / "hub" / f"models--{built.default_cfg['hf_hub_id'].replace('/', '--')}.{built.default_cfg['tag']}"
+    (kept / "snapshots" / "0").mkdir(parents=True, exist_ok=True)
+    (kept / "refs").mkdir(exist_ok=True)
+    (kept / "refs" / "main").write_text("0")
+    hollow(kept / "snapshots" / "0" / "model.safetensors", built.state_dict())
+
+
 def tokenizer(folder: Path, kind: str, size: int) -> None:
     """A tokenizer with as many words as a published one has."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -223,6 +238,8 @@ def main() -> None:
         model(Path(folder), others[0], *others[1:])
     elif kind == "tokenizer":
         tokenizer(Path(folder), others[0], int(others[1]))
+    elif kind == "timm":
+        hub(Path(folder), others[0])
     elif kind == "metric":
         metric(Path(folder))
     elif kind == "diffusion":
