@@ -159,7 +159,7 @@ def hub(folder: Path, name: str) -> None:
 
     with torch.device("meta"):
         built = timm.create_model(name)
-    kept = folder / "hub" / f"models--{built.default_cfg['hf_hub_id'].replace('/', '--')}.{built.default_cfg['tag']}"
+    kept = folder / "hub" / f"models--{built.default_cfg['hf_hub_id'].replace('/', '--')}"
     (kept / "snapshots" / "0").mkdir(parents=True, exist_ok=True)
     (kept / "refs").mkdir(exist_ok=True)
     (kept / "refs" / "main").write_text("0")
