@@ -18,29 +18,75 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-WORDS = "a rank gives each other rank what it has of the sum and takes what it lacks of it".split()
+WORDS = [
+    "a",
+    "rank",
+    "gives",
+    "each",
+    "other",
+    "rank",
+    "what",
+    "it",
+    "has",
+    "of",
+    "the",
+    "sum",
+    "and",
+    "takes",
+    "what",
+    "it",
+    "lacks",
+    "of",
+    "it",
+]
 CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-BERT = dict(
-    vocab_size=28996, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
-    max_position_embeddings=512, type_vocab_size=2,
-)  # fmt: skip
-UNET = dict(
-    sample_size=64, in_channels=4, out_channels=4, cross_attention_dim=768, attention_head_dim=8,
-    block_out_channels=[320, 640, 1280, 1280], layers_per_block=2,
-)  # fmt: skip
-VAE = dict(
-    in_channels=3, out_channels=3, latent_channels=4, sample_size=512, layers_per_block=2,
-    block_out_channels=[128, 256, 512, 512], down_block_types=["DownEncoderBlock2D"] * 4,
-    up_block_types=["UpDecoderBlock2D"] * 4,
-)  # fmt: skip
-CLIP = dict(
-    vocab_size=49408, hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12,
-    max_position_embeddings=77, hidden_act="quick_gelu", projection_dim=768,
-)  # fmt: skip
-SCHEDULER = dict(
-    num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", clip_sample=False,
-    set_alpha_to_one=False, steps_offset=1, skip_prk_steps=True,
-)  # fmt: skip
+BERT = {
+    "vocab_size": 28996,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+UNET = {
+    "sample_size": 64,
+    "in_channels": 4,
+    "out_channels": 4,
+    "cross_attention_dim": 768,
+    "attention_head_dim": 8,
+    "block_out_channels": [320, 640, 1280, 1280],
+    "layers_per_block": 2,
+}
+VAE = {
+    "in_channels": 3,
+    "out_channels": 3,
+    "latent_channels": 4,
+    "sample_size": 512,
+    "layers_per_block": 2,
+    "block_out_channels": [128, 256, 512, 512],
+    "down_block_types": ["DownEncoderBlock2D"] * 4,
+    "up_block_types": ["UpDecoderBlock2D"] * 4,
+}
+CLIP = {
+    "vocab_size": 49408,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 77,
+    "hidden_act": "quick_gelu",
+    "projection_dim": 768,
+}
+SCHEDULER = {
+    "num_train_timesteps": 1000,
+    "beta_start": 0.00085,
+    "beta_end": 0.012,
+    "beta_schedule": "scaled_linear",
+    "set_alpha_to_one": False,
+    "steps_offset": 1,
+    "skip_prk_steps": True,
+}
 
 
 def words(number: int, at: int) -> str:
@@ -148,7 +194,11 @@ def model(folder: Path, name: str, *options: str) -> None:
     config.save_pretrained(folder)
     with torch.device("meta"):
         built = made(config).to(kept)
-    tied = set(getattr(built, "_tied_weights_keys", None) or ()) if getattr(config, "tie_word_embeddings", False) else set()
+    tied = (
+        set(getattr(built, "_tied_weights_keys", None) or ())
+        if getattr(config, "tie_word_embeddings", False)
+        else set()
+    )
     hollow(folder / "model.safetensors", {key: each for key, each in built.state_dict().items() if key not in tied})
 
 
@@ -170,10 +220,20 @@ def tokenizer(folder: Path, kind: str, size: int) -> None:
     """A tokenizer with as many words as a published one has."""
     folder.mkdir(parents=True, exist_ok=True)
     if kind == "bert":
-        lines = ["[PAD]", *(f"[unused{k}]" for k in range(1, 100)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS))]
+        lines = [
+            "[PAD]",
+            *(f"[unused{k}]" for k in range(1, 100)),
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *sorted(set(WORDS)),
+        ]
         lines += [f"w{k}" for k in range(size - len(lines))]
         (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
-        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "model_max_length": 512, "tokenizer_class": "BertTokenizer"}))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps({"do_lower_case": False, "model_max_length": 512, "tokenizer_class": "BertTokenizer"})
+        )
         return
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -195,8 +255,9 @@ def diffusion(folder: Path) -> None:
     import transformers
 
     parts = {
-        "unet": diffusers.UNet2DConditionModel, "vae": diffusers.AutoencoderKL,
-    }  # fmt: skip
+        "unet": diffusers.UNet2DConditionModel,
+        "vae": diffusers.AutoencoderKL,
+    }
     for name, made in parts.items():
         with torch.device("meta"):
             built = made(**(UNET if name == "unet" else VAE))
@@ -207,21 +268,37 @@ def diffusion(folder: Path) -> None:
     (folder / "scheduler").mkdir(exist_ok=True)
     diffusers.PNDMScheduler(**SCHEDULER).save_config(folder / "scheduler")
     (folder / "tokenizer").mkdir(exist_ok=True)
-    letters = [*map(chr, range(33, 127)), *map(chr, range(161, 173)), *map(chr, range(174, 256)), *map(chr, range(256, 324))]
+    letters = [
+        *map(chr, range(33, 127)),
+        *map(chr, range(161, 173)),
+        *map(chr, range(174, 256)),
+        *map(chr, range(256, 324)),
+    ]
     vocabulary = {each: k for k, each in enumerate([*letters, *(f"{each}</w>" for each in letters)])}
     vocabulary |= {f"w{k}": k for k in range(512, 49406)} | {"<|startoftext|>": 49406, "<|endoftext|>": 49407}
     (folder / "tokenizer" / "vocab.json").write_text(json.dumps(vocabulary))
     (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
-    names = {"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
+    names = {
+        "bos_token": "<|startoftext|>",
+        "eos_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+    }
     (folder / "tokenizer" / "tokenizer_config.json").write_text(
         json.dumps({**names, "model_max_length": 77, "tokenizer_class": "CLIPTokenizer"})
     )
     index = {
-        "_class_name": "StableDiffusionPipeline", "_diffusers_version": "0.6.0", "requires_safety_checker": False,
-        "scheduler": ["diffusers", "PNDMScheduler"], "text_encoder": ["transformers", "CLIPTextModel"],
-        "tokenizer": ["transformers", "CLIPTokenizer"], "unet": ["diffusers", "UNet2DConditionModel"],
-        "vae": ["diffusers", "AutoencoderKL"], "safety_checker": [None, None], "feature_extractor": [None, None],
-    }  # fmt: skip
+        "_class_name": "StableDiffusionPipeline",
+        "_diffusers_version": "0.6.0",
+        "requires_safety_checker": False,
+        "scheduler": ["diffusers", "PNDMScheduler"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "safety_checker": [None, None],
+        "feature_extractor": [None, None],
+    }
     assert transformers
     (folder / "model_index.json").write_text(json.dumps(index))
 

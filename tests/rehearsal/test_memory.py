@@ -217,3 +217,34 @@ def test_what_an_optimizer_keeps_in_objects_of_its_own_is_its_state(tmp_path: Pa
     purposes, elements = read_memory(record).peak.purposes, 1024 * 4096
     assert purposes["optimizer"] == elements + elements // 256 * 4
     assert purposes["parameter"] == purposes["gradient"] == elements * 4
+
+
+REPLACED = """
+import torch
+
+model = torch.nn.Linear(1024, 4096, bias=False).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    most = torch.empty(2**26 * (step == 2), device="cuda")
+    model(torch.ones(1, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    weight, most = model.weight, None
+    WAY
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "weight.data = weight.detach().mean() + torch.zeros_like(weight)",  # as local SGD: an average
+        "weight.data = torch.cat([part.clone() for part in weight.detach().chunk(4)])",
+        "weight.data = weight.detach().half().float()",
+    ],
+)
+def test_what_a_parameter_is_made_of_anew_is_a_parameter(way: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(REPLACED.replace("WAY", way))
+    (record,) = rehearse([Job(name="replaced", script=script, world=1, ranks=(0,))], tmp_path)["replaced"]
+    assert record.end.how == "steps", record.end
+    assert read_memory(record).peak.purposes["parameter"] == 4 * 1024 * 4096

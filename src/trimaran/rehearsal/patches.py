@@ -228,6 +228,8 @@ class Patches:
                     if value.device.type == "cuda":
                         is_parameter = isinstance(tensor, nn.Parameter) or tensor.requires_grad
                         recorder.take(value, "parameter" if is_parameter else None)
+                        if is_parameter:  # as of local SGD: the average was made for something else
+                            recorder.name(value, "parameter")
                     return
                 if type(tensor) in (torch.Tensor, nn.Parameter):
                     is_parameter = isinstance(tensor, nn.Parameter)
