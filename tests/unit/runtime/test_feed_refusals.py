@@ -92,7 +92,7 @@ ON_THEIR_WAY: list[socket.socket] = []
 def use_up_ways(samples: list[Any]) -> Any:
     """A batch, from a process whose user has as many open files on their way as the system allows."""
     ON_THEIR_WAY.extend(socket.socketpair())
-    most = max(int(name) for name in os.listdir("/proc/self/fd")) + 64
+    most = max(int(opened.name) for opened in Path("/proc/self/fd").iterdir()) + 64
     if os.geteuid() == 0:
         os.setuid(NOBODY)  # for root there is no limit
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
