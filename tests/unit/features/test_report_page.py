@@ -147,7 +147,8 @@ def test_the_page_of_a_run_says_once_what_was_recovered(tmp_path: Path, ended: b
     else:
         (run / "report.json").unlink()
     _, text = made(run, tmp_path / "report.html")
-    for said in ("goes on from step 40", "is newer and was passed over: weights.bin cannot be read", "lr: 0.1 in the checkpoint"):
+    passed_over = "is newer and was passed over: weights.bin cannot be read"
+    for said in ("goes on from step 40", passed_over, "lr: 0.1 in the checkpoint"):
         assert text.count(said) == 1
     assert ("and more" in text) == ended
 
