@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Self, get_args
 
 from trimaran.base.arguments import checked_classes
-from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.system import needs_linux
 from trimaran.base.units import parse_bytes
+from trimaran.base.user_errors import is_users
 from trimaran.machine.detect import spare_host_bytes
 from trimaran.memory_budget.loop import Virtualizer
 from trimaran.memory_budget.options import Budget, OnViolation, OptimizerState, Options, parse_budget, parse_size
@@ -62,7 +63,9 @@ def virtual_memory(
 
     Args:
         budget: what a step may hold on the device at once, parameters, gradients and optimizer state included: a size
-            such as "12GiB", a million bytes or more, or a share such as "50%" of the peak without a plan
+            such as "12GiB", a million bytes or more, or a share such as "50%" of the peak without a plan of the first
+            step that is planned. A larger batch that no plan keeps within it is warned of, and moves its storages on
+            demand
         host: most that may lie on the host at once, as `budget` is given, or 0; None: what it has to spare
         smallest: smaller storages are kept
         limit_s: most time for planning [s]; None: as long as it takes, so that plans do not depend on the machine
@@ -189,11 +192,25 @@ class VirtualMemory:
                 "virtual_memory puts its hooks of saved tensors away for this call, which refuses any, but the loop "
                 "has others: run torch.func transforms, and what disables these hooks, outside of them"
             )
+        if isinstance(error, TrimaranError):
+            error.__traceback__ = _of_user(trace)
         try:
             if self._machine is not None:
                 self._machine.close()
         finally:
             HOOKED.release()
+
+
+def _of_user(trace: TracebackType | None) -> TracebackType | None:
+    """Of a traceback what is the user's: what lies between a loop and its refusal are torch's calls and ours."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    for frame in reversed(frames):
+        if is_users(frame.tb_frame.f_code.co_filename):
+            trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
 
 
 def _refuses_hooks(trace: TracebackType | None) -> bool:

@@ -298,6 +298,7 @@ class Tally:
             self.note(f"copied from now on, because recomputing it gave other bits: {storage}")
         if stats.infeasible and not any(note.startswith(_ON_DEMAND) for note in self.notes):
             self.note(f"{_ON_DEMAND}: {stats.infeasible}")
+            warnings.warn(f"virtual_memory: steps hold more than the budget; {self.notes[-1]}", RuntimeWarning, 2)
         if stats.unnoticed:
             warnings.warn(_UNNOTICED.format(storages="; ".join(stats.banned)), RuntimeWarning, stacklevel=2)
 

@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import io
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,18 +229,26 @@ def test_flights_of_one_step_count_what_others_left() -> None:
     assert report.keep_peak_bytes == pytest.approx(report.measured_peak_bytes, rel=0.02)
 
 
-def test_a_batch_too_large_for_any_plan_runs_on_demand() -> None:
+@pytest.mark.parametrize("budget", ["800kB", "60%"])
+def test_a_batch_too_large_for_any_plan_is_warned_of_and_runs_on_demand(budget: str) -> None:
     def step(number: int, model: nn.Module, batch: Tensor) -> list[Tensor]:
         return square(model(batch if number < 4 else batch.repeat(8, 1)))
 
-    report = assert_trains_alike(step, budget="800kB", steps=8)
+    with pytest.warns(RuntimeWarning, match="steps hold more than the budget"):
+        report = assert_trains_alike(step, budget=budget, steps=8)
+    assert not report.fits
     assert report.fallback_steps == 3  # one was recorded
     assert any("on demand" in note for note in report.notes)
 
 
-def test_the_first_steps_still_say_that_a_budget_is_too_small() -> None:
-    with pytest.raises(trimaran.base.errors.InfeasibleError):
-        trained(lambda _, model, batch: square(model(batch)), budget="300kB")
+@pytest.mark.parametrize("budget", ["300kB", "5%"])
+def test_the_first_steps_still_say_that_a_budget_is_too_small(budget: str) -> None:
+    """With the user's own lines alone: torch's and ours, between the loop and its refusal, say nothing."""
+    with pytest.raises(trimaran.base.errors.InfeasibleError) as refused:
+        trained(lambda _, model, batch: square(model(batch)), budget=budget)
+    lines = traceback.extract_tb(refused.value.__traceback__)
+    assert lines
+    assert all(Path(line.filename).is_relative_to(Path(__file__).parents[2]) for line in lines)
 
 
 def test_uses_of_one_look_take_turns() -> None:
