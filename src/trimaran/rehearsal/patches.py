@@ -5,6 +5,7 @@ kernel that the target would take, values that scripts ask of tensors, parts of 
 function here with its reason.
 """
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -20,12 +21,15 @@ from torch import nn
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
     _foreach_supported_types,
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as loaders
 
 from trimaran.rehearsal.device.replaced import replace, when_imported
 from trimaran.rehearsal.groups import Exchanges
@@ -83,6 +87,7 @@ class Patches:
         self._compile()
         self._threads()
         self._steps()
+        self._lengths()
         self._files.install()
         self._checks_of_ddp()
         self._synchronised_norms()
@@ -543,6 +548,44 @@ class Patches:
         register_optimizer_step_post_hook(after)
         replace(Optimizer, __init__=made)
 
+    def _lengths(self) -> None:
+        """How many steps the script says that it takes: as many as its loader has batches for, and its schedules."""
+        recorder, batches = self._recorder, dict[int, list[int]]()
+        ends: list[int] = [0]
+        iterate, following = DataLoader.__iter__, loaders._BaseDataLoaderIter.__next__
+
+        def opened(loader: Any) -> Any:
+            iterator = iterate(loader)
+            is_map = loader._dataset_kind == loaders._DatasetKind.Map  # the length of others is kept, and warned of
+            if is_map and self.active and torch.is_grad_enabled() and not recorder.is_looking:
+                with contextlib.suppress(TypeError, NotImplementedError):
+                    iterator._trimaran_batches = batches.setdefault(id(loader), [len(loader), 0])  # type: ignore[attr-defined]
+            return iterator
+
+        def taken(iterator: Any) -> Any:
+            if hasattr(iterator, "_trimaran_batches"):
+                iterator._trimaran_batches[1] += 1
+            return following(iterator)
+
+        schedule = LRScheduler.__init__
+
+        def scheduled(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+            schedule(scheduler, *args, **kwargs)
+            by_name = [getattr(one, "keywords", {}) for one in getattr(scheduler, "lr_lambdas", ())]
+            said = [each.get(name) for each in (vars(scheduler), *by_name) for name in _LENGTHS]
+            ends.extend(one for one in said if isinstance(one, int))
+
+        def count() -> None:
+            looked()
+            length, drawn = max(batches.values(), key=lambda one: one[1], default=(0, 0))
+            each = max(1, drawn // max(1, recorder.steps))
+            recorder.record.to_come = max(-(-length // each), *ends)
+
+        looked, recorder.last_look = recorder.last_look, count
+        replace(DataLoader, __iter__=opened)
+        replace(loaders._BaseDataLoaderIter, __next__=taken)
+        replace(LRScheduler, __init__=scheduled)
+
     def _name(self, tensor: Any, purpose: Any) -> None:
         if isinstance(tensor, FakeTensor):
             if tensor.device.type == "cuda":
@@ -780,6 +823,10 @@ def _own(attributes: dict[str, Any]) -> dict[str, Any]:
     """Of all that a tensor without data has by name what its script gave it."""
     kept = {"fake_mode", "fake_device", "constant", "real_tensor", "pytype", "dispatch_keys"}
     return {key: one for key, one in attributes.items() if key not in kept and not key.startswith("_")}
+
+
+_LENGTHS = ("total_steps", "num_training_steps")
+"""What schedules call the number of steps after which they end."""
 
 
 class _Never:

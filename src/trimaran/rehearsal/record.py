@@ -327,6 +327,7 @@ class Record(msgspec.Struct):
         devices: of its node that the rank trains on or gives NCCL tensors of, and the line that put the first one there
         updates: of each parameter, whether it is trained together with other ranks
         joined: ranks that give each other activations or messages until the first step, and so hold one model
+        to_come: steps that the script says it takes, by the length of its loader and of its schedules; 0: it does not
     """
 
     rank: int
@@ -355,6 +356,7 @@ class Record(msgspec.Struct):
     devices: dict[int, int] = msgspec.field(default_factory=dict)
     updates: list[Update] = msgspec.field(default_factory=list)
     joined: list[tuple[int, ...]] = msgspec.field(default_factory=list)
+    to_come: int = 0
     version: int = VERSION
 
 

@@ -620,6 +620,12 @@ def _notes(
     for run in rehearsed.runs:
         if run.record.end.how == "seconds" and _step_ends(run.record):
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
+    to_come = max(record.to_come for record in rehearsed.records)
+    if any(record.end.how == "steps" and len(_step_ends(record)) < to_come for record in rehearsed.records):
+        yield (
+            f"the script says that it takes {to_come:,} steps, by its loader or its schedule: their end, with what is "
+            f"saved there and where ranks have uneven batches, is rehearsed with --steps {to_come}"
+        )
     most = max(memories.values(), key=lambda memory: memory.reserved)
     later = most.steps[1:]  # the first step has what comes before it, too
     if most.peak.part == "setup" and most.peak.allocated and later:
