@@ -13,7 +13,6 @@ well. The verdict says "not sure" where only these decide.
                   without: then it takes less, how much less is known from below
 """
 
-import copy
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,13 +25,12 @@ from trimaran.base.units import format_bytes, format_span
 from trimaran.machine.catalog import find_device
 from trimaran.pricing.analytical.fits_device import COMMUNICATOR_BYTES
 from trimaran.pricing.exchange.replica_memory import CHANNELS, CONNECTION_BYTES
-from trimaran.rehearsal.prices import compiles, fuses
+from trimaran.rehearsal.fusion import compiles, fused
 from trimaran.rehearsal.record import (
     Empty,
     Enter,
     Frame,
     Give,
-    Issue,
     Name,
     Part,
     Purpose,
@@ -208,7 +206,7 @@ def read_memory(record: Record, *, settings: Settings | None = None) -> RankMemo
     lacks = [room for room in rooms if room in by_room and by_room[room].short is not None]
     usual = by_room.get(rooms[1], free)
     short = None
-    compiled = play_blocks(_fused(story), settings, None).reserved if lacks and compiles(record) else None
+    compiled = play_blocks(Story(fused(record)), settings, None).reserved if lacks and compiles(record) else None
     if lacks and compiled is None:
         room = rooms[1] if rooms[1] in lacks else lacks[0]
         short = _shortage(story, by_room[room], room)
@@ -301,10 +299,7 @@ def _fit(
     verdict: Verdict = "fits"
     if compiled is not None:
         verdict = "not sure"
-        parts += (
-            f"; this is without torch.compile: with it at least {format_bytes(compiled)}, of which all that it can "
-        )
-        parts += "fuse is left out"
+        parts += f"; this is without torch.compile: with it about {format_bytes(compiled)}"
     elif least in lacks:
         verdict = "does not fit"
     elif most in lacks:
@@ -380,25 +375,6 @@ class Story:
             if isinstance(at, Take | Run | Enter):
                 return at.part
         return "setup"
-
-
-def _fused(story: Story) -> Story:
-    """As if all that a compiler can fuse were: results of such kernels take no memory in forward and backward."""
-    fused: set[int] = set()
-    table, now = [fuses(kernel) for kernel in story.record.kernels], False
-    for event in story.record.events:
-        if type(event) is Run:
-            now = event.part in ("forward", "backward") and table[event.kernel]
-        elif type(event) is Issue:
-            now = False
-        elif type(event) is Take and now and story.purpose[event.block] in ("activation", "temporary"):
-            fused.add(event.block)
-    found = copy.copy(story)
-    found.moves = [
-        (kind, block, 0 if block in fused and kind == _TAKE else nbytes, stream, index)
-        for kind, block, nbytes, stream, index in story.moves
-    ]
-    return found
 
 
 @dataclass(slots=True)

@@ -400,16 +400,25 @@ class Patches:
             """Looks like a compiled module, and calls the module."""
 
             def _initialize(self) -> None:
-                self.forward = self._orig_mod.__call__
+                self.forward = told(self._orig_mod.__call__)
+
+        def told(function: Any) -> Any:
+            self._recorder.note("torch.compile: rehearsed without it")
+
+            @functools.wraps(function)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                with self._recorder.compiled():
+                    return function(*args, **kwargs)
+
+            return called
 
         def compiled(model: Any = None, **_: Any) -> Any:
-            self._recorder.note("torch.compile: rehearsed without it")
             if model is None:
                 return compiled
-            return Uncompiled(model, without) if isinstance(model, nn.Module) else model
+            return Uncompiled(model, without) if isinstance(model, nn.Module) else told(model)
 
         def compile_in_place(module: nn.Module, *_: Any, **__: Any) -> None:
-            self._recorder.note("torch.compile: rehearsed without it")
+            module._compiled_call_impl = told(module._call_impl)
 
         replace(torch, compile=compiled)
         replace(nn.Module, compile=compile_in_place)

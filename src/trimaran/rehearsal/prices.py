@@ -39,7 +39,7 @@ from trimaran.pricing.kernels.durations import PLAIN, constants
 from trimaran.pricing.kernels.estimate import framework_constant, seconds_alone
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost, Transfer
-from trimaran.rehearsal.record import Collective, Kernel, Record, TensorForm
+from trimaran.rehearsal.record import Collective, Kernel, TensorForm
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Factors from one device that was measured
@@ -338,30 +338,6 @@ def sharing_host(machine: Machine, ranks: int) -> Device:
         to_device_bytes_per_s=min(device.copies.to_device_bytes_per_s, least),
     )
     return replace(device, copies=copies)
-
-
-FUSED = frozenset({
-    WorkKind.NORMALIZATION, WorkKind.POOLING, WorkKind.SOFTMAX, WorkKind.EMBEDDING, WorkKind.REDUCTION,
-    WorkKind.ELEMENTWISE, WorkKind.COPY,
-})  # fmt: skip
-"""Families of which a compiler makes one kernel with what is before and after; what is in between needs no memory.
-
-Source: Ansel et al., "PyTorch 2" (ASPLOS 2024), section 4: TorchInductor fuses pointwise operators, reductions and
-scatters; products, convolutions and attention are calls of libraries.
-"""
-
-
-def fuses(kernel: Kernel) -> bool:
-    """Whether a compiler would fuse a kernel with others."""
-    if any(form.device != "cuda" for form in (*kernel.inputs, *kernel.outputs)):
-        return False
-    works = [] if "_cudnn_rnn" in kernel.name else works_alone(as_operation(kernel))
-    return bool(works) and all(work.kind in FUSED for work in works)
-
-
-def compiles(record: Record) -> bool:
-    """Whether a script compiles anything; it is rehearsed without."""
-    return any("compile" in note for note in record.notes)
 
 
 def _copies(kernel: Kernel) -> bool:

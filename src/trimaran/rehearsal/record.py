@@ -194,6 +194,18 @@ class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
     part: Part
 
 
+class Moves(msgspec.Struct, frozen=True, tag="moves", array_like=True):
+    """Blocks that the kernel before reads and writes, as its tensors are ordered; only of scripts that compile.
+
+    Attributes:
+        compiled: a compiler has the kernel, which may fuse it with others
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    compiled: bool
+
+
 class Issue(msgspec.Struct, frozen=True, tag="issue", array_like=True):
     """A collective is issued; NCCL runs those of a group one after another, after what `stream` had before."""
 
@@ -244,7 +256,7 @@ class Step(msgspec.Struct, frozen=True, tag="step", array_like=True):
     number: int
 
 
-Event = Take | Give | Use | Name | Run | Issue | Wait | Mark | Await | Sync | Empty | Enter | Step
+Event = Take | Give | Use | Name | Run | Moves | Issue | Wait | Mark | Await | Sync | Empty | Enter | Step
 
 
 class Invented(msgspec.Struct, frozen=True):

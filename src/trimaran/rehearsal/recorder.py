@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from trimaran.base.precision import dtype_name
 from trimaran.rehearsal.lines import Lines
@@ -26,6 +27,7 @@ from trimaran.rehearsal.record import (
     Issue,
     Kernel,
     Mark,
+    Moves,
     Name,
     Part,
     Purpose,
@@ -87,6 +89,9 @@ class Recorder:
         self._streams: dict[int, list[Any]] = {}
         self._made_streams = 0
         self._nodes: list[int] = []  # of autograd that were made at the end of each step
+        self._compiling: int | None = None  # depth of calls that are compiled; None: the script compiles nothing
+        self._compiled: set[int] = set()  # stacks of lines that were in such a call
+        self._is_compiled = False  # the last kernel
         self.default_stream: Any = None
         self.capability: tuple[int, int] | None = None  # of the device; None: libraries take no workspace
         self._workspaces: dict[tuple[bool, int], int] = {}  # block by whether autograd calls, and stream
@@ -367,6 +372,34 @@ class Recorder:
         index = self.kernel_index(kernel)
         lines, module = self.lines.here()
         self.record.events.append(Run(index, self.stream, lines, module, self.part))
+
+    @contextmanager
+    def compiled(self) -> Iterator[None]:
+        """What runs now would be compiled; its backward is, too."""
+        self._compiling = (self._compiling or 0) + 1
+        try:
+            yield
+        finally:
+            self._compiling -= 1
+
+    def moves(self, args: Any, outs: Any) -> None:
+        """The tensors of the last kernel, where a script compiles."""
+        if self._compiling is None:
+            return
+        lines, _ = self.lines.here()
+        if self._compiling:
+            self._compiled.add(lines)
+        if self._part != "backward":
+            self._is_compiled = self._compiling > 0
+        elif lines != self.lines.backward:  # sums of gradients have no line: they are of what was before
+            self._is_compiled = lines in self._compiled
+        reads, writes = (
+            tuple(
+                self._blocks.get(one.untyped_storage()._cdata, -1) for one in tree_leaves(each) if torch.is_tensor(one)
+            )
+            for each in (args, outs)
+        )
+        self.record.events.append(Moves(reads, writes, self._is_compiled))
 
     def kernel_index(self, kernel: Kernel) -> int:
         """Position of a kernel in the record's table."""

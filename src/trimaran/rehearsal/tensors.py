@@ -459,6 +459,7 @@ class RehearsalMode(TorchDispatchMode):
                     self._recorder.take(made, purpose)  # type: ignore[arg-type]
             if kernel is not None:
                 self._recorder.scratch(kernel)
+                self._recorder.moves((args, kwargs), outs)
             self._exchanges.gradients.follow(func, args, kwargs, outs)
         self._values.follow(func, args, kwargs, outs)
 

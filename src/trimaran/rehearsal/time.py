@@ -34,11 +34,10 @@ from trimaran.pricing.kernels.durations import constants
 from trimaran.pricing.kernels.estimate import framework_constant, step_spread
 from trimaran.pricing.kernels.software import Software
 from trimaran.pricing.types import Cost
+from trimaran.rehearsal.fusion import compiles, fused
 from trimaran.rehearsal.prices import (
     Calibration,
     Links,
-    compiles,
-    fuses,
     host_seconds,
     price_kernels,
     sharing_host,
@@ -54,18 +53,7 @@ TOP = 12
 MOST_TASKS = 400_000
 """Above this the ends of the interval are not played: kernels scale the step, and exposed communication its part."""
 
-FUSED_SHARE, FUSED_SHARES = 0.2, (0.0, 0.5)
-"""Of the time that kernels take which a compiler fuses: what is left with it, and the ends of its interval.
-
-Source: two published steps compared with the kernels of the same network. GPT-2 124M, 16 × 1,024 tokens on an A100,
-90 ms (A. Karpathy, "Let's reproduce GPT-2 (124M)", 2024): 0.15; nanoGPT, 1.547 times as fast (pytorch/benchmark#1911):
-0.28. The ends are as far again from these.
-"""
-
-COMPILED = (
-    "torch.compile: rehearsed without; kernels that it fuses are taken to need {share:.0%} of their time, {low:.0%} to "
-    "{high:.0%} in the interval"
-)
+COMPILED = "torch.compile: rehearsed without; chains that it fuses are priced as one kernel each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +204,10 @@ def _answer(
 ) -> "_Answer":
     if not records:
         raise InputError("no rank was rehearsed: there is no step to take the time of", code="rehearse.no-record")
-    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software or TODAY, calibration=calibration)
+    software = software or TODAY
+    if any(map(compiles, records)):
+        records, software = [*map(fused, records)], replace(software, compiled=True)
+    asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software, calibration=calibration)
     excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
     return _Answer(excerpts, asked)
@@ -301,10 +292,9 @@ class _Priced:
     Args:
         excerpts: of each rank
         asked: what they are priced with
-        fused: share of the time of kernels that a compiler fuses
     """
 
-    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked, *, fused: float = 1.0) -> None:
+    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
         first, calibration, software = excerpts[0].record, asked.calibration, asked.software
         links = Links(
             asked.machine, world=first.world, per_node=first.per_node, year=software.year, calibration=calibration
@@ -314,13 +304,6 @@ class _Priced:
             excerpt.record.rank: price_kernels(excerpt.record.kernels, device, software, calibration=calibration)
             for excerpt in excerpts
         }
-        for excerpt in excerpts if fused < 1.0 else ():
-            table = self.prices[excerpt.record.rank]
-            inside = {event.kernel for event in excerpt.last if isinstance(event, Run) and event.part != "update"}
-            for number in inside:
-                if fuses(excerpt.record.kernels[number]):
-                    price = table[number]
-                    table[number] = replace(price, device_s=fused * price.device_s, host_s=fused * price.host_s)
         self.launch_s = host_seconds(software) * (1.0 if calibration is None else calibration.host)
         overlap = framework_constant("overlap", software, constants())
         self.totals: dict[int, tuple[float, float]] = {}
@@ -351,8 +334,7 @@ class _Answer:
 
     def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
         self._excerpts, self._asked = excerpts, asked
-        self._compiles = any(compiles(excerpt.record) for excerpt in excerpts)
-        self._priced = _Priced(excerpts, asked, fused=FUSED_SHARE if self._compiles else 1.0)
+        self._priced = _Priced(excerpts, asked)
         self._play = self._priced.play
         self._times = run(self._play)
         self._from_s, self._to_s = self._window(self._times)
@@ -381,8 +363,8 @@ class _Answer:
         notes = [f"left out: {text}" for text in record.notes if "compile" not in text]
         if _device_name(record.device) != self._asked.device.name:
             notes.insert(0, f"rehearsed as on {record.device}, priced on {self._asked.device.name}")
-        if self._compiles:
-            notes.insert(0, COMPILED.format(share=FUSED_SHARE, low=FUSED_SHARES[0], high=FUSED_SHARES[1]))
+        if self._asked.software.compiled:
+            notes.insert(0, COMPILED)
         kernels, collectives = self._shares(self._excerpts[critical])
         return StepTime(
             step=step,
@@ -433,10 +415,7 @@ class _Answer:
         else:
             ends = [seconds(run(play, kernels=factor)) for factor in (1.0 / spread, spread)]
             others = [seconds(run(play, transfers=each)) for each in (low, high)] if low else [step_s, step_s]
-        fused = [step_s, step_s]
-        if self._compiles:
-            fused = [seconds(run(_Priced(self._excerpts, self._asked, fused=share).play)) for share in FUSED_SHARES]
-        below, above = (math.hypot(*(each[end] - step_s for each in (ends, others, fused))) for end in (0, 1))
+        below, above = (math.hypot(*(each[end] - step_s for each in (ends, others))) for end in (0, 1))
         whole_s = self.seconds
         source = "modelled" if self._asked.calibration is None else f"modelled, {self._asked.calibration.source}"
         return Cost(whole_s, max(0.0, whole_s - below), whole_s + above, f"analytic: {source}")

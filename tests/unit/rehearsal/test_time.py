@@ -21,7 +21,7 @@ from trimaran.pricing.kernels.estimate import framework_constant
 from trimaran.pricing.kernels.software import Software
 from trimaran.program.types import Program
 from trimaran.rehearsal.prices import Calibration, Links, host_seconds, price_kernels, read_calibration
-from trimaran.rehearsal.record import Await, End, Event, Issue, Kernel, Mark, Record, Sync, TensorForm, Wait
+from trimaran.rehearsal.record import Await, End, Event, Issue, Kernel, Mark, Moves, Record, Run, Sync, TensorForm, Wait
 from trimaran.rehearsal.time import TODAY, StepTime, calibration_from_profile, step_time
 from trimaran.report.trace import trace_document
 
@@ -268,7 +268,9 @@ def test_parts_sum_up_and_slower_is_never_faster(events: list[Event]) -> None:
     assert fast.step.low <= fast.step.seconds <= fast.step.high
     assert min(fast.ranks[0].parts.compute_s, fast.parts.launches_s, fast.parts.communication_s) >= 0.0
     longer = step_time([found], H100, calibration=Calibration(collectives={"all_reduce": 3.0}, source="example"))
-    assert longer.step.seconds >= fast.step.seconds * (1 - 1e-9)
+    # A kernel on a stream that nobody waits for runs into the next step, and no step is like the one before yet.
+    beside = any(isinstance(event, Run) and event.stream for event in placed)
+    assert beside or longer.step.seconds >= fast.step.seconds * (1 - 1e-9)
 
 
 def test_steps_before_the_last_one_do_not_count() -> None:
@@ -327,15 +329,16 @@ def test_factors_that_are_not_positive_are_refused(tmp_path: Path, text: str) ->
 
 
 def test_compiled_scripts_are_told_of() -> None:
-    found = timed(steps([*runs(0, 5), *runs(1, 50)], notes=["torch.compile: rehearsed without it"]))
+    """Ten kernels, each of what the one before made, are one."""
+    chain = [event for block in range(10) for event in (*runs(1), Moves((block,), (block + 1,), True))]
+    found = timed(steps([*runs(0, 5), *chain], steps=1))
     assert "torch.compile" in found.notes[0]
-    eager = timed(steps([*runs(0, 5), *runs(1, 50)]))
+    assert [share.name for share in found.kernels] == ["aten.mm", "inductor.fused"]
+    eager = timed(steps([*runs(0, 5), *runs(1, 10)], steps=1))
     assert found.step.low < found.step.seconds < eager.step.seconds
     assert found.step.high / found.step.low < 2.5
-    only = [
-        timed(steps(runs(0, 5), notes=notes)).step.seconds for notes in ([], ["torch.compile: rehearsed without it"])
-    ]
-    assert only[0] == only[1]  # nothing of products is fused
+    noted = timed(steps([*runs(0, 5), *runs(1, 10)], steps=1, notes=["torch.compile: rehearsed without it"]))
+    assert noted.step.seconds == eager.step.seconds  # what is noted decides nothing
     assert timed(steps(runs(0, 5))).notes == ()
     assert "priced on a100" in timed(steps(runs(0, 5)), machine="dgx-a100").notes[0]
 

@@ -89,7 +89,7 @@ def record(
             if isinstance(event, Issue):
                 event = Issue(event.collective + first)
             elif hasattr(event, "collective"):
-                event = type(event)(event.collective + first, event.stream)  # type: ignore[call-arg, union-attr]
+                event = type(event)(event.collective + first, event.stream)  # type: ignore[call-arg, union-attr, arg-type]
             events.append(event)
         events.append(Step(number))
     return Record(

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trimaran.rehearsal.device import guard
 from trimaran.rehearsal.device.replaced import replace
-from trimaran.rehearsal.record import Await, Issue, Mark, Run, Step, Wait
+from trimaran.rehearsal.record import Await, Issue, Mark, Moves, Run, Step, Wait
 from trimaran.rehearsal.recorder import Recorder
 from trimaran.rehearsal.request import RankRequest
 
@@ -208,7 +208,7 @@ class Graph:
         marks: dict[int, int] = {}
         for event in events[self._begin : self._end]:
             match event:
-                case Run():
+                case Run() | Moves():
                     events.append(event)
                 case Issue(number):
                     asked = collectives[number]
