@@ -9,14 +9,26 @@ import json
 import os
 import pickle
 import struct
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import msgspec
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from environment import describe_environment, write_result
+
+from trimaran.features.rehearse.ask import ask, find_target
+from trimaran.features.rehearse.runs import rehearse_ranks
+from trimaran.rehearsal.fusion import fused
+from trimaran.rehearsal.memory import read_memory
+from trimaran.rehearsal.record import Moves, Record, read_record, write_record
+from trimaran.rehearsal.time import seconds_of_step, step_time
+
 HERE = Path(__file__).parent
-RESULT = HERE.parent / "results" / "rehearsal_compiled.json"
 
 TIKTOKEN = """
 class Encoding:
@@ -60,10 +72,7 @@ def prepare(run: dict[str, Any], folder: Path) -> dict[str, str]:
         gpt2_weights(folder / "gpt2")
     elif repository == "karpathy/nanochat":
         return nanochat(folder / "base")
-    elif repository == "pytorch/torchtune":
-        return {}
-    if repository != "karpathy/nanochat":
-        (folder / "tiktoken.py").write_text(TIKTOKEN)
+    (folder / "tiktoken.py").write_text(TIKTOKEN)
     return {}
 
 
@@ -105,38 +114,70 @@ def nanochat(base: Path) -> dict[str, str]:
     return {"NANOCHAT_BASE_DIR": str(base)}
 
 
-def rehearse(run: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The answer to one rehearsal, beside what was published."""
-    variables = prepare(run, folder)
-    answer = folder / "answer.json"
-    words = ["-m", "trimaran", "rehearse", "--cluster", run["cluster"], "--world", str(run["world"]), "--ranks", "0"]
-    words += ["--output", str(answer), "--logs", str(folder / "printed"), "--quiet", "--", *run["command"]]
-    if run["command"][0] == "-m":  # before the words of the script
-        place = words.index("--")
-        words[place : place + 2] = ["-m", "--"]
-    environment = {**os.environ, **variables, "PYTHONPATH": str(folder)}
-    ended = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
-    if not answer.exists():
-        return {"name": run["name"], "ended": ended.stdout[-1500:] + ended.stderr[-1500:]}
-    return {"name": run["name"], **judged(run, json.loads(answer.read_text()))}
+def record_of(run: dict[str, Any], folder: Path) -> Record:
+    """Rank 0 of a run, rehearsed for two steps; one that is there is read."""
+    path = folder / "rank0.record"
+    if not path.exists():
+        os.environ |= prepare(run, folder) | {"PYTHONPATH": str(folder)}
+        os.chdir(folder)
+        script, *arguments = [word for word in run["command"] if word != "-m"]
+        is_module = len(arguments) + 1 < len(run["command"])
+        sys.path.insert(0, str(folder))
+        asked = ask(
+            script,
+            arguments,
+            world=run["world"],
+            cluster=run["cluster"],
+            is_module=is_module,
+            ranks="0",
+            steps=2,
+            limit="30min",
+        )
+        write_record(path, rehearse_ranks(asked).records[0])
+    return read_record(path)
 
 
-def judged(run: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """Figures of an answer beside the published ones."""
-    step, memory = found["step_time"], found["memory"]
-    return {"step": step, "memory": memory}
+def judged(run: dict[str, Any], record: Record) -> dict[str, Any]:
+    """What is said of a run, beside what was published."""
+    machine = find_target(run["cluster"], world=run["world"], per_node=None, memory=None).machine
+    step, memory = step_time([record], machine).step, read_memory(record)
+    fused_record = fused(record)
+    plain = [event for event in record.events if not isinstance(event, Moves)]
+    eager_s = seconds_of_step([msgspec.structs.replace(record, events=plain)], machine)
+    return {
+        "name": run["name"],
+        "published_s": run["seconds"],
+        "step_s": step.seconds,
+        "interval_s": [step.low, step.high],
+        "error": step.seconds / run["seconds"] - 1.0,
+        "within": step.low <= run["seconds"] <= step.high,
+        "eager_s": eager_s,
+        "verdict": memory.fit.verdict,
+        "reserved_bytes": memory.reserved,
+        "fused_bytes": read_memory(fused_record).reserved,
+    }
 
 
 def main() -> None:
-    """Rehearse, print and write."""
+    """Rehearse, judge, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkouts", type=Path, required=True, help="folder of the checkouts")
     parser.add_argument("--only", default="", help="part of a name; writes nothing")
     asked = parser.parse_args()
     runs = tomllib.loads((HERE / "compiled.toml").read_text())["run"]
+    cases = []
     for run in runs:
         if asked.only in run["name"]:
-            print(json.dumps(rehearse(run, (asked.checkouts / run["name"]).resolve()))[:3000], flush=True)
+            cases.append(judged(run, record_of(run, (asked.checkouts / run["name"]).resolve())))
+            print(json.dumps(cases[-1]), flush=True)
+    errors = [abs(case["error"]) for case in cases]
+    summary = {"median_error": median(errors), "within": sum(case["within"] for case in cases), "cases": len(cases)}
+    print(json.dumps(summary))
+    if not asked.only:
+        write_result(
+            {"schema_version": 1, "environment": describe_environment(), "summary": summary, "cases": cases},
+            "rehearsal_compiled",
+        )
 
 
 if __name__ == "__main__":

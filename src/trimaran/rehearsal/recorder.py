@@ -391,7 +391,7 @@ class Recorder:
             self._compiled.add(lines)
         if self._part != "backward":
             self._is_compiled = self._compiling > 0
-        elif lines != self.lines.backward:  # sums of gradients have no line: they are of what was before
+        elif lines in self._compiled or lines != self.lines.backward:  # sums of gradients have no line of their own
             self._is_compiled = lines in self._compiled
         reads, writes = (
             tuple(

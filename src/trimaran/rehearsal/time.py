@@ -14,8 +14,8 @@ The interval has the errors of the two models in it: of kernels (device, network
 and of collectives, each group of an operation by its own curve. Each end is played again with those times, where that
 does not take long.
 
-Left out: the script's own Python and loading of data. A script that compiles is rehearsed without that, and priced as
-compiled: its interval reaches from a step in which all that can be fused takes no time to one in which it takes half.
+Left out: the script's own Python and loading of data. Of a script that compiles, chains that are fused are one kernel
+each (`fusion.py`).
 """
 
 import math
