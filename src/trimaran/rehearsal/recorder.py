@@ -391,7 +391,7 @@ class Recorder:
             self._compiled.add(lines)
         if self._part != "backward":
             self._is_compiled = self._compiling > 0
-        elif lines in self._compiled or lines != self.lines.backward:  # sums of gradients have no line of their own
+        elif lines in self._compiled or lines != self.lines.backward:  # sums of gradients have no line
             self._is_compiled = lines in self._compiled
         reads, writes = (
             tuple(
