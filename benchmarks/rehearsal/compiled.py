@@ -15,8 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from environment import describe_environment, write_result
@@ -25,8 +23,8 @@ from trimaran.features.rehearse.ask import ask, find_target
 from trimaran.features.rehearse.runs import rehearse_ranks
 from trimaran.rehearsal.fusion import fused
 from trimaran.rehearsal.memory import read_memory
-from trimaran.rehearsal.record import Moves, Record, read_record, write_record
-from trimaran.rehearsal.time import seconds_of_step, step_time
+from trimaran.rehearsal.record import Record, read_record, write_record
+from trimaran.rehearsal.time import step_time
 
 HERE = Path(__file__).parent
 
@@ -142,8 +140,6 @@ def judged(run: dict[str, Any], record: Record) -> dict[str, Any]:
     machine = find_target(run["cluster"], world=run["world"], per_node=None, memory=None).machine
     step, memory = step_time([record], machine).step, read_memory(record)
     fused_record = fused(record)
-    plain = [event for event in record.events if not isinstance(event, Moves)]
-    eager_s = seconds_of_step([msgspec.structs.replace(record, events=plain)], machine)
     return {
         "name": run["name"],
         "published_s": run["seconds"],
@@ -151,7 +147,6 @@ def judged(run: dict[str, Any], record: Record) -> dict[str, Any]:
         "interval_s": [step.low, step.high],
         "error": step.seconds / run["seconds"] - 1.0,
         "within": step.low <= run["seconds"] <= step.high,
-        "eager_s": eager_s,
         "verdict": memory.fit.verdict,
         "reserved_bytes": memory.reserved,
         "fused_bytes": read_memory(fused_record).reserved,
