@@ -146,7 +146,7 @@ def case(row: dict[str, Any], checkouts: Path, kept: Path) -> dict[str, Any]:
         "ended": found["verdict"] not in ("none", "failed") or found["verdict"] == row.get("verdict"),
         "verdict": found["verdict"],
         "right": "no" if told else "yes" if is_judged else "not judged",
-        "reason": "; ".join(told) or found["headline"].splitlines()[0][:200],
+        "reason": "; ".join(told) or found["headline"].splitlines()[0].replace(f"{checkouts}/", "")[:200],
         "parameter_bytes": parts.get("parameter", ""),
         "optimizer_bytes": parts.get("optimizer", ""),
         "exchanged": json.dumps(exchanged(found)),
