@@ -6,6 +6,7 @@ import pytest
 from tests.rehearsal.side_by_side import Job, marked_lines, rehearse, summary
 
 from trimaran.rehearsal.agreement import agree
+from trimaran.rehearsal.one_model import apart
 from trimaran.rehearsal.record import Record
 
 SCRIPT = Path(__file__).parent / "late" / "ends.py"
@@ -25,7 +26,7 @@ def job(fault: str, counted: str, steps: int) -> Job:
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
     jobs = [job("none", counted, steps) for counted, most in STEPS.items() for steps in (3, most)]
     jobs += [job("uneven", "loader", steps) for steps in (3, 15)]
-    jobs += [job(fault, "loader", 6) for fault in HANGS if fault != "uneven"]
+    jobs += [job(fault, "loader", 6) for fault in (*HANGS, "drift") if fault != "uneven"]
     return rehearse(jobs, tmp_path_factory.mktemp("late"))
 
 
@@ -35,6 +36,7 @@ def test_a_script_says_how_many_steps_it_takes(counted: str, records: dict[str, 
     assert [(one.end.how, one.to_come) for one in first] == [("steps", STEPS[counted])] * 2
     assert {one.end.how for one in last} == {"finished"}
     assert agree(last).ok
+    assert apart(last) is None
 
 
 def test_ranks_whose_loaders_differ_are_told_the_longest(records: dict[str, list[Record]]) -> None:
@@ -49,3 +51,10 @@ def test_a_hang_at_the_end_is_found_at_its_line(fault: str, records: dict[str, l
     assert not answer.ok, summary(found)
     lines = {frame.line for side in answer.findings[0].sides for frame in side.lines if frame.file == SCRIPT.name}
     assert lines & marked_lines(SCRIPT, "# fault" if HANGS[fault] else "# backward"), summary(found)
+
+
+def test_replicas_that_drift_later_are_told(records: dict[str, list[Record]]) -> None:
+    found = records["drift loader 6"]
+    answer = apart(found)
+    assert answer is not None, summary(found)
+    assert (answer.models, answer.since, len(answer.parameters)) == (4, 2, 6)

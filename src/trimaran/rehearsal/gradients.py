@@ -50,6 +50,7 @@ class Gradients:
         self._updates: dict[int, tuple[weakref.ref[torch.Tensor], Update]] = {}
         self._names: dict[int, str] = {}
         self._had_own: set[int] = set()  # parameters whose gradients are this rank's in the step that runs
+        self._alone: dict[int, tuple[int, int]] = {}  # steps since a parameter was exchanged, and the most before that
         self.are_followed = False  # from the first backward on
         recorder.last_look = self._look
 
@@ -208,12 +209,18 @@ class Gradients:
     def after(self, optimizer: Optimizer) -> None:
         """It has stepped: gradients that its closure made are there, and parameters exchanged within."""
         self._judge(optimizer)
-        for key, (parameter, update) in self._updates.items():
+        stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for key in stepped & self._updates.keys():
+            parameter, update = self._updates[key]
             here = parameter()
-            if here is None or update.groups != ():
+            if here is None or update.groups is None:
                 continue
-            if key in self._had_own:
-                self._touch(key, self._label_of(here))
+            if key not in self._had_own or self._label_of(here):
+                self._touch(key, self._label_of(here) if key in self._had_own else None)
+                self._met(key)
+            else:
+                since, most = self._alone.get(key, (0, 0))
+                self._alone[key] = since + 1, most
             for part in _parts(here):  # what came of gradients that were exchanged later is no exchange
                 self._write(part, None)
 
@@ -223,7 +230,7 @@ class Gradients:
             for place, parameter in enumerate(group["params"]):
                 key = id(parameter)
                 known = self._updates.get(key)
-                if parameter.grad is None or (known is not None and known[1].groups):
+                if parameter.grad is None:
                     continue
                 label = self._label_of(parameter.grad)
                 if label == _OWN:
@@ -245,16 +252,26 @@ class Gradients:
 
     def _touch(self, key: int, label: Label) -> None:
         parameter, update = self._updates[key]
-        if label:
+        if label and not update.groups:
             self._updates[key] = parameter, Update(update.parameter, tuple(sorted(label)), update.lines)
 
+    def _met(self, key: int) -> None:
+        since, most = self._alone.get(key, (0, 0))
+        self._alone[key] = 0, max(most, since)
+
     def _look(self) -> None:
-        """Parameters that were exchanged themselves, by now."""
+        """Parameters that were exchanged themselves, by now; those that are no more, for longer than ever before."""
+        updates = self._recorder.record.updates = []
         for key, (parameter, update) in self._updates.items():
-            here = parameter() if not update.groups else None
-            if here is not None:
-                self._touch(key, self._label_of(here))
-        self._recorder.record.updates = [update for _, update in self._updates.values()]
+            here = parameter()
+            label = None if here is None else self._label_of(here)
+            if label:
+                self._met(key)
+                self._touch(key, label)
+            since, most = self._alone.get(key, (0, 0))
+            update = self._updates[key][1]
+            drifts = bool(update.groups) and since > max(most, 1)
+            updates.append(Update(update.parameter, (), update.lines, since) if drifts else update)
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:

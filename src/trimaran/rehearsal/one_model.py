@@ -27,6 +27,7 @@ class Apart:
         parameters: names of those that are apart, in the optimizer's order; none: all, of which nothing is known
         trained: parameters of this rank of which it is known
         lines: that update them, innermost first; empty where it is not known
+        since: how many of the last steps do so, where those before did not; 0: all
     """
 
     rank: int
@@ -35,6 +36,7 @@ class Apart:
     parameters: tuple[str, ...]
     trained: int
     lines: tuple[Frame, ...]
+    since: int = 0
 
 
 def apart(records: Sequence[Record]) -> Apart | None:
@@ -79,6 +81,7 @@ def apart(records: Sequence[Record]) -> Apart | None:
                     parameters=tuple(update.parameter for update in updates if update.parameter),
                     trained=len(record.updates),
                     lines=record.lines[number] if number >= 0 else (),
+                    since=min(update.apart for update in updates),
                 )
             )
     return max(found, key=lambda one: len(one.parameters), default=None)

@@ -285,11 +285,13 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
         groups: names of the groups whose collectives have touched its gradient since its last backward, or itself
             while ranks trained; None: where its gradient comes from is not known
         lines: of the step, innermost first
+        apart: steps since the last exchange, where there was one; 0: they are no more than between others before
     """
 
     parameter: str
     groups: tuple[str, ...] | None
     lines: int
+    apart: int = 0
 
 
 class End(msgspec.Struct, frozen=True):

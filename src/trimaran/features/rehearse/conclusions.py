@@ -293,19 +293,20 @@ def _separate(records: Sequence[Record], folder: Path) -> Iterator[Trouble]:
     found = apart(records)
     if found is not None:
         lines, world = [frame_text(frame) for frame in found.lines], records[0].world
+        when = f" in the last {found.since} steps" if found.since else _so_far(records)
         names = ", ".join(found.parameters[:_MOST_NAMED]) + (", …" if len(found.parameters) > _MOST_NAMED else "")
         if len(found.parameters) < found.trained:
             text = (
                 f"rank {found.rank} trains {len(found.parameters)} of {found.trained} parameters apart from rank "
                 f"{found.other}: no collective with it has touched their gradients since the last backward, or "
-                f"themselves{_so_far(records)}, where they are updated{_own_line(lines, folder)}: {names}"
+                f"themselves{when}, where they are updated{_own_line(lines, folder)}: {names}"
             )
         else:
             whom = "none" if found.models == world else f"rank {found.rank} never"
             other = "another one" if found.models == world else f"rank {found.other}"
             text = (
                 f"{world:,} ranks would train {found.models:,} models: {whom} gives {other} its gradients or weights"
-                f"{_so_far(records)}; they update them{_own_line(lines, folder)}"
+                f"{when}; they update them{_own_line(lines, folder)}"
             )
         yield Trouble(
             verdict="disagree",
@@ -433,7 +434,20 @@ def _remedies(
 
 def _untrained(ranks: Sequence[RehearsedRank], records: Sequence[Record]) -> list[Trouble]:
     if any(one.steps for one in ranks):
-        return []
+        updates = any(type(event) is Run and event.part == "update" for one in records for event in one.events)
+        if updates or any(one.updates for one in records) or _unused(records):
+            return []
+        return [
+            Trouble(
+                verdict="not trained",
+                text="no parameter has a gradient where the optimizer steps, so that nothing is updated",
+                sides=(),
+                help=(
+                    "give the optimizer the parameters that the backward reaches, and let the last backward before a "
+                    "step synchronise (set_requires_gradient_sync)",
+                ),
+            )
+        ]
     return [
         Trouble(
             verdict="not trained",
