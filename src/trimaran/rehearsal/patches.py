@@ -558,7 +558,7 @@ class Patches:
         replace(Optimizer, __init__=made)
 
     def _lengths(self) -> None:
-        """How many steps the script says that it takes: as many as its loader has batches for, and its schedules."""
+        """How many steps the script says that it takes: by the length of its loader, or by its schedule."""
         recorder, batches = self._recorder, dict[int, list[int]]()
         ends: list[int] = [0]
         iterate, following = DataLoader.__iter__, loaders._BaseDataLoaderIter.__next__
