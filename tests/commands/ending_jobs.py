@@ -7,14 +7,21 @@ import torch
 import trimaran
 
 PLACE, _, WAY = os.environ.get("FAULT", "").partition(" ")
+BEFORE = int(os.environ.get("FAULT_AFTER", "0"))
+"""Times that the place is passed before."""
 
 
 class Odd(BaseException):
     """What no code of libraries catches."""
 
 
+_passed: list[str] = []
+
+
 def fault(place: str) -> None:
-    if place == PLACE:
+    if place == PLACE and len(_passed) < BEFORE:
+        _passed.append(place)
+    elif place == PLACE:
         exec(WAY, {"Odd": Odd})  # noqa: S102 the test's own words
 
 
@@ -69,10 +76,20 @@ def make_job() -> trimaran.Job:
     )
 
 
-if __name__ == "__main__":
+def train(*, epochs: int) -> None:
+    """As a script does that knows nothing of Trimaran."""
+    fault("factory")
     model = Net(4, 3)
     updates = optimizer(model.parameters())
-    for inputs, targets in torch.utils.data.DataLoader(Data(), batch_size=8):
-        loss(model(inputs), targets).backward()
-        updates.step()
-        on_step()
+    for _ in range(epochs):
+        for inputs, targets in torch.utils.data.DataLoader(Data(), batch_size=8):
+            outputs = model(inputs)
+            loss(outputs, targets).backward()
+            updates.step()
+            updates.zero_grad()
+            metric(outputs, targets)
+            on_step()
+
+
+if __name__ == "__main__":
+    train(epochs=int(os.environ.get("EPOCHS", "1")))

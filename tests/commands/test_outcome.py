@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,10 @@ COMMANDS = {
 CELLS = [(place, command, way) for place in PLACES for command in COMMANDS for way in WAYS]
 CELLS = [cell for cell in CELLS if cell[:2] != ("metric", "memory")]  # which asks for none
 # Of each place with each command one way, and with each way one command or more.
-SOME = [cell for number, cell in enumerate(CELLS) if number // len(WAYS) % len(WAYS) == number % len(WAYS)]
+
+
+def some(cells: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return [cell for number, cell in enumerate(cells) if number // len(WAYS) % len(WAYS) == number % len(WAYS)]
 
 
 def ended_by_user(done: "subprocess.CompletedProcess[str]", place: str, way: str) -> None:
@@ -42,7 +46,7 @@ def ended_by_user(done: "subprocess.CompletedProcess[str]", place: str, way: str
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("cells", some_and_rest("cells", SOME, CELLS))
+@pytest.mark.parametrize("cells", some_and_rest("cells", some(CELLS), CELLS))
 def test_code_that_ends_the_process_is_wrong_input(
     cells: list[tuple[str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,14 +123,55 @@ def test_a_callback_that_spins_on_one_rank_has_a_limit(planned: Path, monkeypatc
     assert re.search(r'Rank 1 holds.*Job\.on_step.*fault\("callback"\).*--callback-timeout', done.stderr, re.DOTALL)
 
 
-@pytest.mark.parametrize(("place", "way"), [("import", WAYS[2]), ("forward", WAYS[0]), ("forward", WAYS[4])])
+SCRIPT_CELLS = [(place, way) for place in [*PLACES, "callback"] for way in WAYS]
+
+
+@pytest.mark.parametrize("cells", some_and_rest("cells", some(SCRIPT_CELLS), SCRIPT_CELLS))
 def test_a_script_that_ends_before_it_was_seen_has_no_answer(
-    place: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cells: list[tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAULT", f"{place} {way}")
-    done = trimaran("observe", "--", sys.executable, str(FILE), cwd=tmp_path)
-    assert (bool(done.returncode), done.stdout) == (True, "")
-    assert "nothing was seen" in done.stderr
+    for place, way in cells:
+        monkeypatch.setenv("FAULT", f"{place} {way}")
+        done = trimaran("observe", "--", sys.executable, str(FILE), cwd=tmp_path)
+        assert (bool(done.returncode), done.stdout) == (True, ""), (place, way)
+        assert "nothing was seen" in done.stderr
+
+
+@pytest.mark.parametrize("ways", some_and_rest("ways", WAYS[2:3], WAYS))
+def test_a_script_that_ends_later_is_told_with_what_was_seen(
+    ways: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `os._exit` the last record counts, which comes every half second; where there is none, there is no answer."""
+    monkeypatch.setenv("FAULT_AFTER", "100")
+    monkeypatch.setenv("EPOCHS", "30")
+    for way in ways:
+        monkeypatch.setenv("FAULT", f"callback {way}")
+        done = trimaran("observe", "--not-again", "--json", "--", sys.executable, str(FILE), cwd=tmp_path)
+        if done.returncode and "nothing was seen" in done.stderr:
+            assert json.loads(done.stdout or "{}").keys() <= {"error"}
+        else:
+            seen = json.loads(done.stdout)
+            assert bool(seen["exit_code_of_command"]) == bool(done.returncode)
+            assert seen["steps"] > 0
+
+
+@pytest.mark.parametrize("places", some_and_rest("places", ["forward"], [one for one in PLACES if one != "metric"]))
+def test_a_script_that_never_ends_is_ended_with_observe(
+    places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long a script takes is its own: whoever waits ends it, and nothing that hangs is left."""
+    for place in places:
+        monkeypatch.setenv("FAULT", f"{place} import os; print(os.getpid(), flush=True); {WAIT}")
+        words = [sys.executable, "-m", "trimaran", "observe", "--", sys.executable, str(FILE)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(words, cwd=tmp_path, text=True, **pipes) as started:
+            assert started.stdout is not None
+            script = int(started.stdout.readline())
+            started.send_signal(signal.SIGTERM)
+            rest, told = started.communicate()
+        assert (started.returncode, rest) == (128 + signal.SIGTERM, ""), place
+        assert "nothing was seen" in told
+        assert not Path(f"/proc/{script}").exists()
 
 
 @pytest.mark.parametrize(("words", "code"), [(["jobs"], 4), (["plan", "no-such-job"], 2)])
