@@ -1,6 +1,7 @@
 """Each document that a command writes is read back by each command that takes it, also on a busy machine."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -21,6 +22,27 @@ for _ in range(steps):
     model(torch.ones(16, 64, device=device)).sum().backward()
     optimizer.step()
 """
+JOB = """
+import torch
+from trimaran import Job
+
+def samples(seed):
+    inputs = torch.randn(128, 8, generator=torch.Generator().manual_seed(seed))
+    return torch.utils.data.TensorDataset(inputs, (inputs.sum(dim=1) > 0).long())
+
+def make_job():
+    return Job(
+        model=lambda: torch.nn.Linear(8, 2),
+        loss=torch.nn.functional.cross_entropy,
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        dataset=lambda: samples(0),
+        evaluation_dataset=lambda: samples(1),
+        metric=lambda scores, classes: (scores.argmax(dim=1) == classes).double().mean().item(),
+        target=0.6,
+        global_batch_size=16,
+        epochs=1,
+    )
+"""
 TABLE = "global_batch,epochs\n32,4\n64,4.2\n128,5\n256,7\n512,11\n"
 ON = "--cluster dgx1-v100 --devices 4"
 
@@ -37,8 +59,27 @@ PAIRS = {
     "crossover vgg16 --cluster 8xrtx-3090 --devices 8,16 --widths 2 --json": ("report out.json -o page.html",),
     "curve table.csv --samples-per-epoch 60000 --output curve.toml --json": (
         *("report out.json -o page.html", "curve curve.toml --at 64", f"plan lenet {ON} --curve curve.toml"),
+        "crossover vgg16 --cluster 8xrtx-3090 --devices 8,16 --widths 2 --curve curve.toml",
     ),
     "curve table.csv --output curve.json": ("curve curve.json --at 64",),
+    "converge job.py:make_job --devices 1 --batches 16,32 --repeats 1 --max-epochs 4 -o curve.json --json": (
+        *("report out.json -o page.html", "curve curve.json --at 16"),
+        "plan job.py:make_job --devices 1 --curve curve.json",
+    ),
+    "calibrate --devices 1 --repeats 2 -o calibration.json --json": (
+        "plan job.py:make_job --devices 1 --calibration calibration.json -o plan.json",
+        "train job.py:make_job --plan plan.json --calibration calibration.json --epochs 1",
+        "simulate plan.json --calibration calibration.json",
+    ),
+    "plan job.py:make_job --devices 2 --strategy dp2 -o plan.json --json": (
+        *("train job.py:make_job --plan plan.json", "explain plan.json"),
+        *("simulate plan.json", "report plan.json -o page.html"),
+    ),
+    "train job.py:make_job --devices 1 --epochs 2 --save-every 4 --json": (
+        *("report {run} -o page.html", "checkpoint show {run}", "checkpoint verify {run}"),
+        *("checkpoint export {run} -o out.safetensors", "train job.py:make_job --resume {run} --epochs 3"),
+        "train job.py:make_job --weights out.safetensors --epochs 1",
+    ),
     "clusters --import topo.txt --device v100 --toml": (
         "clusters rack.toml",
         "plan lenet --cluster rack.toml --batch 64",
@@ -64,6 +105,7 @@ def _busy() -> Iterator[None]:
 def written_and_read(writer: str, folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT.format(steps=60))
     (folder / "table.csv").write_text(TABLE)
+    (folder / "job.py").write_text(JOB)
     (folder / "topo.txt").write_text(MESH)
     wrote = trimaran(*shlex.split(writer), cwd=folder)
     assert wrote.returncode == 0, (writer, wrote.stderr, wrote.stdout)
@@ -72,6 +114,7 @@ def written_and_read(writer: str, folder: Path) -> None:
     if "--json" in writer:
         json.loads(wrote.stdout)
     for reader in PAIRS[writer]:
+        reader = reader.format(run=next(folder.glob("runs/*"), ""))
         read = trimaran(*shlex.split(reader), cwd=folder)
         assert read.returncode == 0, (writer, reader, read.stderr, read.stdout)
 
@@ -85,7 +128,7 @@ def test_what_a_command_writes_is_read_by_those_that_take_it(writer: str, tmp_pa
 @pytest.mark.sweep
 @pytest.mark.usefixtures("_busy")
 @pytest.mark.parametrize("number", range(50))
-@pytest.mark.parametrize("writer", [writer for writer in PAIRS if "train.py" in writer])
+@pytest.mark.parametrize("writer", [writer for writer in PAIRS if re.search(r"train\.py|job\.py|calibrate", writer)])
 def test_what_is_measured_is_read_each_time(writer: str, number: int, tmp_path: Path) -> None:
     """What is measured differs each time; other documents do not."""
     written_and_read(writer, tmp_path)
