@@ -1,12 +1,23 @@
 """Of a traceback, the lines that are the user's."""
 
+import sys
+
 import pytest
 import torch
 from tests.raising import raises
 from torch import nn
 
 from trimaran.base.errors import InputError
-from trimaran.base.user_errors import innermost_lines, raised_by_user, told, user_lines, users
+from trimaran.base.user_errors import (
+    attempted,
+    ends_process,
+    innermost_lines,
+    left,
+    raised_by_user,
+    told,
+    user_lines,
+    users,
+)
 
 
 def fail() -> None:
@@ -39,3 +50,13 @@ def test_a_function_of_the_user_that_raises_is_wrong_input() -> None:
         fail()
     with pytest.raises(InputError, match=r"^as it is$"), users("Job.model"):
         raise InputError("as it is")
+
+
+def test_what_fails_on_what_it_may_not_be_made_for_has_another_answer() -> None:
+    """But what ends the process is told, with what was asked."""
+    assert attempted("Job.metric", lambda: 1, 2) == 1
+    assert attempted("Job.metric", lambda: [1][1], 2) == 2
+    with pytest.raises(SystemExit) as found:
+        attempted("Job.metric", lambda: sys.exit(3), 2)
+    assert ends_process(found.value)
+    assert left(found.value).figures["exited_with"] == 3

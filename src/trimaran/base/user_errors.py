@@ -15,11 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TypeVar
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import shown_path
 from trimaran.base.outcome import note_asked
 from trimaran.base.signals import Interrupted
+
+Result = TypeVar("Result")
 
 DEBUG = "TRIMARAN_DEBUG"
 
@@ -155,6 +158,15 @@ def users(
             started = any(frame.name in _STARTS for frame in traceback.extract_tb(error.__traceback__))
             text = f"{what} failed: {told(error)}{_guarded(error) if started else ''}"
             raise (InputError(text, code=code) if said is None else said(error)) from error
+
+
+def attempted(what: str, call: Callable[[], Result], otherwise: Result, *of: object) -> Result:
+    """What the user's code answers; otherwise, where it raises on what it may not be made for."""
+    try:
+        with asking(what, *of):
+            return call()
+    except Exception:  # noqa: BLE001 - whatever it is
+        return otherwise
 
 
 _ASKED = "asked_by_trimaran"

@@ -52,6 +52,7 @@ from torch.utils import _pytree as pytree
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
+from trimaran.base.user_errors import attempted
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.capture.constants import Constants
 from trimaran.graph.capture.flow import leaf_paths
@@ -1611,10 +1612,8 @@ class _Examination:
             self._put_back()
             if expected is None:
                 return ()
-            try:
-                read = run(handed=False)[1] != expected
-            except Exception:  # noqa: BLE001 - whatever a loss raises that misses something
-                read = True
+            # It may raise, where it misses something.
+            read = attempted("Job.loss", lambda: run(handed=False)[1] != expected, True)
             return tuple(kept) if read else ()
         finally:
             self._put_back()

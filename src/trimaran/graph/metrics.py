@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from trimaran.base.errors import InputError
-from trimaran.base.user_errors import asking
+from trimaran.base.user_errors import attempted
 from trimaran.graph.behaviour import Metric
 
 TRIED = 16
@@ -150,11 +150,8 @@ def _copied(one: Any, start: int = 0, stop: int | None = None) -> Any:
 
 
 def _value(metric: Callable[[Any, Any], float], output: Any, target: Any) -> float:
-    try:
-        with asking("Job.metric", metric):
-            return float(metric(output, target))
-    except Exception:  # noqa: BLE001 - as where a part has samples of one class only
-        return math.nan
+    # It may fail where a part has samples of one class only.
+    return attempted("Job.metric", lambda: float(metric(output, target)), math.nan, metric)
 
 
 def _mean(metric: Callable[[Any, Any], float], parts: Sequence[tuple[Any, Any]], sizes: Sequence[int]) -> float:
@@ -238,7 +235,4 @@ class Outputs:
 
 def copied_metric(metric: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
     """A copy of a metric, to try it: one that is an object may keep something of each call."""
-    try:
-        return copy.deepcopy(metric)
-    except Exception:  # noqa: BLE001 - whatever it is, most can be copied
-        return metric
+    return attempted("a copy of Job.metric", lambda: copy.deepcopy(metric), metric, metric)

@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import told, users
+from trimaran.base.user_errors import attempted, told, users
 from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
 from trimaran.user_code.held_state import HOOKS_STEP, HeldState, refers_to
 from trimaran.user_code.model import quiet
@@ -959,11 +959,9 @@ def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[t
 
 
 def _runs_with_closure(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]]) -> bool:
-    try:
-        try_steps(job, starts, gradients, closure=lambda: torch.zeros((), requires_grad=True))
-    except Exception:  # noqa: BLE001 it is the user's
-        return False
-    return True
+    closed = partial(torch.zeros, (), requires_grad=True)
+    runs = partial(try_steps, job, starts, gradients, closure=closed)
+    return attempted("Job.optimizer", lambda: isinstance(runs(), Trial), False)
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
