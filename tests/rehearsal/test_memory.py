@@ -246,5 +246,5 @@ def test_what_a_parameter_is_made_of_anew_is_a_parameter(way: str, tmp_path: Pat
     script = tmp_path / "script.py"
     script.write_text(REPLACED.replace("WAY", way))
     (record,) = rehearse([Job(name="replaced", script=script, world=1, ranks=(0,))], tmp_path)["replaced"]
-    assert record.end.how == "steps", record.end
+    assert record.end.how == "finished", record.end
     assert read_memory(record).peak.purposes["parameter"] == 4 * 1024 * 4096
