@@ -135,6 +135,10 @@ class Patches:
             is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
             record_stream=lambda tensor, stream: self._use(tensor, stream),
         )
+        # These two pin below the modes, where torch asks for CUDA.
+        replace(torch, tensor=_pinning(torch.tensor))
+        replace(torch.Tensor, new_tensor=_pinning(torch.Tensor.new_tensor))
+        torch.jit._builtins._register_builtin(torch.tensor, "aten::tensor")
 
     def _parallel_losses(self, module: Any) -> None:
         """`loss_parallel` makes the loss of other operators than a cross-entropy's."""
@@ -804,6 +808,15 @@ def _attend_ragged(
         False, scale=scale,
     )[0]  # fmt: skip
     return torch.nested.nested_tensor_from_jagged(out, offsets).transpose(1, 2)
+
+
+def _pinning(make: Any) -> Any:
+    @functools.wraps(make)
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        tensor = make(*args, **kwargs)
+        return pin(tensor) if pin_memory else tensor
+
+    return made
 
 
 @functools.cache

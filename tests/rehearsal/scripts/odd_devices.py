@@ -43,6 +43,8 @@ def main():
     assert i.max().item() == 5 and int(i[1, 2]) == 5 and i.sum().cpu().numpy() == 15
     j = torch.linspace(0, 1, 5).pin_memory().to("cuda", non_blocking=True)
     assert abs(j[-1].item() - 1.0) < 1e-6
+    for pinned in (torch.tensor([1, 2], pin_memory=True), j.cpu().new_tensor([1, 2], pin_memory=True)):
+        assert pinned.is_pinned() and pinned.to("cuda", non_blocking=True).sum().item() == 3
     k = torch.full_like(i, 3)
     k[0] += 1
     k[k > 3] = 0
