@@ -16,11 +16,11 @@ from tests.builders import HERE, network
 from trimaran.base.errors import InfeasibleError, InputError
 from trimaran.graph.types import Graph
 from trimaran.machine.types import Allocation
-from trimaran.planner.bounds import busiest_part
+from trimaran.planner.bounds import bound, busiest_link, busiest_part, least_between_stages
 from trimaran.planner.candidates import Candidate, evaluate
 from trimaran.planner.choice import choose, is_plain, pareto_front
 from trimaran.planner.epoch import EpochData
-from trimaran.planner.problem import Problem, is_chain, least, quick_bounds, split_for
+from trimaran.planner.problem import Problem, has_simple_bound, quick_bounds, split_for
 from trimaran.planner.search import search
 from trimaran.planner.space import enumerate_strategies
 from trimaran.pricing.program import least_peaks
@@ -190,9 +190,12 @@ def test_a_bound_is_never_above_the_simulation(case: Case) -> None:
                 assert peaks[rank % len(peaks)] <= peak_bytes, strategy.name
                 if strategy.pp == 1 and strategy.sync != "p2p":
                     assert peaks[rank % len(peaks)] == peak_bytes, strategy.name
-        if is_chain(strategy):
-            for bounded, taken in zip(least(strategy, given).cases, candidate.cases, strict=True):
-                assert bounded <= taken * (1 + TOLERANCE), strategy.name
+        if not has_simple_bound(strategy):
+            continue
+        least = bound(strategy, given)
+        assert least.step_time_s <= candidate.step_time_s * (1 + TOLERANCE), strategy.name
+        for bounded, taken in zip(least.cases, candidate.cases, strict=True):
+            assert bounded <= taken * (1 + TOLERANCE), strategy.name
 
 
 @given(cases())
@@ -202,7 +205,20 @@ def test_no_step_is_shorter_than_what_its_busiest_rank_computes_and_its_messages
             continue
         candidate = simulated(case, strategy)
         taken = (candidate.interval_s[0], candidate.step_time_s, candidate.interval_s[1])
-        for bounded, seconds in zip(busiest_part(strategy, problem(case, case.cluster)), taken, strict=True):
+        busy, chain = busiest_part(strategy, problem(case, case.cluster))
+        in_order = (0.0, 0.0, 0.0)
+        if chain is not None:
+            in_order = tuple(chain.least_s(strategy, end) for end in range(3))
+        for bounded, ordered_s, seconds in zip(busy, in_order, taken, strict=True):
+            assert bounded <= seconds * (1 + TOLERANCE), strategy.name
+            assert ordered_s <= seconds * (1 + TOLERANCE), strategy.name
+        if strategy.is_stale:
+            continue
+        messages = busiest_link(strategy, problem(case, case.cluster))
+        assert (max(messages) > 0) == (strategy.pp > 1), strategy.name
+        however_split = least_between_stages(dataclasses.replace(strategy, boundaries=()), problem(case, case.cluster))
+        for least_s, bounded, seconds in zip(however_split, messages, taken, strict=True):
+            assert least_s <= bounded * (1 + TOLERANCE), strategy.name
             assert bounded <= seconds * (1 + TOLERANCE), strategy.name
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from trimaran.base.errors import InputError
 from trimaran.base.units import format_bytes
-from trimaran.planner.bounds import Bound, QuickBounds, busiest_part, shortest_path
-from trimaran.planner.candidates import Candidate, Cases, PricedJob, evaluate, lower_short, score
+from trimaran.planner.bounds import Bound, QuickBounds, bound, busiest_link, busiest_part, shortest_path
+from trimaran.planner.candidates import Candidate, Cases, PricedJob, cases_of, evaluate, lower_short, score
 from trimaran.planner.memory_plans import Squeezes, least_squeeze, squeeze, squeeze_stages, squeezed
 from trimaran.planner.pins import NO_PINS, Pins
 from trimaran.planner.pipeline_stages import split_stages, split_within
@@ -18,7 +18,7 @@ from trimaran.pricing.exchange.unknowns import End
 from trimaran.pricing.input_pipeline import InputPipeline
 from trimaran.pricing.machine_transfers import device_order
 from trimaran.pricing.offload_costs import TracedStep
-from trimaran.pricing.program import least_peaks, price
+from trimaran.pricing.program import price
 from trimaran.pricing.tables import Curve, CurveKey
 from trimaran.pricing.types import ProgramCosts
 from trimaran.program.strategy import Execution, Strategy
@@ -97,33 +97,64 @@ def execution_key(strategy: Strategy) -> str:
 
 
 def least(strategy: Strategy, problem: Problem) -> Bound:
-    """Lower bounds of a strategy, with the memory of each rank where it is a chain of whole stages.
+    """Lower bounds of a strategy.
 
     Args:
-        strategy: with boundaries where it is such a chain
+        strategy: with boundaries or parts, where `has_simple_bound` says that they matter
         problem: its problem
     """
-    lower = quick_bounds(problem).of(strategy)
-    if not is_chain(strategy):
-        return lower
-    lower = raised(lower, busiest_part(strategy, problem), problem)
-    return replace(lower, peak_bytes=least_peaks(problem.graph, strategy, problem.table, batch=problem.batch))
+    if not has_simple_bound(strategy):
+        return quick_bounds(problem).of(strategy)
+    return bound(strategy, problem)
 
 
 def by_busiest_part(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
     """A bound, raised to what the busiest rank, group or link has to do.
 
-    On few devices a strategy that is no chain of whole stages is sooner simulated than bounded so.
+    On few devices a strategy is sooner simulated than bounded so.
 
     Args:
         strategy: with boundaries
         lower: its bound from totals
         problem: its problem
     """
-    few = problem.devices <= EVERY_NUMBER and not is_chain(strategy)
-    if few or strategy.parts or strategy.memory_bytes is not None:
+    if problem.devices <= EVERY_NUMBER or strategy.parts or strategy.memory_bytes is not None:
         return lower
-    return raised(lower, busiest_part(strategy, problem), problem)
+    of_step, chain = busiest_part(strategy, problem)
+    return replace(raised(lower, of_step, problem), chain=chain)
+
+
+def by_order(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to when the stages end in the order of their schedule; where it has no chain, the bound itself.
+
+    On few devices a strategy is sooner simulated than bounded so.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound by its program
+        problem: its problem
+    """
+    chain = lower.chain
+    if problem.devices <= EVERY_NUMBER or chain is None or chain.least_s(strategy, 1) <= lower.step_time_s:
+        return lower
+    low_s, median_s, high_s = (chain.least_s(strategy, end) for end in range(3))
+    return raised(lower, cases_of(low_s, median_s, high_s), problem)
+
+
+def by_busiest_link(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
+    """A bound, raised to what the messages between stages take on the busiest link; on few devices the bound itself.
+
+    Args:
+        strategy: with boundaries
+        lower: its bound from totals
+        problem: its problem
+    """
+    return raised(lower, busiest_link(strategy, problem), problem) if counts_messages(strategy, problem) else lower
+
+
+def counts_messages(strategy: Strategy, problem: Problem) -> bool:
+    """Whether bounds of a strategy count the messages between its stages by themselves; on few devices none does."""
+    return problem.devices > EVERY_NUMBER and strategy.pp > 1 and not strategy.parts and not strategy.is_stale
 
 
 def by_longest_path(strategy: Strategy, lower: Bound, problem: Problem) -> Bound:
@@ -152,7 +183,7 @@ def quick_bounds(problem: Problem) -> QuickBounds:
     return QuickBounds(job=problem, balanced=problem.devices > EVERY_NUMBER)
 
 
-def is_chain(strategy: Strategy) -> bool:
+def has_simple_bound(strategy: Strategy) -> bool:
     """Whether a strategy is a chain of whole stages, one a rank, that exchange gradients or nothing."""
     chain = strategy.tp == 1 and strategy.chunks == 1 and not strategy.parts and not strategy.shards
     return chain and strategy.zero == 0 and strategy.schedule in ("gpipe", "1f1b") and strategy.sync == "all-reduce"

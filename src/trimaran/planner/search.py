@@ -6,9 +6,9 @@
                 step;  s violates no pin
 
 The space is enumerated (`space.py`), and each strategy gets a lower bound of its time and memory from totals alone
-(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`) and a program of two microbatches
-is priced, which gives a better one (`bounds.py`); a strategy that then still has the lowest bound is simulated, with
-its placement solved first:
+(`QuickBounds`). In the order of these bounds stages are split (`pipeline_stages.py`), which gives a bound by their
+messages, and then a program of two microbatches is priced, which gives a better one (`bounds.py`); a strategy that then
+still has the lowest bound is simulated, with its placement solved first:
 
     0. on many devices, and under a time limit: replicas of whole networks on all devices in each form; then, of each
        kind of plan, the one with the lowest bound, so that no simple plan beats a search that is cut short;
@@ -157,9 +157,16 @@ class Hunt:
     is_complete: bool = True
 
     def refine(self, prospect: Prospect) -> Prospect | None:
-        """Bound one better, split, by its program; None where it is rejected."""
-        self.work.spend((SPLIT_S + REFINED_S) * len(self.problem.graph.ops))
-        found = self.trials.refine(prospect, self.problem)
+        """Bound one better: by what its stages send, split, by its program, by its order; None where it is rejected."""
+        if prospect.is_refined:
+            return self.trials.order(prospect, self.problem)
+        if not prospect.is_split:
+            crossed = self.trials.cross(prospect)
+            if crossed.bound.objective_s > prospect.bound.objective_s:
+                return crossed
+        self.work.spend((REFINED_S if prospect.is_split else SPLIT_S) * len(self.problem.graph.ops))
+        better = self.trials.refine if prospect.is_split else self.trials.split
+        found = better(prospect, self.problem)
         if isinstance(found, Rejection):
             self.rejected.append(found)
             return None
@@ -214,8 +221,8 @@ class Hunt:
         return node.bound.objective_s, simplicity(node.strategy)
 
     def expand(self, node: Prospect) -> Iterable[Prospect]:
-        """Refine an outline, simulate what is refined."""
-        if node.is_refined:
+        """Split an outline, refine what is split, order what is refined, simulate what is ordered."""
+        if node.is_ordered:
             self.run(node)
             return ()
         refined = self.refine(node)
@@ -328,7 +335,9 @@ def _first_of_kinds(
             break
         if hunt.may_be_best(prospect):
             tried.add(id(prospect))
-            refined = prospect if prospect.is_refined else hunt.refine(prospect)
+            refined: Prospect | None = prospect
+            while refined is not None and not refined.is_ordered and hunt.may_be_best(refined):
+                refined = hunt.refine(refined)
             if refined is not None and hunt.may_be_best(refined):
                 hunt.run(refined)
             elif refined is not None:
@@ -350,7 +359,9 @@ def fill_up(left: Iterable[Prospect], hunt: Hunt) -> list[Prospect]:
         if not needed and (hunt.is_over or not _may_matter(outline, best, hunt)):
             ruled_out.append(outline)
             continue
-        prospect = outline if outline.is_refined else hunt.refine(outline)
+        prospect: Prospect | None = outline
+        while prospect is not None and not prospect.is_ordered and (needed or _may_matter(prospect, best, hunt)):
+            prospect = hunt.refine(prospect)
         if prospect is None:
             continue
         if needed or _may_matter(prospect, best, hunt):

@@ -60,8 +60,7 @@ def test_what_people_do_without_a_plan_is_always_simulated() -> None:
 
 
 def test_what_a_bound_rules_out_is_rejected_with_both_figures() -> None:
-    problem = builders.problem(graph=GRAPH, table=with_links(100.0), batch=16)
-    rejected = [one for one in search(problem, choice_only=True).rejected if one.cause == "bound"]
+    rejected = [rejection for rejection in found(with_links(100.0)).rejected if rejection.cause == "bound"]
     assert rejected
     for rejection in rejected:
         assert rejection.reason.startswith("takes at least ")
