@@ -148,6 +148,7 @@ def train(
     return found, memory.report() if memory is not None else None
 
 
+@pytest.mark.filterwarnings("ignore:virtual_memory. steps hold more:RuntimeWarning")
 @pytest.mark.parametrize("what", BEFORE)
 def test_another_model_of_the_same_look_has_its_own_gradients(what: str) -> None:
     expected, _ = train(BEFORE[what], virtual=False)
