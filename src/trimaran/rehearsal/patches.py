@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loaders
@@ -135,7 +136,8 @@ class Patches:
             is_pinned=lambda tensor, *_, **__: is_pinned(tensor),
             record_stream=lambda tensor, stream: self._use(tensor, stream),
         )
-        # These two pin below the modes, where torch asks for CUDA.
+        # These two pin below the modes, where torch asks for CUDA. What follows `with torch.device` is noted before.
+        _device_constructors()
         replace(torch, tensor=_pinning(torch.tensor))
         replace(torch.Tensor, new_tensor=_pinning(torch.Tensor.new_tensor))
         torch.jit._builtins._register_builtin(torch.tensor, "aten::tensor")

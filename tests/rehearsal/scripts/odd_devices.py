@@ -45,6 +45,8 @@ def main():
     assert abs(j[-1].item() - 1.0) < 1e-6
     for pinned in (torch.tensor([1, 2], pin_memory=True), j.cpu().new_tensor([1, 2], pin_memory=True)):
         assert pinned.is_pinned() and pinned.to("cuda", non_blocking=True).sum().item() == 3
+    with torch.device("cuda"):
+        assert torch.tensor([1.0]).is_cuda and torch.zeros(1).is_cuda
     k = torch.full_like(i, 3)
     k[0] += 1
     k[k > 3] = 0
