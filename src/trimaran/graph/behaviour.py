@@ -183,17 +183,6 @@ class Behaviour:
         follows_ranks: part of the job that gives something else where there are several ranks, or communicates where
             no parts are added up; empty: none does
         synced: those of them that wait for other ranks (SyncBatchNorm)
-        thawed: callbacks of the job whose code changes requires_grad
-        taking_whole: those whose code takes the whole model, each with how
-        regrouped: those whose code adds groups of parameters to the optimizer
-        pruning: those whose code prunes parameters
-        resetting: those whose code draws parameters anew
-        swapping: those whose code has the optimizer put other weights in place
-        hooking: those whose code registers hooks on modules
-        hooking_gradients: those whose code registers hooks on gradients
-        reseeded: those whose code seeds generators, where the forward or the loss draws from them
-        leaving_gradients: those whose code runs a backward, and leaves its gradients to the next step
-        set_by_callbacks: what of the model they may set, numbers and forwards, and a graph has as it was at capture
         failing: sizes of parts that fail in training, each with how [samples]: batch norm may need two
         batches: samples of a global batch, and of the last of each epoch where that is smaller and trained on
         last_unknown: the last batch of an epoch may be of any size: a stream does not say how long it is
@@ -269,17 +258,6 @@ class Behaviour:
     batch_norms: tuple[str, ...] = ()
     follows_ranks: str = ""
     synced: tuple[str, ...] = ()
-    thawed: tuple[str, ...] = ()
-    taking_whole: tuple[tuple[str, str], ...] = ()
-    regrouped: tuple[str, ...] = ()
-    pruning: tuple[str, ...] = ()
-    resetting: tuple[str, ...] = ()
-    swapping: tuple[str, ...] = ()
-    hooking: tuple[str, ...] = ()
-    hooking_gradients: tuple[str, ...] = ()
-    reseeded: tuple[str, ...] = ()
-    leaving_gradients: tuple[str, ...] = ()
-    set_by_callbacks: tuple[str, ...] = ()
     failing: tuple[tuple[int, str], ...] = ()
     batches: tuple[int, ...] = ()
     last_unknown: bool = False

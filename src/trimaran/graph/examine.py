@@ -54,8 +54,6 @@ from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
 from trimaran.base.user_errors import attempted
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
-from trimaran.graph.capture.constants import Constants
-from trimaran.graph.capture.flow import leaf_paths
 from trimaran.graph.examine_modes import (
     MADE_AS,
     READ_AS,
@@ -99,34 +97,21 @@ from trimaran.user_code.batches import (
 )
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.held_state import (
-    ADDS_GROUPS,
-    AVERAGES,
     CHANGES_LISTS,
     ENTROPY,
-    HOOKS_GRADIENTS,
-    HOOKS_MODULES,
     OF_MODULES,
     PLACE_OF,
-    PRUNES,
-    RESETS,
-    SEEDS_GENERATORS,
     HeldState,
     Names,
     Settable,
     Values,
-    asks_for_state,
-    attributes_set,
-    calls_model,
     changed,
-    changes_requires_grad,
     generator_states,
     is_users,
     leaf_of,
-    leaves_gradients,
     names_in_callbacks,
     only_appended,
     refers_to,
-    swaps_weights,
 )
 from trimaran.user_code.model import (
     MOST_LOOKED_AT,
@@ -241,23 +226,6 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
     in_loss = parts_in_loss(job.loss, model)
     found = replace(
         _from_model(model), in_loss=in_loss, optimizer=optimizer_traits(job, model), precision=job.precision,
-        thawed=_callbacks_that(job, changes_requires_grad),
-        taking_whole=(
-            *((name, "makes an AveragedModel, which copies the model,")
-              for name in _callbacks_that(job, lambda one: refers_to(one, AVERAGES))),
-            *((name, "asks for the state_dict of session.model, or sets it,")
-              for name in _callbacks_that(job, asks_for_state)),
-            *((name, "calls session.model,") for name in _callbacks_that(job, calls_model)),
-        ),
-        regrouped=_callbacks_that(job, lambda one: refers_to(one, ADDS_GROUPS)),
-        pruning=_callbacks_that(job, lambda one: refers_to(one, PRUNES)),
-        resetting=_callbacks_that(job, lambda one: refers_to(one, RESETS)),
-        swapping=_callbacks_that(job, swaps_weights),
-        hooking=_callbacks_that(job, lambda one: refers_to(one, HOOKS_MODULES)),
-        hooking_gradients=_callbacks_that(job, lambda one: refers_to(one, HOOKS_GRADIENTS)),
-        reseeded=_callbacks_that(job, lambda one: refers_to(one, SEEDS_GENERATORS)),
-        leaving_gradients=_callbacks_that(job, leaves_gradients),
-        set_by_callbacks=_set_by_callbacks(job, model),
         readers=readers_of(job, model),
     )  # fmt: skip
     with quiet(), _elsewhere():
@@ -453,22 +421,8 @@ def _share_elements(one: Tensor, other: Tensor) -> bool:
     return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
-def _callbacks_that(job: Job, do: Callable[[Any], bool]) -> tuple[str, ...]:
-    named = {"Job.on_step": job.on_step, "Job.on_epoch": job.on_epoch}
-    return tuple(name for name, one in named.items() if one is not None and do(one))
-
-
 def _names_in_callbacks(job: Job, model: nn.Module) -> Names:
     return names_in_callbacks((job.on_step, job.on_epoch), _holders(job, model).values())
-
-
-def _set_by_callbacks(job: Job, model: nn.Module) -> tuple[str, ...]:
-    """What of the model callbacks may set that its graph would not follow; no tensors."""
-    written = _names_in_callbacks(job, model).written
-    found = Constants(model, leaf_paths(model)).settable(written) if written else ()
-    assigned = attributes_set(job.on_step) | attributes_set(job.on_epoch)
-    modules = (f"session.model.{path}" for path, _ in model.named_modules() if path.rpartition(".")[2] in assigned)
-    return (*(("the forward of a module",) if "forward" in written else ()), *found, *modules)
 
 
 _READERS = ("lr_schedule", "metric", "sampler", "collate")
@@ -728,8 +682,6 @@ class _Examination:
         found = replace(found, tolerance=tolerance, **self._seen(splits))
         if self._is_moved(splits[0]):
             found = replace(found, moved="the forward or the loss")
-        if found.reseeded and not self._draws_in_training(splits[0].whole):
-            found = replace(found, reseeded=())
         self._find_carried(splits)
         self._drawn_once += self._drawn_into_caches(splits[0])
         carried = sorted(self._carried)
@@ -856,19 +808,6 @@ class _Examination:
             f"they differ by up to {difference:.1%}. Write that term for each sample, let the loss return (sum, "
             "weight), or use one device without microbatches"
         )
-
-    def _draws_in_training(self, batch: Any) -> bool:
-        """Whether a step draws from the global generators, dropout included."""
-        before = host_states()
-        try:
-            with torch.no_grad(), self._promoting():
-                given = copied_batch(batch)
-                loss_value(self._job, call_model(self._job, self._work, given), given)
-        except Exception:  # noqa: BLE001 - as where gradients are computed inside
-            return True
-        finally:
-            self._put_back()
-        return bool(find_moved(before))
 
     def _later(
         self,

@@ -29,7 +29,7 @@ from trimaran.base.job import Job
 from trimaran.base.units import format_some
 from trimaran.base.user_errors import attempted, told, users
 from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
-from trimaran.user_code.held_state import HOOKS_STEP, HeldState, refers_to
+from trimaran.user_code.held_state import HeldState
 from trimaran.user_code.model import quiet
 from trimaran.user_code.randomness import find_moved, host_states, preserved_randomness
 
@@ -661,8 +661,7 @@ def equal_values(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]
 
 def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
     options, optimizer = _ask_options(job, trained)
-    by_callback = any(one is not None and refers_to(one, HOOKS_STEP) for one in (job.on_step, job.on_epoch))
-    hooked = without_hooks(optimizer) > 0 or by_callback
+    hooked = without_hooks(optimizer) > 0
     held = {id(one): one for group in optimizer.param_groups for one in group["params"]}
     names = {id(one): name for name, one in model.named_parameters()}
     of_loss = {key: f"{name} of the loss" for key, name in parameter_names(job.loss).items()}

@@ -446,7 +446,7 @@ def parameter_use(graph: Graph | None) -> ParameterUse:
     seen = graph.behaviour
     if seen is not None and seen.varying:
         return "varies"
-    if seen is not None and (seen.set_by_callbacks or seen.carried):
+    if seen is not None and seen.carried:
         # By what changes from step to step a forward may leave out a layer, or run it without gradients.
         return "fixed"
     if seen is not None and not (seen.not_looked or seen.host_draws or seen.unused):

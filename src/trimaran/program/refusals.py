@@ -261,48 +261,6 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the first step draws {seen.drawn_once[0]}, which later ones use again, and each rank would draw its own: "
             "draw it in Job.model, as a buffer (register_buffer), or from a generator with a seed, or use one device"
         )
-    if seen.thawed and not _follows_thawing(strategy):
-        yield (
-            f"{seen.thawed[0]} changes requires_grad of parameters, and here gradients and updates have their places "
-            'from the start: use one device, or replicas with sync="all-reduce", or leave it as it is in Job.model'
-        )
-    if seen.regrouped and not _follows_thawing(strategy):
-        yield (
-            f"{seen.regrouped[0]} adds a group of parameters to the optimizer, and here a rank updates only what "
-            "Job.optimizer gave its place at the start: make all groups in Job.optimizer, and change their options in "
-            'the callback, or use one device, or replicas with sync="all-reduce"'
-        )
-    if seen.reseeded and strategy.dp > 1:
-        yield (
-            f"{seen.reseeded[0]} seeds what the forward or the loss draws from, and every replica would draw the same "
-            "for other samples from then on: leave seeds to Job.seed, or draw in the callback from a generator of its "
-            "own, or use one device"
-        )
-    if seen.leaving_gradients and strategy.devices > 1:
-        yield (
-            f"{seen.leaving_gradients[0]} runs a backward and leaves its gradients to the next step, in which they are "
-            "those of a rank: put that term into Job.loss, or call zero_grad() after a backward that is for nothing "
-            "but a look, or use one device"
-        )
-    parts = strategy.zero > 1 or strategy.segments > 1 or strategy.tp > 1 or bool(strategy.shards)
-    if (seen.pruning and not _follows_thawing(strategy)) or (seen.resetting and parts):
-        yield (
-            f"{(*seen.pruning, *seen.resetting)[0]} prunes parameters, or draws them anew, and here a rank updates "
-            'some of them, or has parts: do so in Job.model, or use one device, or replicas with sync="all-reduce"'
-        )
-    if seen.swapping and not _follows_thawing(strategy):
-        yield (
-            f"{seen.swapping[0]} calls eval() or train() of the optimizer, which puts other weights in place, and here "
-            "that of a rank has some of them, or parts: leave it in the mode in which it trains, or use one device, or "
-            'replicas with sync="all-reduce"'
-        )
-    if seen.taking_whole and parts:
-        callback, how = seen.taking_whole[0]
-        yield (
-            f"{callback} {how} and a rank has only its part of the weights: average parameter by parameter, in a dict "
-            "by the names of session.model.named_parameters(), save by session.save(path), read by session.load(path) "
-            "or session.weights(), score by session.evaluate(dataset), or use one device, or replicas with zero=0 or 1"
-        )
     if seen.written and (strategy.zero > 1 or strategy.pp * strategy.tp > 1):
         yield (
             f"the forward, or train(), writes to the parameter {seen.written[0]}, and a rank that has a part of the "
@@ -359,11 +317,6 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield _why(seen, "on several ranks", seen.replicas)
     if microbatches and not seen.splits:
         yield _why(seen, "in microbatches", seen.microbatches)
-
-
-def _follows_thawing(strategy: Strategy) -> bool:
-    replicas = strategy.zero == 0 and strategy.sync == "all-reduce" and strategy.compression is None
-    return strategy.devices == 1 or (strategy.dp == strategy.devices and replicas and not strategy.shards)
 
 
 def _form_obstacle(seen: Behaviour, strategy: Strategy) -> str:
@@ -457,12 +410,6 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the hook on the gradient of {seen.gradient_hooks[0]} would not see it, as a rank has a part of the "
             "parameter: use one device, replicas with zero=0 or 1, or a pipeline; or do it in the optimizer's step"
         )
-    if (seen.hooking and partitioned) or (seen.hooking_gradients and parts_of_tensors):
-        yield (
-            f"{(*seen.hooking, *seen.hooking_gradients)[0]} registers hooks, and here a rank runs the graph of its "
-            "part of the network, or has parts of the parameters: register them in Job.model, where it is seen what "
-            "they do, or use one device, or replicas with zero=0 or 1"
-        )
     if seen.uneven_hooks and (splits or (partitioned and seen.tied)):
         yield (
             f"the hook on the gradient of {seen.uneven_hooks[0]} would see gradients of parts of the batch, and what "
@@ -473,12 +420,6 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
         yield (
             f"the forward takes over {seen.carried_by_model[0]} from step to step, which is no buffer, and the graph "
             "has the value of its capture: use one device or replicas, or a buffer (register_buffer)"
-        )
-    if seen.set_by_callbacks and partitioned:
-        yield (
-            f"a callback may set {seen.set_by_callbacks[0]}, and ranks of a partitioned network run its graph, which "
-            "has the value of its capture: make it a buffer (register_buffer) and change it in place, put it into the "
-            "batch, or use one device or replicas"
         )
     if seen.results and partitioned:
         yield (

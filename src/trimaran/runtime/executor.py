@@ -146,6 +146,9 @@ class Executor:
         check_capture(job, strategy, capture)
         if use is None:
             use = parameter_use(None if capture is None else capture.graph)
+        if use == "always" and not is_partitioned(strategy) and (job.on_step or job.on_epoch):
+            # By what a callback sets a forward may leave out a layer, or run it without gradients.
+            use = "fixed"
         check_use(job, strategy, use)
         # While the model is where it was captured.
         never = (

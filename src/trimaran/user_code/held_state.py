@@ -39,7 +39,6 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import prune
 
 from trimaran.base.job import Job
 
@@ -359,51 +358,14 @@ _MOST_MODULES = 100
 """Of the user's, whose source is looked at."""
 
 
-def changes_requires_grad(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions of the user's that it refers to, changes `requires_grad`.
-
-    Args:
-        callback: of a job
-
-    Example:
-        >>> changes_requires_grad(lambda session, step, metrics: session.model.requires_grad_(True))
-        True
-        >>> changes_requires_grad(lambda session, step, metrics: session.model.bias.requires_grad)
-        False
-    """
-    return any(
-        one.argval == "requires_grad_" or (one.opname == "STORE_ATTR" and one.argval == "requires_grad")
-        for code in _codes_of(callback)
-        for one in dis.get_instructions(code)
-    )
-
-
 def refers_to(callback: Any, names: frozenset[str]) -> bool:
     """Whether the code of a callback, or of functions of the user's that it refers to, has one of some names.
 
     Args:
         callback: of a job
         names: of functions, methods, classes
-
-    Example:
-        >>> refers_to(lambda session, step, metrics: session.optimizer.add_param_group({}), ADDS_GROUPS)
-        True
     """
     return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
-
-
-def attributes_set(callback: Any) -> frozenset[str]:
-    """Names of attributes that the code of a callback, or of functions that it refers to, assigns.
-
-    Args:
-        callback: of a job; None: there is none
-
-    Example:
-        >>> attributes_set(lambda session, step, metrics: metrics)
-        frozenset()
-    """
-    codes = () if callback is None else _codes_of(callback)
-    return frozenset(one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR")
 
 
 def settable_by_name(job: Job, model: nn.Module, names: Collection[str]) -> Iterator[Settable]:
@@ -432,144 +394,11 @@ def read_by_job(job: Job, model: nn.Module) -> Iterator[Settable]:
     yield from settable_by_name(job, model, names_in_callbacks((job.loss, *filter(is_users, forwards)), ()).read)
 
 
-def leaves_gradients(callback: Any) -> bool:
-    """Whether the code of a callback runs a backward, and neither forgets the gradients nor sets them.
-
-    Args:
-        callback: of a job
-
-    Example:
-        >>> leaves_gradients(lambda session, step, metrics: session.model.bias.sum().backward())
-        True
-        >>> leaves_gradients(lambda session, step, metrics: (session.model.bias.sum().backward(), session.zero_grad()))
-        False
-    """
-    forgets = refers_to(callback, frozenset(("zero_grad", "zero_"))) or "grad" in attributes_set(callback)
-    return refers_to(callback, frozenset(("backward",))) and not forgets
-
-
-def set_on_session(callback: Any) -> str:
-    """What the code of a callback, or of functions that it refers to, puts in the place of what a session has.
-
-    Args:
-        callback: of a job
-
-    Returns:
-        "model" or "optimizer"; empty: nothing
-
-    Example:
-        >>> def restart(session, epoch, metrics):
-        ...     session.optimizer = None
-        >>> set_on_session(restart), set_on_session(lambda session, epoch, metrics: max((), default=0))
-        ('optimizer', '')
-    """
-    for code in _codes_of(callback):
-        taken = code.co_varnames[: code.co_argcount]
-        session = next((name for name in taken if name != "self"), "")
-        for before, one in itertools.pairwise(dis.get_instructions(code)):
-            loaded = before.argval[-1:] if isinstance(before.argval, tuple) else (before.argval,)
-            if one.opname == "STORE_ATTR" and one.argval in ("model", "optimizer") and loaded == (session,):
-                return str(one.argval)
-    return ""
-
-
-def asks_for_state(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions that it refers to, calls `state_dict` of a model or a part of it.
-
-    So does `load_state_dict`.
-
-    Args:
-        callback: of a job
-
-    Example:
-        >>> asks_for_state(lambda session, step, metrics: session.model[0].state_dict())
-        True
-        >>> asks_for_state(lambda session, step, metrics: session.optimizer.state_dict())
-        False
-    """
-    return any(_calls_state_of_model(code) for code in _codes_of(callback))
-
-
-def _calls_state_of_model(code: types.CodeType) -> bool:
-    inside = False
-    for one in dis.get_instructions(code):
-        if one.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            if inside and one.argval in ("state_dict", "load_state_dict"):
-                return True
-            inside = inside or one.argval == "model"
-        elif one.opname not in ("BINARY_SUBSCR", "EXTENDED_ARG", "LOAD_CONST"):
-            inside = one.opname.startswith("LOAD_") and one.argval == "model"
-    return False
-
-
-def calls_model(callback: Any) -> bool:
-    """Whether the code of a callback, or of functions that it refers to, calls the model of the session it is given.
-
-    Args:
-        callback: of a job
-
-    Example:
-        >>> calls_model(lambda session, epoch, metrics: session.model(session.inputs))
-        True
-        >>> calls_model(lambda session, epoch, metrics: session.model.train())
-        False
-    """
-    for code in _codes_of(callback):
-        session = next((name for name in code.co_varnames[: code.co_argcount] if name != "self"), "")
-        for before, one in itertools.pairwise(dis.get_instructions(code)):
-            if before.argval == session and _is_called(one, ("model",)):
-                return True
-    return False
-
-
-def swaps_weights(callback: Any) -> bool:
-    """Whether the code of a callback puts the optimizer in another mode, as one without a schedule has them.
-
-    Such an optimizer has other weights for an evaluation.
-
-    Args:
-        callback: of a job
-
-    Example:
-        >>> swaps_weights(lambda session, epoch, metrics: session.optimizer.eval())
-        True
-        >>> swaps_weights(lambda session, epoch, metrics: session.model.eval())
-        False
-    """
-    return any(
-        before.argval == "optimizer" and _is_called(one, ("eval", "train"))
-        for code in _codes_of(callback)
-        for before, one in itertools.pairwise(dis.get_instructions(code))
-    )
-
-
-def _is_called(one: dis.Instruction, names: tuple[str, ...]) -> bool:
-    """Whether an instruction takes an attribute in order to call it."""
-    # Since Python 3.12 the lowest bit says so.
-    calls = one.opname == "LOAD_METHOD" or (
-        sys.version_info >= (3, 12) and one.opname == "LOAD_ATTR" and bool((one.arg or 0) & 1)
-    )
-    return calls and one.argval in names
-
-
-ADDS_GROUPS = frozenset(("add_param_group",))
-AVERAGES = frozenset(("AveragedModel",))
 ENTROPY = frozenset(
     ("SystemRandom", "default_rng", "monotonic", "perf_counter", "randbelow", "seed", "time", "token_bytes", "urandom")
 )
 """By which code may draw what no seed repeats."""
 CHANGES_LISTS = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
-SEEDS_GENERATORS = frozenset(("manual_seed", "seed_everything", "set_seed"))
-HOOKS_GRADIENTS = frozenset(("register_hook", "register_post_accumulate_grad_hook"))
-HOOKS_MODULES = frozenset(
-    ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_parametrization")
-)
-PRUNES = frozenset(name for name in vars(prune) if name.endswith("structured")) | {"custom_from_mask"}
-RESETS = frozenset(name for name in dir(nn.init) if name.endswith("_") and not hasattr(Tensor, name)) | {
-    "reset_parameters"
-}
-"""By which code draws weights anew."""
-HOOKS_STEP = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -668,7 +668,6 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "generator": ({"model": Noisy}, "checkpoint.outside-the-model"),
     "buffer of the loss": ({"loss": Centered()}, "checkpoint.outside-the-model"),
     "generator of the collate": ({"collate": drawing_collate()}, "checkpoint.outside-the-model"),
-    "groups": ({"on_epoch": add_group}, "checkpoint.added-groups"),
     "stream that forgets its buffer": ({"dataset": lambda: Stream(forgets=True)}, "stream.forgets"),
     "complex of 128 bits": ({"model": Waves, "precision": "fp64"}, "tensors.cannot-be-written"),
 }  # fmt: skip
@@ -692,6 +691,16 @@ def test_what_cannot_be_kept_is_refused_before_training(what: str, tmp_path: Pat
     fields, code = UNSAVABLE[what]
     with session_of(make_job(**fields)) as session, raises(code, InputError):
         session.check_saving(tmp_path)
+
+
+def test_a_group_that_was_added_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    """A training that goes on has the groups of Job.optimizer."""
+    with session_of(make_job(on_epoch=add_group)) as session:
+        session.check_saving(tmp_path)
+        session.save_checkpoint(tmp_path)
+        session.end_epoch(0)
+        with raises("checkpoint.added-groups", InputError):
+            session.save_checkpoint(tmp_path)
 
 
 def test_it_is_refused_where_nobody_has_asked_before(tmp_path: Path) -> None:

@@ -115,12 +115,13 @@ def test_nothing_is_put_in_the_place_of_what_a_session_trains(name: str) -> None
         setattr(session, name, None)
 
 
-def test_a_callback_that_puts_another_optimizer_into_the_session_is_refused_at_the_start() -> None:
+def test_a_callback_that_puts_another_optimizer_into_the_session_is_refused() -> None:
     def restart(session: Any, epoch: int, metrics: Any) -> None:
         session.optimizer = torch.optim.SGD(session.model.parameters(), lr=0.01)
 
-    with raises("session.not-replaceable", match=r"Job\.on_epoch", name="optimizer"):
-        trimaran.init(dataclasses.replace(JOB, on_epoch=restart))
+    session = trimaran.init(dataclasses.replace(JOB, on_epoch=restart))
+    with session, raises("session.not-replaceable", match=r"Job\.on_epoch", name="optimizer"):
+        session.end_epoch(0)
 
 
 def test_a_loop_over_epochs_around_batches_is_told_that_these_have_all_epochs(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils import prune
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate, get_worker_info
@@ -524,26 +523,6 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "a loss must be a number": (lambda: bent(finite), frozenset(), ""),
     "a large loss is logged": (lambda: bent(logged), frozenset(), ""),
     "dropout in a checkpoint": (lambda: make_job(model=Recomputed), frozenset(), ""),
-    "a callback draws a layer anew": (
-        lambda: make_job(on_epoch=lambda session, epoch, found: session.model[0].reset_parameters()),
-        SHARDS | GRAPHS,
-        "Job.on_epoch prunes parameters, or draws them anew",
-    ),
-    "a callback prunes": (
-        lambda: make_job(on_step=lambda session, *_: prune.l1_unstructured(session.model[0], "weight", amount=0.5)),
-        SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
-        "Job.on_step prunes",
-    ),
-    "a callback calls the model": (
-        lambda: make_job(on_epoch=lambda session, epoch, found: session.model(make_data().tensors[0])),
-        SHARDS | GRAPHS,
-        "Job.on_epoch calls session.model",
-    ),
-    "a callback has the optimizer put other weights in place": (
-        lambda: make_job(on_epoch=lambda session, *_: (session.optimizer.eval(), session.optimizer.train())),
-        SHARDS | GRAPHS | {"ZeRO-1", "p2p"},
-        "Job.on_epoch calls eval() or train() of the optimizer",
-    ),
     "hard samples": (lambda: make_job(loss=half_of_the_samples), REPLICAS | MICROBATCHES, "gradients differ"),
     "data draw by themselves": (
         lambda: make_job(dataset=Drawing),
@@ -1178,55 +1157,9 @@ def test_a_buffer_that_is_assigned_is_compared() -> None:
     assert "the buffer kept" in counted["accumulation"]
 
 
-def thaws(session: Any, step: int, metrics: dict[str, float]) -> None:
-    if step == 100:
-        set_trained(session.model, True)
-
-
 def set_trained(model: nn.Module, trained: bool) -> None:
     for parameter in model.parameters():
         parameter.requires_grad = trained
-
-
-def adds_group(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-    session.optimizer.add_param_group({"params": list(session.model.parameters())})
-
-
-class Averages:
-    def __init__(self) -> None:
-        self.average: Any = None
-
-    def __call__(self, session: Any, step: int, metrics: dict[str, float]) -> None:
-        self.update(session.model)
-
-    def update(self, model: nn.Module) -> None:
-        self.average = self.average or torch.optim.swa_utils.AveragedModel(model)
-
-
-def hooks_step(session: Any, step: int, metrics: dict[str, float]) -> None:
-    session.optimizer.register_step_pre_hook(lambda optimizer, *_: None)
-
-
-class Heated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.heat = layers(), 1.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x) * self.heat  # type: ignore[no-any-return]
-
-
-def heats_later(session: Any, step: int, metrics: dict[str, float]) -> None:
-    if step == 100:
-        session.model.heat = 2.0
-
-
-def sets_dropout(session: Any, step: int, metrics: dict[str, float]) -> None:
-    session.model[0].p = 0.1
-
-
-def replaces_forward(session: Any, step: int, metrics: dict[str, float]) -> None:
-    session.model[0].forward = torch.no_grad()(session.model[0].forward)
 
 
 KNOWN: dict[str, Any] = {}
@@ -1253,13 +1186,6 @@ def renames_state() -> nn.Module:
 @pytest.mark.parametrize(
     ("options", "kinds"),
     [
-        ({"on_step": thaws}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
-        ({"on_epoch": adds_group}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
-        ({"on_epoch": Averages()}, SHARDS | GRAPHS),
-        ({"on_step": hooks_step}, EVERY - {"one device", "accumulation", "memory plan", "data parallel"}),
-        ({"on_step": heats_later, "model": Heated}, GRAPHS),
-        ({"on_step": sets_dropout, "model": lambda: nn.Sequential(nn.Dropout(0.2), layers())}, frozenset()),
-        ({"on_step": replaces_forward}, GRAPHS),
         ({"model": renames_state}, SHARDS | GRAPHS),
         ({"model": known, "metric": of_known}, SHARDS | GRAPHS),
         (
@@ -1949,35 +1875,6 @@ def test_a_sampler_that_goes_by_what_the_loss_keeps_is_refused_in_parts() -> Non
     assert "kept['loss'] of Job.sampler" in found["accumulation"]
 
 
-class Tempered(nn.Module):
-    """Its temperature is a property, which a callback sets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self._heat = layers(), 1.0
-
-    @property
-    def heat(self) -> float:
-        return self._heat
-
-    @heat.setter
-    def heat(self, heat: float) -> None:
-        self._heat = heat
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x) / self._heat  # type: ignore[no-any-return]
-
-
-def raise_heat(session: Any, step: int, metrics: dict[str, float]) -> None:
-    session.model.heat = 1.0 + step
-
-
-def test_what_a_callback_sets_by_a_property_is_refused_in_parts_of_a_network() -> None:
-    """The graph has the value of its capture; after the second step it was seen."""
-    assert set(refused(make_job(model=Tempered, on_step=raise_heat))) == GRAPHS
-    assert not refused(make_job(model=Tempered))
-
-
 class Halved(nn.Module):
     """Computes its middle in 16 bits."""
 
@@ -2342,48 +2239,6 @@ def test_a_meter_of_the_loss_is_no_state_of_the_training(
     found = refused(metered(use))
     assert (not REPLICAS & set(found)) == is_meter
     assert set(found) >= GRAPHS
-
-
-def test_a_callback_that_seeds_what_replicas_draw_is_seen() -> None:
-    def dropping() -> Any:
-        return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-
-    def seed(session: Any, number: int, metrics: dict[str, float]) -> None:
-        torch.manual_seed(number)
-
-    assert set(refused(make_job(model=dropping, on_epoch=seed))) >= REPLICAS
-    assert not REPLICAS & set(refused(make_job(on_epoch=seed)))
-
-
-def test_hooks_and_modules_that_callbacks_put_into_a_model_are_refused_in_parts() -> None:
-    """Graphs ran without them, and shards had other gradients."""
-
-    def hook(session: Any, number: int, metrics: dict[str, float]) -> None:
-        session.model.register_forward_hook(lambda module, inputs, output: output / 2)
-
-    def hook_gradient(session: Any, number: int, metrics: dict[str, float]) -> None:
-        session.model.net[0].weight.register_hook(lambda gradient: gradient / 2)
-
-    def swap(session: Any, number: int, metrics: dict[str, float]) -> None:
-        session.model.net = nn.Identity()
-
-    def model() -> Any:
-        return Stepping()
-
-    assert set(refused(make_job(model=model, on_step=hook))) == GRAPHS
-    assert set(refused(make_job(model=model, on_step=hook_gradient))) == PARTS
-    assert set(refused(make_job(model=model, on_step=swap))) == GRAPHS
-    logged: dict[str, float] = {}
-    assert not refused(make_job(model=model, on_step=lambda session, number, metrics: logged.update(net=1.0)))
-
-
-class Stepping(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = layers()
-
-    def forward(self, x: Tensor) -> Any:
-        return self.net(x)
 
 
 def test_what_an_exception_says_is_left_as_it_was() -> None:

@@ -54,7 +54,6 @@ from trimaran.user_code.held_state import (
     held_tensors,
     names_in_callbacks,
     read_by_job,
-    set_on_session,
     settable_by_name,
 )
 from trimaran.user_code.model import class_name
@@ -153,9 +152,6 @@ class Callbacks:
         self._trained = [one.requires_grad for one in self._parameters]
         self._gradient_hooks_before = self._gradient_hooks(self._parameters)
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
-        for name, one in named.items():
-            if one is not None and (replaced := set_on_session(one)):
-                raise not_replaceable(replaced, name)
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
         self._in_model = HeldState(modules, undoable=False)
@@ -372,6 +368,24 @@ class Callbacks:
     def _who(self) -> str:
         """Whose code runs."""
         return f"Job.{self._running}" if self.running else "the loop"
+
+    def not_replaceable(self, name: str) -> InputError:
+        """The refusal to put something else in the place of what a session trains.
+
+        Args:
+            name: "model" or "optimizer"
+        """
+        ways = {
+            "model": "change its weights in place, or read others by session.load(path)",
+            "optimizer": "change the options of its param_groups, or clear its state",
+        }
+        return InputError(
+            f"{self._who} puts another {name} in the place of session.{name}, which no step would use: what is "
+            f"trained was made at the start by Job.{name}, under the plan. To train by another one, save the weights, "
+            f"close the session and make one of another job, which loads them; else {ways[name]}",
+            code="session.not-replaceable",
+            name=name,
+        )
 
     def watch(self) -> None:
         """A step has ended, and code of the user's runs until the next one."""
@@ -1149,26 +1163,6 @@ def _generator_state() -> int:
 def is_power(steps: int) -> bool:
     """Whether ranks ask each other after this number of steps: 0, 1, 2, 4, 8, ..."""
     return steps & (steps - 1) == 0
-
-
-def not_replaceable(name: str, who: str = "") -> InputError:
-    """The refusal to put something else in the place of what a session trains.
-
-    Args:
-        name: "model" or "optimizer"
-        who: sets it; empty: the loop
-    """
-    ways = {
-        "model": "change its weights in place, or read others by session.load(path)",
-        "optimizer": "change the options of its param_groups, or clear its state",
-    }
-    return InputError(
-        f"{who or 'the loop'} puts another {name} in the place of session.{name}, which no step would use: what is "
-        f"trained was made at the start by Job.{name}, under the plan. To train by another one, save the weights, "
-        f"close the session and make one of another job, which loads them; else {ways[name]}",
-        code="session.not-replaceable",
-        name=name,
-    )
 
 
 @torch.no_grad()

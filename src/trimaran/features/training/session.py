@@ -44,7 +44,7 @@ from trimaran.checkpoint_files.commit import Store
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
-from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
+from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -411,7 +411,7 @@ class Session:
 
     @model.setter
     def model(self, model: nn.Module) -> None:
-        raise not_replaceable("model")
+        raise self._callbacks.not_replaceable("model")
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -421,7 +421,7 @@ class Session:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:
-        raise not_replaceable("optimizer")
+        raise self._callbacks.not_replaceable("optimizer")
 
     @property
     def steps(self) -> int:

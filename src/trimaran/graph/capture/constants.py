@@ -5,8 +5,6 @@ that their attributes, and what else their forwards refer to, had at capture. Wh
 object of settings, between two steps changes nothing in it.
 """
 
-import enum
-import types
 from collections.abc import Collection
 from typing import Any
 
@@ -44,11 +42,6 @@ class Constants:
         self._inside, self._modes = inside, modes
         self._rewritten = dict(one for path, one in named.items() if _is_in(path, rewritten))
         self._structure_before = self._structure()
-
-    def settable(self, names: Collection[str]) -> tuple[str, ...]:
-        """Those that are numbers, texts or functions, and have one of some names."""
-        kinds = (bool, int, float, str, enum.Enum, types.FunctionType)
-        return tuple(one.path for one in self._held.settable(lambda path, name: name in names, kinds))
 
     def take_over(self) -> list[str]:
         """Write to a buffer what somebody has put into its place, as in `model.scale = 0.9 * model.scale`.

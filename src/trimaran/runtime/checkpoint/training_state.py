@@ -81,7 +81,7 @@ from trimaran.runtime.parts.part import Making, Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
-from trimaran.user_code.held_state import ADDS_GROUPS, HeldState, refers_to
+from trimaran.user_code.held_state import HeldState
 from trimaran.user_code.model import class_name, quiet
 from trimaran.user_code.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 
@@ -212,15 +212,6 @@ class TrainingState:
                 code="checkpoint.outside-the-model",
                 names=tuple(outside),
             )
-        for callback in ("on_step", "on_epoch"):
-            if refers_to(getattr(self._job, callback), ADDS_GROUPS):
-                raise InputError(
-                    f"Job.{callback} adds a group of parameters to the optimizer, and a training that goes on from a "
-                    "checkpoint has the groups that Job.optimizer makes: make all of them there, and change their "
-                    "options or requires_grad in the callback, or train without saving",
-                    code="checkpoint.added-groups",
-                    callback=callback,
-                )
         optimizer = self._updater.optimizer
         if optimizer is None:
             return
@@ -386,6 +377,13 @@ class TrainingState:
                 self.check()
             here, values = self._here()
             said = _Said(self._options(), self._made, self._extra(), values)
+            if len(said.options.groups) > len(self._made.groups) > 0:
+                raise InputError(
+                    "a group of parameters was added to the optimizer, and a training that goes on from a checkpoint "
+                    "has the groups that Job.optimizer makes: make all of them there, and change their options or "
+                    "requires_grad later, or train without saving",
+                    code="checkpoint.added-groups",
+                )
         writers = self._share_out([one.piece for one in here.values()])
         own = writers.own[self._world.rank]
         tensors = {name_in_file(what): one.tensor for what, one in here.items() if what in own}
