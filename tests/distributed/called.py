@@ -47,16 +47,18 @@ class Diary:
 
     Attributes:
         freezes: whether layers are frozen and freed
+        whole: the model is whole on each rank, and may be used
         told: what they saw
     """
 
     freezes: bool
+    whole: bool = True
     told: list[tuple[Any, ...]] = field(default_factory=list)
     average: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @torch.no_grad()
     def on_step(self, session: Any, step: int, metrics: dict[str, float]) -> None:
-        for name, weight in session.model.named_parameters():
+        for name, weight in session.model.named_parameters() if self.whole else ():
             if name in self.average:
                 self.average[name].mul_(0.8).add_(weight, alpha=0.2)
             else:
@@ -67,7 +69,7 @@ class Diary:
 
     @torch.no_grad()
     def on_epoch(self, session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        weights = dict(session.model.named_parameters())
+        weights = dict(session.model.named_parameters()) if self.whole else {}
         kept = {name: weight.detach().clone() for name, weight in weights.items()}
         for name, weight in weights.items():
             weight.copy_(self.average[name])
@@ -75,7 +77,8 @@ class Diary:
         for name, weight in weights.items():
             weight.copy_(kept[name])
         self.told.append(("epoch", epoch, metrics["loss"], metrics["metric"], score))
-        session.model.scale.fill_(1.0 + epoch / 10)
+        if self.whole:
+            session.model.scale.fill_(1.0 + epoch / 10)
         if session.optimizer is not None:
             for group in session.optimizer.param_groups:
                 group["lr"] *= 0.7

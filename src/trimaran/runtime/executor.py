@@ -588,11 +588,6 @@ class Executor:
         state = self.full_state(kinds=("parameter", "buffer"))
         return model_weights(self.model, state) if self._world.rank == 0 else {}
 
-    def settle_shares(self) -> None:
-        """Put shares of parameters back where they are between steps."""
-        if self._part.ready is not None:
-            self._part.ready()
-
     def full_state(self, *, kinds: Sequence[StateKind] = EVERYTHING, compare: bool = False) -> WholeState:
         """Parameters, buffers, optimizer state, and gradients that were kept, whole, in host memory: on rank 0.
 

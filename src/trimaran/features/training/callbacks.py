@@ -29,13 +29,13 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.nn.utils import clip_grad, prune
+from torch.nn.utils import clip_grad
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import asking, told
+from trimaran.base.user_errors import asking
 from trimaran.checkpoint_files.plain import encode
 from trimaran.graph.capture.constants import count_hooks
 from trimaran.graph.optimizers import written_options
@@ -43,7 +43,6 @@ from trimaran.launch.activity import ACTIVITY
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.communication.channels import Meeting
 from trimaran.runtime.executor import Executor
-from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.user_code.batches import name_tensors
 from trimaran.user_code.held_state import (
     CONTAINERS,
@@ -61,8 +60,6 @@ from trimaran.user_code.model import class_name
 Name = Literal["on_step", "on_epoch", "the loop"]
 
 _SAMPLED = 256
-_MIXED = ("DTensor", "must match the size", "shape", "sharding strategy")
-"""What torch says of shares that are computed with whole tensors."""
 _AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _END = "end"
 _SCHEDULE = "a schedule on the optimizer"
@@ -150,12 +147,11 @@ class Callbacks:
         self._parameters = tuple(executor.model.parameters())
         self._identities = {id(one) for one in self._parameters}
         self._trained = [one.requires_grad for one in self._parameters]
-        self._gradient_hooks_before = self._gradient_hooks(self._parameters)
         named = {f"Job.{name}": getattr(job, name) for name in ("on_step", "on_epoch")}
         self._held = HeldState({name: one for name, one in named.items() if one is not None}, undoable=False)
         modules = {path or "the model": one for path, one in executor.model.named_modules()}
         self._in_model = HeldState(modules, undoable=False)
-        self._refusing, self._between = ExitStack(), ExitStack()
+        self._refusing = ExitStack()
         self._refuse_own_steps()
         self._refuse_clipping()
         self._refuse_states()
@@ -179,10 +175,9 @@ class Callbacks:
         self._thread = threading.get_ident()
         # Of the generator, when the last step began; and the same where that step drew from it, else 0.
         self._generator = self._drawn = 0
-        self._grouped, self._names = self._groups(), [name for name, _ in executor.model.named_parameters()]
+        self._grouped = self._groups()
         self._step_hooks_before = self._step_hooks()
         self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
-        self._refusing.enter_context(self._refused())
         self._first = self._replaceable()
         self._hooked_before = self._hooked()
 
@@ -359,6 +354,23 @@ class Callbacks:
         }
         return functions | {f"another module {path}": module for path, module in named.items() if path}
 
+    def model(self) -> nn.Module:
+        """The model, where it is whole on each rank.
+
+        Raises:
+            InputError: a rank has a part of it, or shares of its parameters
+        """
+        if not self._whole:
+            raise InputError(
+                f"{self._who} uses session.model, and under {self._strategy.name} a rank has only its part of the "
+                "weights: session.weights() gives rank 0 whole tensors, session.save(path) writes and "
+                "session.load(path) reads them, session.evaluate(dataset) scores the model, each called by every rank; "
+                "change a model in Job.model; or train by replicas with zero=0 or 1 (--allow dp)",
+                code="session.model-in-parts",
+                strategy=self._strategy.name,
+            )
+        return self._executor.model
+
     @property
     def running(self) -> bool:
         """A callback is under way."""
@@ -368,24 +380,6 @@ class Callbacks:
     def _who(self) -> str:
         """Whose code runs."""
         return f"Job.{self._running}" if self.running else "the loop"
-
-    def not_replaceable(self, name: str) -> InputError:
-        """The refusal to put something else in the place of what a session trains.
-
-        Args:
-            name: "model" or "optimizer"
-        """
-        ways = {
-            "model": "change its weights in place, or read others by session.load(path)",
-            "optimizer": "change the options of its param_groups, or clear its state",
-        }
-        return InputError(
-            f"{self._who} puts another {name} in the place of session.{name}, which no step would use: what is "
-            f"trained was made at the start by Job.{name}, under the plan. To train by another one, save the weights, "
-            f"close the session and make one of another job, which loads them; else {ways[name]}",
-            code="session.not-replaceable",
-            name=name,
-        )
 
     def watch(self) -> None:
         """A step has ended, and code of the user's runs until the next one."""
@@ -399,7 +393,6 @@ class Callbacks:
         self._drawn = 0 if self._generator == _generator_state() else self._generator
         if is_power(self._executor.steps):
             self._loop = self._look()
-        self._between.enter_context(self._rebinding_refused())
 
     def meet(self, place: tuple[int, int] | None, own: Any = None) -> None:
         """A step begins: see that code of the user's has left what ranks have in common, and what is trained.
@@ -411,7 +404,6 @@ class Callbacks:
         Raises:
             InputError: it has not
         """
-        self._between.close()
         if self._samples is not None and self._meeting is not None:
             self._meeting.go_on(self._executor.steps)
         self._check_trained()
@@ -517,15 +509,13 @@ class Callbacks:
         self._running, self._stop = name, False
         self._before = self._look()
         try:
-            with ACTIVITY.during(f"Job.{name}"), asking(f"Job.{name}", callback), self._rebinding_refused():
+            with ACTIVITY.during(f"Job.{name}"), asking(f"Job.{name}", callback):
                 callback(session, number, metrics)
             stop = self._agree(_END)
             self._accept()
         except Exception as error:
             if isinstance(error, TrimaranError):
                 raise
-            if self._shares and isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED):
-                raise self._mixes_shares(error) from error
             error.add_note(f"in Job.{name} after {name.removeprefix('on_')} {number}")
             raise
         finally:
@@ -699,9 +689,6 @@ class Callbacks:
         Raises:
             InputError: they do not; or have gradients already; or hooks would see a part of them
         """
-        if any(id(one) not in self._identities for one in self._executor.model.parameters()):
-            # A forward of the loop leaves whole parameters in the place of shares, for a backward.
-            self._executor.settle_shares()
         named = () if self._alone else self._executor.model.named_parameters()
         if replaced := [name for name, one in named if id(one) not in self._identities]:
             raise _replaced("the loop, or a callback,", replaced)
@@ -727,14 +714,6 @@ class Callbacks:
                 "they are those that a rank updates: let Job.optimizer make the groups, and set their options, or "
                 "train by replicas that update everything (dp, zero=0)",
                 code="session.regrouped",
-            )
-        if self._shares and [name for name, _ in self._executor.model.named_parameters()] != self._names:
-            raise self._renames_shares()
-        if self._shares and self._gradient_hooks(self._parameters) != self._gradient_hooks_before:
-            raise InputError(
-                f"a hook was registered on a parameter of session.model, and under {self._strategy.name} these are "
-                "shares, whose gradients it would not see: register it in Job.model, or train by replicas: --allow dp",
-                code="session.hook-on-share",
             )
         if [one.requires_grad for one in self._parameters] == self._trained:
             return
@@ -912,36 +891,13 @@ class Callbacks:
             code="session.changes-parts",
         )
 
-    def _mixes_shares(self, error: RuntimeError) -> InputError:
-        return InputError(
-            f"{self._who} computes with a parameter of session.model and a whole tensor, and under "
-            f"{self._strategy.name} parameters are shares of the whole ones: make what goes with them from them "
-            "(torch.zeros_like, .detach().clone()), or train by replicas: --allow dp. It raised "
-            f"{told(error)}",
-            code="session.mixes-shares",
-        )
-
     def explain(self, error: BaseException) -> None:
         """Note on an error of the loop's what a session is otherwise than torch, where that may be its cause."""
-        mixed = isinstance(error, RuntimeError) and any(one in str(error) for one in _MIXED)
-        if mixed and self._shares and self._samples is not None:
-            error.add_note(
-                f"Under {self._strategy.name} parameters of session.model are shares of the whole ones: what goes with "
-                "them is made from them (torch.zeros_like, .detach().clone()); or train by replicas: --allow dp"
-            )
         if isinstance(error, AttributeError) and isinstance(error.obj, float) and error.name in dir(torch.Tensor):
             error.add_note(
                 "session.step(batch) does forward, backward and update of the global batch on all ranks, and returns "
                 "its mean loss as a number"
             )
-
-    def _renames_shares(self) -> InputError:
-        return InputError(
-            f"{self._who} gave parameters of session.model other names than at first, as pruning does, and under "
-            f"{self._strategy.name} they are shares, so that what is made of them is made of a part: do so in "
-            "Job.model, or train by replicas: --allow dp",
-            code="session.renames-shares",
-        )
 
     def _has_like_groups(self) -> bool:
         """Whether groups of the optimizer that have the same options are the same ones on each rank."""
@@ -1015,117 +971,7 @@ class Callbacks:
 
     def close(self) -> None:
         """Give the model back."""
-        self._between.close()
         self._refusing.close()
-
-    @contextmanager
-    def _refused(self) -> Iterator[None]:
-        """Where this rank's model is not whole, a forward, a copy and the state of it are refused to the user.
-
-        A forward would be wrong, or wait for others; a copy, or a file of weights, would have parts that are not up to
-        date.
-        """
-        if self._whole:
-            yield
-            return
-        model, partitioned = self._executor.model, is_partitioned(self._strategy)
-        part = f"under {self._strategy.name} a rank has only its part of the weights"
-        by_name = "in a dict by the names of session.model.named_parameters(); or train by replicas: --allow dp"
-
-        def refuse(model: nn.Module, arguments: Any) -> None:
-            if self.running or partitioned:
-                raise InputError(
-                    f"{self._who} called session.model, and {part}: use session.evaluate(dataset), or "
-                    "session.weights(), which gives rank 0 whole tensors; or train by replicas: --allow dp",
-                    code="model.called-in-parts",
-                )
-
-        def refuse_copy(memo: Any) -> None:
-            raise InputError(
-                f"{self._who} copied session.model, as AveragedModel does, and {part}: average parameter by parameter, "
-                f"{by_name}",
-                code="model.copied-in-parts",
-            )
-
-        def refuse_state(*arguments: Any, **keywords: Any) -> None:
-            raise InputError(
-                f"{self._who} asked for session.model.state_dict(), and {part}: session.save(path) writes a file of "
-                f"the whole, and session.weights() gives it to rank 0, called by every rank; to average, do so "
-                f"{by_name}",
-                code="model.state-in-parts",
-            )
-
-        handle = model.register_forward_pre_hook(refuse, prepend=True)
-
-        def refuse_loading(*arguments: Any, **keywords: Any) -> None:
-            raise InputError(
-                f"{self._who} loads weights into session.model, and {part}: session.load(path) reads them from a file, "
-                "under any plan, called by every rank",
-                code="model.loaded-in-parts",
-            )
-
-        # copy.deepcopy asks the object first.
-        refused: dict[str, Any] = {"__deepcopy__": refuse_copy, "state_dict": refuse_state}
-        if self._shares:
-            refused["load_state_dict"] = refuse_loading
-        model.__dict__.update(refused)
-        try:
-            yield
-        finally:
-            handle.remove()
-            for name in refused:
-                model.__dict__.pop(name, None)
-
-    @contextmanager
-    def _rebinding_refused(self) -> Iterator[None]:
-        """Where parameters are DTensors, what torch cannot do with them, or does without an effect, is refused.
-
-        That is another tensor in the place of `.data`, pruning, whose masks are whole tensors, and whatever else
-        computes with a share and a whole tensor.
-        """
-        shares = {type(one) for one in self._parameters if hasattr(one, "to_local")}
-        # A callback of an epoch is called while a loop is watched.
-        kinds = [kind for kind in shares if "data" not in vars(kind)]
-
-        def refuse(parameter: torch.Tensor, value: torch.Tensor) -> None:
-            raise InputError(
-                f"{self._who} assigned to .data of a parameter, and under {self._strategy.name} session.model "
-                "has shares of them, in which that changes nothing: write to it in place (.data.copy_), or train by "
-                "replicas: --allow dp",
-                code="callback.rebinds-share",
-            )
-
-        functions = [vars(kind)["__torch_function__"] for kind in kinds]
-        pruning = prune.BasePruningMethod
-        apply = vars(pruning)["apply"]
-
-        def refuse_shares(cls: Any, module: nn.Module, name: str, *arguments: Any, **keywords: Any) -> Any:
-            if hasattr(getattr(module, name), "to_local"):
-                raise self._renames_shares()
-            return apply.__func__(cls, module, name, *arguments, **keywords)
-
-        def refuse_mixed(cls: Any, function: Any, kinds: Any, arguments: Any = (), keywords: Any = None) -> Any:
-            with torch._C.DisableTorchFunctionSubclass():
-                try:
-                    return function(*arguments, **(keywords or {}))
-                except RuntimeError as error:
-                    if any(one in str(error) for one in _MIXED):
-                        raise self._mixes_shares(error) from error
-                    raise
-
-        for kind in kinds:
-            kind.data = property(torch.Tensor.data.__get__, refuse)  # type: ignore[assignment, attr-defined]
-            kind.__torch_function__ = classmethod(refuse_mixed)  # type: ignore[assignment]
-        if kinds:
-            pruning.apply = classmethod(refuse_shares)  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            for kind, function in zip(kinds, functions, strict=True):
-                del kind.data
-                kind.__torch_function__ = function  # type: ignore[method-assign]
-            if kinds:
-                pruning.apply = apply  # type: ignore[method-assign]
 
 
 def _place(tensor: torch.Tensor) -> int:
@@ -1163,6 +1009,26 @@ def _generator_state() -> int:
 def is_power(steps: int) -> bool:
     """Whether ranks ask each other after this number of steps: 0, 1, 2, 4, 8, ..."""
     return steps & (steps - 1) == 0
+
+
+def not_replaceable(name: str, who: str = "") -> InputError:
+    """The refusal to put something else in the place of what a session trains.
+
+    Args:
+        name: "model" or "optimizer"
+        who: sets it; empty: the loop
+    """
+    ways = {
+        "model": "change its weights in place, or read others by session.load(path)",
+        "optimizer": "change the options of its param_groups, or clear its state",
+    }
+    return InputError(
+        f"{who or 'the loop'} puts another {name} in the place of session.{name}, which no step would use: what is "
+        f"trained was made at the start by Job.{name}, under the plan. To train by another one, save the weights, "
+        f"close the session and make one of another job, which loads them; else {ways[name]}",
+        code="session.not-replaceable",
+        name=name,
+    )
 
 
 @torch.no_grad()

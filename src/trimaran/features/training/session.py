@@ -44,7 +44,7 @@ from trimaran.checkpoint_files.commit import Store
 from trimaran.checkpoint_files.pieces import Entry, fill_from
 from trimaran.checkpoint_files.plain import decode, encode
 from trimaran.convergence.noise_scale import NoiseScale, as_scaled, estimate_noise_scale
-from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power
+from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power, not_replaceable
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
@@ -400,18 +400,18 @@ class Session:
 
     @property
     def model(self) -> nn.Module:
-        """The user's model with this rank's weights.
+        """The user's model: on one device, under replicas (also with `sync="p2p"`) and under zero=1.
 
-        Whole on one device, under replicas (also with `sync="p2p"`) and under zero=1. In a pipeline or a placement only
-        the parameters of this rank's part are up to date. Under zero=2 and 3 parameters are DTensors, shares of whole
-        ones; under tensor parallelism those of shared layers are shares too. `weights` gives whole tensors under any
-        plan.
+        Under other plans a rank has a part of it. `weights`, `save`, `load` and `evaluate` work under any plan.
+
+        Raises:
+            InputError: a rank has a part of it
         """
-        return self.executor.model
+        return self._callbacks.model()
 
     @model.setter
     def model(self, model: nn.Module) -> None:
-        raise self._callbacks.not_replaceable("model")
+        raise not_replaceable("model")
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -421,7 +421,7 @@ class Session:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:
-        raise self._callbacks.not_replaceable("optimizer")
+        raise not_replaceable("optimizer")
 
     @property
     def steps(self) -> int:
