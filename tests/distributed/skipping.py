@@ -111,7 +111,7 @@ def train_rolling_back(world: World, runs: list[Run], every: int, folder: str) -
         error = ""
         try:
             cadence = Cadence(Saving(steps=every), session.executor.agreement, 0)
-            _train_epochs(session, world, 0, cadence, where, rolls_back=True)
+            _train_epochs(session, world, cadence, where, rolls_back=True)
             session.save_checkpoint(where)
         except TrimaranError as raised:
             error = raised.code

@@ -19,8 +19,8 @@ from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.refusals import objection
 from trimaran.runtime.executor import Executor
+from trimaran.trial.compare import Verifier
 from trimaran.user_code.alone import alone
-from trimaran.verification.compare import Verifier
 
 REPLICAS = builders.strategy(dp=2)
 

@@ -115,7 +115,7 @@ def follow(world: World) -> list[list[float]]:
         batch = full_batch(job.global_batch_size, strategy)
         program = lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None)
         session = Session(job, strategy, program, made, world, owns_world=False)
-        found.append([epoch.loss for epoch in _train_epochs(session, world, 0, None, Path("checkpoints"))])
+        found.append([epoch.loss for epoch in _train_epochs(session, world, None, Path("checkpoints"))])
         session.close()
     for evaluates in (False, True):
         session = trimaran.init(job)

@@ -25,9 +25,9 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.executor import Executor
+from trimaran.trial.compare import Verifier
 from trimaran.user_code.model import make_model
 from trimaran.user_code.randomness import derive_seed, seeded
-from trimaran.verification.compare import Verifier
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-10}
 

@@ -180,7 +180,6 @@ def epochs_of_torn(run: Run) -> list[dict[str, float]]:
 def test_what_cannot_be_kept_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cases = {
         ("--max-restarts", "2"): "restart.nothing-saved",
-        ("--max-restarts", "2", "--save-every", "5", "--verify", "2"): "restart.verify",
         ("--on-nan", "rollback"): "on-nan.nothing-saved",
         ("--on-nan", "back"): "on-nan.unknown",
     }

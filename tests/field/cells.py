@@ -466,8 +466,8 @@ def _train(
         traceback.print_exc()
         done = 0 if session is None else session.steps
         where = f"after {done} steps: " if done else ""
-        # A callback is refused where it is called first, which is after the first step.
-        before = done == 0 or (done == 1 and str(error).startswith("Job.on_"))
+        # What a callback does is refused where it does it, before the next step.
+        before = done == 0 or getattr(error, "code", "").startswith(("session.", "callback."))
         return Answer(raised=_raised(error, where, before=before))
 
 

@@ -173,7 +173,7 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     # A graph had as many groups as the few samples of the capture.
     "ghost_norm": ("tp2", "refused"),
     # A graph had the buffer that was there at first.
-    "buffer_replaced": ("pp2", "equal"),
+    "buffer_replaced": ("pp2", "refused"),
     # A microbatch was read after the loss of the one before it.
     "data_by_loss": ("m2", "refused"),
     # It was refused, as if something went by it.
@@ -195,7 +195,7 @@ ONCE_WRONG: dict[str, tuple[str, str]] = {
     # It was not seen that the float of a mean decides.
     "small_counts_less": ("dp3", "refused"),
     # One rank alone changed buffers, as those of another were so already.
-    "resets_statistics": ("pp2", "equal"),
+    "resets_statistics": ("pp2", "refused"),
     # A microbatch took over the state of the one before it.
     "remembers_later": ("m2", "refused"),
     # Parts of few samples failed in the look, and nothing was refused.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trimaran.verification.compare import _compare_weight
+from trimaran.trial.compare import _compare_weight
 
 LAST_PLACE = 2.0**-23
 

@@ -42,15 +42,16 @@ def train(
         option("Observe the gradient noise scale: from which batch on more samples stop paying.", "--gradient-noise"),
     ] = False,
     accept_inexact: AcceptInexact = False,
-    verify: Annotated[
-        int,
+    trial: Annotated[
+        bool,
         option(
-            "Also run the first N steps as one process, compare gradients, weights, buffers and optimizer state, "
-            "and stop if they differ.",
-            usual="",
-            min=0,
-            metavar="N",
+            "Before the training, take six steps and a restart in ranks that are thrown away, next to one process; "
+            "compare gradients, weights, buffers and optimizer state, and stop if they differ.",
+            "--trial/--no-trial",
         ),
+    ] = True,
+    verify: Annotated[
+        int, option("What --trial does, which is on anyway; gone in the next release.", usual="", min=0, metavar="N")
     ] = 0,
     on_nan: Annotated[
         str,
@@ -153,7 +154,7 @@ def train(
         begun = beginning(weights, optimizer=with_optimizer, trust_pickle=trust_pickle, resume=resume)
         options = TrainOptions(
             gradient_noise=gradient_noise,
-            verify=verify,
+            trial=trial or verify > 0,
             on_nan=on_nan,  # type: ignore[arg-type]  # checked below
             hang_timeout=hang_timeout,
             callback_timeout=callback_timeout,

@@ -163,7 +163,7 @@ def _verdict(kind: str, graph: Graph, behaviour: Behaviour) -> KindVerdict:
             kind=kind,
             exact=False,
             known=False,
-            reason=f"{why}; `trimaran train --verify` compares the first steps with one process",
+            reason=f"{why}; the trial of `trimaran train` compares the first steps with one process",
         )
     return KindVerdict(kind=kind, exact=True)
 

@@ -96,7 +96,7 @@ class Request:
         device: as for `join_world`
         timeout_s: how long a collective may wait [s]
         python_path: the parent's own PYTHONPATH, None where it has none
-        work: the pickled `(function, arguments)`; opened once the rank can import what the parent can
+        work: the pickled `(function, arguments, beforehand)`; opened once the rank can import what the parent can
     """
 
     rank: int
@@ -139,6 +139,7 @@ def launch(
     link: Link | None = None,
     uplink: Uplink | None = None,
     hang: HangLimits | None = _USUAL,
+    beforehand: Callable[..., Any] | None = None,
 ) -> list[Any]:
     """Run `function(world, *arguments)` on each of several local ranks, and wait for all.
 
@@ -158,6 +159,8 @@ def launch(
             have no limit
         uplink: with a link: deals the ranks to nodes, and limits the links between these
         hang: how long ranks may go without progress; None: as long as collectives let them
+        beforehand: called in each rank before it has a world, with its number, what makes a world of another name,
+            and the arguments; what it returns is the last argument of the function. None: nothing is
 
     Returns:
         What the function returned, by rank.
@@ -173,7 +176,7 @@ def launch(
     needs_linux("starting ranks")
     if ranks < 1:
         raise InputError(f"at least one rank is needed, got {ranks}", code="launch.no-rank", ranks=ranks)
-    work = _pack(function, arguments)
+    work = _pack(function, arguments, beforehand)
     with (
         rate_limited_network(link, uplink, ranks=ranks) as seats,
         temporary_folder("trimaran-") as place,
@@ -209,14 +212,14 @@ def launch(
             _end(started)
 
 
-def _pack(function: Callable[..., Any], arguments: Sequence[Any]) -> bytes:
+def _pack(function: Callable[..., Any], arguments: Sequence[Any], beforehand: Callable[..., Any] | None) -> bytes:
     if getattr(function, "__module__", None) == "__main__":
         raise InputError(
             f"{function!r} is defined in the script that is running, where another process cannot import it: "
             "move it to a module"
         )
     try:
-        return pickle.dumps((function, tuple(arguments)))
+        return pickle.dumps((function, tuple(arguments), beforehand))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InputError(
             f"{function!r} and its arguments must be sent to other processes, and cannot be: {error}. Use a function "

@@ -33,7 +33,7 @@ from trimaran.launch.activity import ACTIVITY, BEAT, PAGE, STACKS, memory_bytes,
 from trimaran.launch.failures import to_failure
 from trimaran.launch.stop_requests import REQUESTS
 from trimaran.launch.supervise import ALL_ANSWERED, Request
-from trimaran.launch.world import Place, World, choose_device, leave_world, open_world
+from trimaran.launch.world import Place, World, choose_device, ignore_event, leave_world, open_world
 
 
 class _Parent:
@@ -200,31 +200,34 @@ def _restore_python_path(request: Request) -> None:
 
 def _work(request: Request, folder: str, parent: _Parent) -> Any:
     import torch
-    from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    function, arguments = pickle.loads(request.work)  # noqa: S301
-    if request.ranks == 1:
-        world = World(device=choose_device(request.device), report=parent.report)
-    else:
-        place = Place(
-            rank=request.rank,
-            size=request.ranks,
-            local_rank=request.rank,
-            local_size=request.ranks,
-            started_by="trimaran",
-        )
-        store = FileStore(str(Path(folder) / "store"), request.ranks)
-        world = open_world(
-            place,
-            store=store,
-            device=request.device,
-            timeout_s=request.timeout_s,
-            report=parent.report,
-        )
-    ACTIVITY.before_bytes = memory_bytes()
+    function, arguments, beforehand = pickle.loads(request.work)  # noqa: S301
     with given_from_here():
+        if beforehand is not None:
+            arguments = *arguments, beforehand(request.rank, partial(_join, request, folder), *arguments)
+        world = _join(request, folder, "store", parent.report)
+        ACTIVITY.before_bytes = memory_bytes()
         return function(world, *arguments)
+
+
+def _join(
+    request: Request, folder: str, name: str, report: Callable[[Mapping[str, object]], None] = ignore_event
+) -> World:
+    """The world of the ranks that meet in a file of this name."""
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    if request.ranks == 1:
+        return World(device=choose_device(request.device), report=report)
+    place = Place(
+        rank=request.rank,
+        size=request.ranks,
+        local_rank=request.rank,
+        local_size=request.ranks,
+        started_by="trimaran",
+    )
+    store = FileStore(str(Path(folder) / name), request.ranks)
+    return open_world(place, store=store, device=request.device, timeout_s=request.timeout_s, report=report)
 
 
 def _send_failure(parent: _Parent, rank: int, error: BaseException) -> None:

@@ -187,8 +187,8 @@ def inexactness(graph: Graph, strategy: Strategy) -> tuple[str, ...]:
         )
     if seen is not None and seen.not_looked and strategy.dp * strategy.microbatches > 1:
         return (
-            f"not known whether parts of a batch train this job exactly: {seen.not_looked}; trimaran train --verify 3 "
-            "compares the first steps with one process",
+            f"not known whether parts of a batch train this job exactly: {seen.not_looked}; the trial of "
+            "trimaran train compares the first steps with one process",
             *drawn,
         )
     found = difference(seen, strategy) if seen is not None and seen.accepted else None

@@ -18,13 +18,23 @@ OF_RANKS = re.compile(
 """Environment variables in which launchers say which of how many processes this is."""
 
 
+def forget_ranks() -> dict[str, str]:
+    """Remove variables of ranks from the environment of this process.
+
+    Returns:
+        Those that were there.
+    """
+    told = {name: one for name, one in os.environ.items() if OF_RANKS.fullmatch(name)}
+    for name in told:
+        del os.environ[name]
+    return told
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """What code sees that `python train.py` runs: no group, no ranks."""
     group = dist.group.WORLD
-    told = {name: one for name, one in os.environ.items() if OF_RANKS.fullmatch(name)}
-    for name in told:
-        del os.environ[name]
+    told = forget_ranks()
     if group is not None:
         distributed_c10d._update_default_pg(None)
     try:

@@ -360,7 +360,7 @@ def test_an_epoch_whose_steps_were_all_skipped_has_no_loss(tmp_path: Path) -> No
         cadence = Cadence(parse_saving("100"), session.executor.agreement, 0)
         events: list[Any] = []
         world = SimpleNamespace(report=events.append, rank=0)
-        epochs = _train_epochs(session, world, 0, cadence, tmp_path)  # type: ignore[arg-type]
+        epochs = _train_epochs(session, world, cadence, tmp_path)  # type: ignore[arg-type]
         assert [(one.epoch, one.loss, one.samples) for one in epochs] == [(1, None, 20), (2, None, 20)]
         assert session.history[0]["loss"] is None
         assert all(math.isnan(loss) for loss in told)
@@ -1124,7 +1124,7 @@ def test_a_save_that_fails_is_said_at_once(tmp_path: Path, capfd: pytest.Capture
     with session_of(make_job(on_step=lambda *_: time.sleep(0.1))) as session:
         world = SimpleNamespace(report=told.append, rank=0)
         cadence = Cadence(parse_saving("2"), session.executor.agreement, 0)
-        assert len(_train_epochs(session, world, 0, cadence, checkpoints)) == 2  # type: ignore[arg-type]
+        assert len(_train_epochs(session, world, cadence, checkpoints)) == 2  # type: ignore[arg-type]
     kinds = [next(iter(event)) for event in told]
     assert 0 < kinds.index("not_saved") < kinds.index("finished")
     listen = _listener(RunRecord(RunDirectory(path=tmp_path)), _Stopping(), ignore_progress)

@@ -125,12 +125,9 @@ def test_without_a_gpu_none_is_left() -> None:
 
 def test_restarts_and_rollbacks_need_checkpoints() -> None:
     saving = parse_saving("10min")
-    TrainOptions(verify=5).check()
     TrainOptions(max_restarts=3, saving=saving).check()
     with raises("restart.nothing-saved", match="--save-every"):
         TrainOptions(max_restarts=1).check()
-    with raises("restart.verify"):
-        TrainOptions(max_restarts=1, saving=saving, verify=2).check()
     TrainOptions(on_nan="skip").check()
     with raises("on-nan.nothing-saved", match="--save-every"):
         TrainOptions(on_nan="rollback").check()

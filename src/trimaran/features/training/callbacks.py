@@ -362,7 +362,7 @@ class Callbacks:
         """
         if not self._whole:
             raise InputError(
-                f"{self._who} uses session.model, and under {self._strategy.name} a rank has only its part of the "
+                f"{self.who} uses session.model, and under {self._strategy.name} a rank has only its part of the "
                 "weights: session.weights() gives rank 0 whole tensors, session.save(path) writes and "
                 "session.load(path) reads them, session.evaluate(dataset) scores the model, each called by every rank; "
                 "change a model in Job.model; or train by replicas with zero=0 or 1 (--allow dp)",
@@ -377,7 +377,7 @@ class Callbacks:
         return self._running not in (None, "the loop")
 
     @property
-    def _who(self) -> str:
+    def who(self) -> str:
         """Whose code runs."""
         return f"Job.{self._running}" if self.running else "the loop"
 
@@ -596,7 +596,7 @@ class Callbacks:
             of_model = any(id(one) in self._identities for one in held)
             if self._running is not None and of_model and not own and all(one.grad is None for one in held):
                 raise InputError(
-                    f"{self._who} calls step() of another optimizer ({class_name(optimizer)}) on parameters of "
+                    f"{self.who} calls step() of another optimizer ({class_name(optimizer)}) on parameters of "
                     "session.model, and session.step(batch), which does forward, backward and update by Job.optimizer, "
                     "has left no gradients: it would change nothing. Give that optimizer as Job.optimizer, its "
                     "schedule as Job.lr_schedule, and leave the call out",
@@ -622,7 +622,7 @@ class Callbacks:
             own = self._running is not None and any(id(one) in self._identities for one in held)
             if own and all(one.grad is None for one in held):
                 raise InputError(
-                    f"{self._who} clips gradients of session.model, and session.step(batch), which does forward, "
+                    f"{self.who} clips gradients of session.model, and session.step(batch), which does forward, "
                     "backward and update, has left none: nothing would be clipped. Set Job.clip_norm, the largest "
                     "global norm; or, on one device or under replicas, clip by a hook of the optimizer that "
                     "Job.optimizer makes (register_step_pre_hook)",
@@ -650,7 +650,7 @@ class Callbacks:
                 who = "" if frame is None else str(frame.f_globals.get("__name__"))
             if self._running is not None and not who.startswith("trimaran."):
                 raise InputError(
-                    f"{self._who} asked for the state of session.optimizer, or loads one, and under "
+                    f"{self.who} asked for the state of session.optimizer, or loads one, and under "
                     f"{self._strategy.name} that of a rank is of the parameters, or of the parts, that it updates: "
                     "session.save_checkpoint(folder) and session.load_checkpoint(folder) keep all of a training, under "
                     "any plan; or train by replicas that update everything (dp, zero=0)",
@@ -752,7 +752,7 @@ class Callbacks:
 
     def _agree(self, operation: str) -> bool:
         """Tell the others, hear them, and refuse what differs."""
-        before, after, name = self._before, self._look(), self._who
+        before, after, name = self._before, self._look(), self.who
         if before is None:
             return self._stop
         known = set(before.identities.values())
@@ -885,7 +885,7 @@ class Callbacks:
 
     def _changes_parts(self, when: str) -> InputError:
         return InputError(
-            f"{self._who} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
+            f"{self.who} changed weights, and under {self._strategy.name} each rank has only its part of them up to "
             f"date: put them back {when}, as after an evaluation of other weights; read whole ones from a file "
             "(session.load); or train by replicas, of which each has all: --allow dp",
             code="session.changes-parts",
@@ -945,7 +945,7 @@ class Callbacks:
         for one, then, now in zip(self._settable, befores, afters, strict=False):
             if len(set(then)) == 1 and len(set(now)) > 1:
                 raise InputError(
-                    f"{self._who} set {one.path}, which ranks had alike, to another value on each: let it "
+                    f"{self.who} set {one.path}, which ranks had alike, to another value on each: let it "
                     "follow the step and the metrics alone, which are the same on every rank, not what is drawn, or "
                     "what a forward leaves of the samples of a rank",
                     code="callback.unlike-numbers",
@@ -1011,19 +1011,19 @@ def is_power(steps: int) -> bool:
     return steps & (steps - 1) == 0
 
 
-def not_replaceable(name: str, who: str = "") -> InputError:
+def not_replaceable(name: str, who: str) -> InputError:
     """The refusal to put something else in the place of what a session trains.
 
     Args:
         name: "model" or "optimizer"
-        who: sets it; empty: the loop
+        who: sets it
     """
     ways = {
         "model": "change its weights in place, or read others by session.load(path)",
         "optimizer": "change the options of its param_groups, or clear its state",
     }
     return InputError(
-        f"{who or 'the loop'} puts another {name} in the place of session.{name}, which no step would use: what is "
+        f"{who} puts another {name} in the place of session.{name}, which no step would use: what is "
         f"trained was made at the start by Job.{name}, under the plan. To train by another one, save the weights, "
         f"close the session and make one of another job, which loads them; else {ways[name]}",
         code="session.not-replaceable",

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trimaran.report.virtual_memory import MemoryReport
     from trimaran.runtime.communication.channels import Agreement
     from trimaran.runtime.step.on_nan import OnNan, Rollback
-    from trimaran.verification.compare import Verified
+    from trimaran.trial.compare import Verified
 
 
 # An observed step takes 2 to 15 % longer: each is in a short run, few are in a long one.
@@ -84,7 +84,8 @@ class RankResult:
         timeline: what happened when, on all ranks
         memory: what the memory plan did; None where there is none
         gradient_noise: noise scale of the gradients; None where it was not asked for
-        verified: how far the first steps were from those of one process; None where it was not asked for
+        verified: how far the steps of the trial were from those of one process, or why there was none; None where the
+            plan has one rank and whole batches
         skipped: numbers of the steps whose update was left out, because their loss was not a finite number
         rolled_back: the times that the training went back to a checkpoint for such a loss
         stopped: where a signal has ended the training; None: none has
@@ -177,7 +178,7 @@ class TrainOptions:
 
     Attributes:
         gradient_noise: observe the noise scale of the gradients
-        verify: number of first steps to run as one process too, and compare
+        trial: take the first steps beforehand, in ranks that are thrown away, next to a plain loop, and compare
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, "skip" its update, or
             "rollback" to the last checkpoint
         hang_timeout: how long a training step may go without progress [s]; None: derived from the steps so far
@@ -191,7 +192,7 @@ class TrainOptions:
     """
 
     gradient_noise: bool = False
-    verify: int = 0
+    trial: bool = True
     on_nan: "OnNan" = "stop"
     hang_timeout: float | None = None
     callback_timeout: float | None = None
@@ -204,8 +205,7 @@ class TrainOptions:
         """Refuse options that contradict each other, whatever the plan.
 
         Raises:
-            InputError: an unknown answer to a loss that is not finite; going back, or restarts, where nothing is saved;
-                restarts of a training whose first steps are verified
+            InputError: an unknown answer to a loss that is not finite; going back, or restarts, where nothing is saved
         """
         from trimaran.runtime.step.on_nan import check_on_nan
 
@@ -222,12 +222,6 @@ class TrainOptions:
                 "10min",
                 code="restart.nothing-saved",
             )
-        if self.max_restarts and self.verify:
-            raise InputError(
-                "--verify compares with one process that begins where the training begins, and a training that is "
-                "started again begins elsewhere: verify in a run without --max-restarts",
-                code="restart.verify",
-            )
 
     def check_strategy(self, strategy: Strategy, job: Job | None = None) -> None:
         """Refuse options that could not be kept under a strategy.
@@ -237,14 +231,13 @@ class TrainOptions:
             job: its callbacks are looked at; None: not known yet
 
         Raises:
-            InputError: a step could not be left out, observed, verified or saved under it
+            InputError: a step could not be left out, observed or saved under it
         """
         from trimaran.runtime.step.on_nan import check_on_nan
         from trimaran.runtime.step.stashing import check_stale
 
-        observes = "gradient_noise" if self.gradient_noise else "verify" if self.verify else ""
-        check_on_nan(self.on_nan, strategy, observes=observes)
-        option = f"--{observes.replace('_', '-')}" if observes else ""
+        check_on_nan(self.on_nan, strategy, observes="gradient_noise" if self.gradient_noise else "")
+        option = "--gradient-noise" if self.gradient_noise else ""
         check_stale(strategy, job, observes=option, saves="" if self.saving is None else "--save-every")
 
 
@@ -328,6 +321,7 @@ def train_rank(
     use: ParameterUse | None = None,
     weights_bytes: int = 0,
     again: bool = False,
+    tried: "Verified | None" = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
 
@@ -342,37 +336,19 @@ def train_rank(
         use: which parameters get a gradient; None: as the executor finds
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
         again: ranks were started before: go on from the last checkpoint of the run, where there is one
+        tried: what came of the trial of the plan
 
     Raises:
         EnvironmentProblem: there is no room for the weights, or for a checkpoint
         InputError: the state could not be saved exactly, or there is none to go on from
     """
-    from trimaran.features.training.session import Session
     from trimaran.launch.activity import ACTIVITY
 
+    if tried is not None and world.rank == 0:
+        world.report({"verified": str(tried)})
     with ACTIVITY.during("making the job"):
         job = weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
-    captured = None
-    if needs_graph(plan.strategy):
-        from trimaran.graph.capture.capture import capture
-
-        with ACTIVITY.during("capturing the model"):
-            captured = capture(job)
-    session = Session(
-        job,
-        plan.strategy,
-        plan_program(plan),
-        captured,
-        world,
-        owns_world=False,
-        evaluation=parse_program(evaluation),
-        gradient_noise=1 if options.gradient_noise else 0,
-        use=use,
-        verify=options.verify,
-        on_nan=options.on_nan,
-    )
-    session.executor.training.graph = plan.premises.graph_digest
-    session.executor.know(behaviour)
+    session = _open(world, job, plan, behaviour, evaluation, options, use)
     # Weights are written in the end, when it is too late to hear that they cannot be.
     session.executor.training.check_writable()
     directory = RunDirectory(path=run)
@@ -398,7 +374,7 @@ def train_rank(
     over = session.stopped or epochs_before >= job.epochs
     with ACTIVITY.during("between steps"):
         folder = directory.checkpoints
-        epochs = tuple(_train_epochs(session, world, options.verify, cadence, folder, rolls_back=rolls_back))
+        epochs = tuple(_train_epochs(session, world, cadence, folder, rolls_back=rolls_back))
     stopped = None
     if session.stop_signal is not None:
         loss = None if math.isnan(session.mean_loss) else session.mean_loss
@@ -421,7 +397,7 @@ def train_rank(
     steps, checkpoint = session.steps, session.saved
     session.close()
     if world.rank != 0:
-        return RankResult()
+        return RankResult(verified=tried)
     saved, unsaved = save_weights(final, directory, reserve)
     return RankResult(
         steps=steps,
@@ -432,7 +408,7 @@ def train_rank(
         timeline=timeline,
         memory=memory,
         gradient_noise=noise,
-        verified=session.verified,
+        verified=tried,
         skipped=skipped,
         rolled_back=rolled_back,
         stopped=stopped,
@@ -441,6 +417,79 @@ def train_rank(
         unsaved_state=unsaved_state,
         notes=notes,
     )
+
+
+def _open(
+    world: "World",
+    job: Job,
+    plan: Plan,
+    behaviour: Behaviour | None,
+    evaluation: str,
+    options: TrainOptions,
+    use: ParameterUse | None,
+) -> "Session":
+    """This rank's session."""
+    from trimaran.features.training.session import Session
+    from trimaran.launch.activity import ACTIVITY
+
+    captured = None
+    if needs_graph(plan.strategy):
+        from trimaran.graph.capture.capture import capture
+
+        with ACTIVITY.during("capturing the model"):
+            captured = capture(job)
+    session = Session(
+        job,
+        plan.strategy,
+        plan_program(plan),
+        captured,
+        world,
+        owns_world=False,
+        evaluation=parse_program(evaluation),
+        gradient_noise=1 if options.gradient_noise else 0,
+        use=use,
+        on_nan=options.on_nan,
+    )
+    session.executor.training.graph = plan.premises.graph_digest
+    session.executor.know(behaviour)
+    return session
+
+
+_BEGUN_S = 120.0
+"""Time in which the processes of a trial have made their jobs [s]."""
+_SLOWER = 128
+"""Times that a step takes longer in 64 bits where no device is slower at it: an RTX 4090 has 1.29 TFLOP/s in fp64 and
+165 in bf16 (NVIDIA, Ada GPU architecture whitepaper, appendix A)."""
+
+
+def try_rank(
+    rank: int,
+    join: "Callable[[str], World]",
+    source: JobSource,
+    plan: Plan,
+    behaviour: Behaviour | None,
+    evaluation: str,
+    run: Path,
+    options: TrainOptions,
+    use: ParameterUse | None = None,
+    *_: Any,
+) -> "Verified":
+    """The trial of a plan, before a rank trains by it; as `train_rank`."""
+    # What a rank needs is imported once: its child has it.
+    import trimaran.features.training.session  # noqa: F401
+    from trimaran.trial.trial import STEPS, try_plan
+
+    def make() -> Job:
+        return weighed(source.make(), behaviour, splits=splits_batches(plan.strategy))
+
+    def open_session(world: "World", job: Job) -> "Session":
+        return _open(world, job, plan, behaviour, evaluation, PLAIN, use)
+
+    drawn = ("draws", "collate_draws", "host_draws", "own_generator", "holds_generator", "restarts")
+    draws = behaviour is None or any(getattr(behaviour, name) for name in drawn)
+    # One process takes the steps of all replicas one after the other.
+    limit_s = _BEGUN_S + STEPS * _SLOWER * plan.strategy.dp * plan.prediction.step_time_s
+    return try_plan(rank, partial(join, "trial"), make, open_session, plan.strategy, draws=draws, limit_s=limit_s)
 
 
 def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
@@ -466,7 +515,7 @@ def _save_last(session: "Session", folder: Path, *, required: bool) -> str:
 
 
 def _train_epochs(
-    session: "Session", world: "World", verify: int, cadence: Cadence | None, folder: Path, *, rolls_back: bool = False
+    session: "Session", world: "World", cadence: Cadence | None, folder: Path, *, rolls_back: bool = False
 ) -> list[Epoch]:
     from trimaran.launch.activity import ACTIVITY
 
@@ -476,7 +525,7 @@ def _train_epochs(
         world.report({"finished": asdict(epoch)})
     told, seen = 0, _Steps(world)
     # 0 where it is not known, as of a stream that does not say; then it may be long.
-    total, verifying_s = session.job.epochs * (session.feed.batches or 0), 0.0
+    total = session.job.epochs * (session.feed.batches or 0)
     if not total or total > ALL_OBSERVED:
         session.executor.observe_one_in(OBSERVED_ONE_IN)
     while len(epochs) < session.job.epochs and not session.stopped:
@@ -485,8 +534,6 @@ def _train_epochs(
         samples, before = session.carried.pop(_SO_FAR, (0, 0.0))
         for share in session.shares():
             loss = session.step(share)
-            if session.steps == verify:
-                world.report({"verified": str(session.verified)})
             samples += share.samples
             seen.note(session.steps, total, number + 1, loss)
             for text in session.unsaved[told:]:
@@ -506,7 +553,6 @@ def _train_epochs(
         session.drain()
         session.carried.pop(_SO_FAR, None)
         seconds = before + time.perf_counter() - started
-        seconds, verifying_s = seconds - (session.verifying_s - verifying_s), session.verifying_s
         session.end_epoch(number)
         if session.stop_signal is not None:
             session.carried[_SO_FAR] = samples, seconds

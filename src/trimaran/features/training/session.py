@@ -74,9 +74,9 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
+from trimaran.trial.compare import Verified, Verifier
 from trimaran.user_code.batches import count_samples
 from trimaran.user_code.held_state import HeldState
-from trimaran.verification.compare import Verified, Verifier
 
 _MOST_FETCHED = 4
 """Batches without a tensor that are known as those of the data until a step takes them."""
@@ -411,7 +411,7 @@ class Session:
 
     @model.setter
     def model(self, model: nn.Module) -> None:
-        raise not_replaceable("model")
+        raise not_replaceable("model", self._callbacks.who)
 
     @property
     def optimizer(self) -> Optimizer | None:
@@ -421,7 +421,7 @@ class Session:
 
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:
-        raise not_replaceable("optimizer")
+        raise not_replaceable("optimizer", self._callbacks.who)
 
     @property
     def steps(self) -> int:
@@ -644,8 +644,11 @@ class Session:
         for one in Session._open if self.world_size > 1 else ():
             seen = one.executor.seen
             held = Behaviour(
-                in_loss=parts_in_loss(self.job.loss, one.model),
-                readers=(*readers_of(self.job, one.model), *self._held_by_optimizer(one.model)),
+                in_loss=parts_in_loss(self.job.loss, one.executor.model),
+                readers=(
+                    *readers_of(self.job, one.executor.model),
+                    *self._held_by_optimizer(one.executor.model),
+                ),
                 accepted=seen is not None and seen.accepted,
             )
             check_exact(held, one.strategy)
@@ -679,7 +682,7 @@ class Session:
         """
         strategy, several = self.strategy, self.strategy.microbatches > 1
         whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
-        if obstacle := look_at_later(self.job, self.model, seen, whole=whole, microbatches=several):
+        if obstacle := look_at_later(self.job, self.executor.model, seen, whole=whole, microbatches=several):
             raise InputError(
                 f"step {step} does other operations, or reads other numbers, than the first one, as a count, a "
                 f"callback, the loop or the data say, and {obstacle}",

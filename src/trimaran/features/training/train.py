@@ -32,10 +32,19 @@ from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.system import needs_linux
 from trimaran.base.timeline import Timeline
+from trimaran.base.units import format_bytes
 from trimaran.base.user_errors import summary
 from trimaran.checkpoint_files.commit import Store
 from trimaran.features.training.memory import with_memory_plan
-from trimaran.features.training.rank import PLAIN, Beginning, RankResult, TrainOptions, skipped_note, train_rank
+from trimaran.features.training.rank import (
+    PLAIN,
+    Beginning,
+    RankResult,
+    TrainOptions,
+    skipped_note,
+    train_rank,
+    try_rank,
+)
 from trimaran.features.training.restarts import (
     VISIBLE,
     Restarts,
@@ -54,6 +63,7 @@ from trimaran.features.training.run_record import (
 from trimaran.graph.types import Graph, parameter_use
 from trimaran.jobs.resolve import JobSource, is_published
 from trimaran.launch.world import read_place
+from trimaran.machine.detect import free_memory_bytes
 from trimaran.measure.others import Others, busy_note
 from trimaran.planning.answer.evidence import Simulated
 from trimaran.planning.answer.results import Planned
@@ -70,6 +80,8 @@ from trimaran.report.slow_rank import SlowRank, find_slow_ranks
 from trimaran.report.timelines import write_timeline
 from trimaran.report.trace import write_trace
 from trimaran.runtime.checkpoint import STATE
+from trimaran.trial.compare import Verified
+from trimaran.trial.trial import nothing_to_try
 from trimaran.user_code.model import quiet
 from trimaran.user_code.randomness import preserved_randomness
 
@@ -377,6 +389,7 @@ class _Launching:
         simulated = planned.simulated
         others = Others()
         step_s, other_s = self.options.hang_timeout, self.options.callback_timeout
+        untried = self._untried(planned, restarted)
         limits = HangLimits(step_s=step_s, other_s=other_s or OTHER_S) if other_s or step_s != math.inf else None
         with self.stopping.listening():
             results = launch(
@@ -400,9 +413,38 @@ class _Launching:
                 link=simulated.link,
                 hang=limits,
                 timeout_s=collective_timeout(limits),
+                beforehand=try_rank if untried == "" else None,
             )
         result: RankResult = results[0]
+        # A rank that lost another knows less of it than that one.
+        reasons = [one.verified for one in results if one.verified is not None and one.verified.reason]
+        if untried:
+            result = replace(result, verified=Verified(reason=untried))
+        elif reasons:
+            result = replace(result, verified=min(reasons, key=lambda one: "lost contact" in one.reason))
         return result, others.share()
+
+    def _untried(self, planned: Planned, restarted: int) -> str | None:
+        """Why the plan is not tried; empty: it is; None: there is nothing to try."""
+        simulated = planned.simulated
+        strategy, seen = simulated.plan.strategy, simulated.graph.behaviour
+        if restarted or strategy.devices * strategy.microbatches == 1:
+            return None
+        if not self.options.trial:
+            return "--no-trial"
+        if seen is not None and seen.accepted:
+            return "plans that are another training than that of one process are accepted"
+        # One process takes the whole batch, and all in 64 bits.
+        one = sum(simulated.chosen.peak_bytes) if simulated.alone is None else simulated.alone.peak_bytes[0]
+        device = simulated.cluster.devices[0]
+        if device.kind == "cpu":
+            needed, there = 2 * (one + sum(simulated.chosen.peak_bytes)), free_memory_bytes()
+        else:
+            needed, there = 2 * (one + simulated.chosen.peak_bytes[0]), simulated.cluster.memory_bytes[0]
+        if needed > there:
+            takes = f"{format_bytes(needed)} of {format_bytes(there)}"
+            return f"a plain loop next to the ranks, all in 64 bits, takes {takes}"
+        return nothing_to_try(strategy)
 
 
 def how_to_resume(source: JobSource, run: RunDirectory, options: TrainOptions = PLAIN, *, epochs: str = "") -> str:

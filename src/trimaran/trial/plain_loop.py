@@ -44,6 +44,7 @@ class Gradients:
         weight: by which the sums of the microbatches were divided
         half: the loss itself was a number of 16 bits
         draws: a generator has moved
+        coarsest: type of floating point of a parameter, or of a tensor that a backward needs, whose rounding is largest
     """
 
     of: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Gradients:
     weight: float = 1.0
     half: bool = False
     draws: bool = False
+    coarsest: torch.dtype = torch.float64
 
 
 class PlainTraining:
@@ -142,7 +144,7 @@ class PlainTraining:
         exact: bool = False,
         moved: float = 0.0,
         seed: int = 0,
-        seen: "Callable[[dict[str, torch.Tensor]], None] | None" = None,
+        goes_on: bool = False,
     ) -> Gradients:
         """The gradient of a global batch; model and random states are as before afterwards.
 
@@ -152,24 +154,27 @@ class PlainTraining:
             exact: in fp64
             moved: change each weight by this share of it, up or down; 0: not
             seed: of up or down
-            seen: called with the gradient of each microbatch, by name, not yet divided by the weight of all
+            goes_on: leave what the forward of the first replica changes
         """
         precision: Precision = "fp64" if exact else self._job.precision
         model = self._widened() if exact else self.model
+        if goes_on:
+            return self._add_up(model, batches, states, precision)
         with _kept(model, self._device):
             if moved:
                 _move(model, moved, seed)
-            return self._add_up(model, batches, states, precision, seen)
+            return self._add_up(model, batches, states, precision)
 
-    def update(self, gradients: Mapping[str, torch.Tensor]) -> None:
+    def update(self, gradients: Mapping[str, torch.Tensor], *, follows: bool = False) -> None:
         """Clip gradients, and update the parameters by them.
 
         Args:
             gradients: of the global batch, by name, in host memory
+            follows: the schedule is stepped at the end of an epoch
         """
         clip = self._job.clip_norm
         if clip is not None:
-            norm = sum(float(one.double().square().sum()) for one in gradients.values()) ** 0.5
+            norm = sum(float(wide(one).square().sum()) for one in gradients.values()) ** 0.5
             # As torch clips: the small number keeps a norm of zero from being divided by.
             scale = min(1.0, clip / (norm + 1e-6))
             gradients = {name: one * scale for name, one in gradients.items()}
@@ -178,8 +183,13 @@ class PlainTraining:
         if self.optimizer is not None:
             self.optimizer.step()
             self.optimizer.zero_grad()
-        if self.schedule is not None:
+        if self.schedule is not None and not follows:
             self.schedule.step()
+
+    def end_epoch(self, metric: float) -> None:
+        """Step a schedule that follows a metric."""
+        if self.schedule is not None:
+            self.schedule.step(metric)  # type: ignore[arg-type]  # ReduceLROnPlateau takes one
 
     def take_options(self, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Set the numbers by which the optimizer updates.
@@ -225,36 +235,32 @@ class PlainTraining:
         batches: Sequence[Sequence[Any]],
         states: Sequence[RandomState],
         precision: Precision,
-        seen: "Callable[[dict[str, torch.Tensor]], None] | None",
     ) -> Gradients:
         found = Gradients()
-        start = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        start, first = [one.detach().clone() for one in _carried(model)], list[torch.Tensor]()
         total, weight, parts = 0.0, 0.0, sum(map(len, batches))
         for replica, (microbatches, state) in enumerate(zip(batches, states, strict=True)):
             state.restore(self._device)
-            with torch.no_grad():
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(start[name])
+            _fill(_carried(model), start)
             before = state.device
             for batch in microbatches:
                 # A forward may write to it, and each batch is added up several times.
                 placed = copied_batch(place_batch(batch, precision=precision, device=self._device))
                 model.zero_grad(set_to_none=True)
-                with _called(model, found.order), autocast(precision, self._device):
+                with _called(model, found.order), autocast(precision, self._device), _noted(model, found):
                     one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
                 if self._job.loss_weight is SUMMED:
                     one, its_weight = one / its_weight, 1.0 / parts
                 one.backward()
                 total, weight = total + float(one.detach()), weight + float(its_weight)
                 found.half = found.half or torch.finfo(one.dtype).bits == 16
-                own = _own_gradients(model)
-                _add(own, found)
-                if seen is not None:
-                    seen(own)
+                _add(_own_gradients(model), found)
             moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
             found.draws = found.draws or moved or bool(find_moved(state.host))
             if replica == 0:
                 found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
+                first = [one.detach().clone() for one in _carried(model)]
+        _fill(_carried(model), first)
         found.loss, found.weight = total / weight, weight
         found.of = {name: one.div_(weight).cpu() for name, one in found.of.items()}
         found.scale = {name: one / weight for name, one in found.scale.items()}
@@ -268,6 +274,37 @@ def _load(feed: Feed, epoch: int, index: int) -> list[Any]:
     return [share.microbatch(number) for number, size in enumerate(share.sizes) if size and share.counts]
 
 
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The real numbers of a tensor in 64 bits: of a complex one both parts."""
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
+
+
+@contextmanager
+def _noted(model: nn.Module, found: Gradients) -> Iterator[None]:
+    """Write down the type of floating point whose rounding is largest."""
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_floating_point():
+            found.coarsest = max(found.coarsest, tensor.dtype, key=lambda one: torch.finfo(one).eps)
+        return tensor
+
+    for parameter in model.parameters():
+        note(parameter)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield
+
+
+def _carried(model: nn.Module) -> list[torch.Tensor]:
+    """What a forward may change: buffers, and parameters that are not trained."""
+    return [*model.buffers(), *(one for one in model.parameters() if not one.requires_grad)]
+
+
+@torch.no_grad()
+def _fill(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
+
+
 def _own_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     return {
         name: parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
@@ -278,7 +315,7 @@ def _own_gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _add(own: Mapping[str, torch.Tensor], found: Gradients) -> None:
     for name, gradient in own.items():
-        found.scale[name] = found.scale.get(name, 0.0) + float(gradient.double().norm())
+        found.scale[name] = found.scale.get(name, 0.0) + float(wide(gradient).norm())
         if name in found.of:
             found.of[name] += gradient
         else:
@@ -303,9 +340,8 @@ def _kept(model: nn.Module, device: str) -> Iterator[None]:
         yield
     finally:
         random.restore(device)
-        with torch.no_grad():
-            for tensor, value in saved:
-                tensor.copy_(value)
+        for tensor, value in saved:
+            _fill([tensor], [value])
 
 
 @contextmanager

@@ -19,31 +19,31 @@ change of rounding, and the tolerance is
 with eps of the parameters. Where ranks compute by other operations than the user's (shares of tensors, compiled ones),
 eps is that of the compute dtype.
 
-A gradient that lacks one of N samples is off by about S / N. In 16 bits that may be less than the tolerance. But
-rounding is random, and a missing sample is not. So the difference is also projected on the gradient of each microbatch,
-which divides the effect of rounding by the root of the number of elements. Dropping one of the n samples of a
-microbatch changes that projection by 1 / n of its gradient, in the mean over the samples.
+A gradient that lacks one of N samples is off by about S / N. In 16 bits that may be less than the tolerance: a trial
+(`trial.trial`) compares in 64.
 """
 
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
 from trimaran.base.errors import ExecutionError, InputError, TrimaranError
 from trimaran.base.job import Job
+from trimaran.base.units import format_count, format_seconds
 from trimaran.launch.world import World
 from trimaran.program.layout import strategy_layout
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.whole_state import Differing, WholeState
+from trimaran.trial.plain_loop import Gradients, PlainTraining, wide
 from trimaran.user_code.alone import alone
 from trimaran.user_code.randomness import RandomState
-from trimaran.verification.plain_training import Gradients, PlainTraining
 
 # The norm of the rounding of a sum grows with the root of its terms: this is enough for thousands of them.
 _ROUNDING = 64
@@ -59,6 +59,14 @@ _SAMPLES = 2
 _EXACT = 1e-5
 
 
+DIFFERS = "verify.differs"
+"""Code of an error that says that a run is not that of one process."""
+
+
+FAILS_ALONE = "verify.fails-alone"
+"""Code of an error that says that one process cannot take a step."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """What a verification found, where all agreed.
@@ -69,18 +77,56 @@ class Verified:
         difference: of the tensor that came nearest to its limit, relative to its scale
         limit: of that tensor, relative to its scale
         notes: what was compared in another way than usual, and why
+        restarted: the state was taken, put into ranks that were made anew, and gone on from, among these steps
+        seconds: that it took, where it was done before the training [s]
+        reason: why nothing was compared; empty: it was
     """
 
-    steps: int
-    tensors: int
-    difference: float
-    limit: float
+    steps: int = 0
+    tensors: int = 0
+    difference: float = 0.0
+    limit: float = 0.0
     notes: tuple[str, ...] = ()
+    restarted: bool = False
+    seconds: float = 0.0
+    reason: str = ""
 
     def __str__(self) -> str:
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        if self.reason:
+            return f"not verified: {self.reason}"
+        steps = format_count(self.steps, "step") + (" and a restart" if self.restarted else "")
         largest = f"largest difference {self.difference:.1g} (limit {self.limit:.1g})"
-        return f"verified: {steps}, {self.tensors} tensors, {largest}"
+        took = f", {format_seconds(self.seconds)}" if self.seconds else ""
+        return f"verified: {steps}, {self.tensors} tensors, {largest}{took}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step of a run, as it is compared.
+
+    Attributes:
+        before: parameters, buffers and optimizer state before it
+        after: the same after it, with the gradients
+        states: of the generators of each rank before it
+        epoch: number of the epoch, from 0
+        index: number of the global batch in it, from 0
+        loss: mean of the global batch
+        draws: the schedule draws
+        ended: metric of the epoch that has ended before it, where the schedule follows one
+        follows: the schedule is stepped at the end of an epoch
+        fresh: the weights are those that the job's factory makes
+    """
+
+    before: WholeState
+    after: WholeState
+    states: Sequence[RandomState]
+    epoch: int
+    index: int
+    loss: float = math.nan
+    draws: bool = False
+    ended: float | None = None
+    follows: bool = False
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,44 +160,41 @@ class Verifier:
         job: what is trained
         strategy: how
         world: this process's
+        examine: compares a step, or the state after a restart, on rank 0; None: here, in a region where the user's code
+            is told of no ranks
 
     Attributes:
         fresh: the weights are still those that the job's factory makes; may be set before the first step
         seconds: that verifying has taken so far, without the steps [s]
+        verified: what was found so far; on rank 0
 
     Raises:
         InputError: the job cannot be run as one process
     """
 
-    def __init__(self, executor: Executor, job: Job, strategy: Strategy, world: World) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        job: Job,
+        strategy: Strategy,
+        world: World,
+        examine: Callable[[Step | WholeState], Verified] | None = None,
+    ) -> None:
         if job.precision == "fp16":
             raise InputError(
                 "a run in fp16 skips steps whose gradients are too large for it, which one process would do elsewhere: "
                 'verify the plan with Job.precision="bf16" or "fp32"'
             )
-        self._executor, self._job, self._strategy, self._world = executor, job, strategy, world
+        self._executor, self._world = executor, world
         self.fresh = True
         self.seconds = 0.0
-        self._plain: PlainTraining | None = None
-        self._compared: list[_Compared] = []
-        self._steps = self._tensors = 0
-        self._notes: dict[str, None] = {}
+        self.verified = Verified()
+        self._examiner = Examiner(job, strategy, world.device) if examine is None else None
+        self._given = examine
 
-    @property
-    def verified(self) -> Verified:
-        """What was found so far; on rank 0."""
-        # Where a gradient is nothing but rounding, such as that of a bias before a batch norm, there is no limit to it.
-        judged = [one for one in self._compared if one.limit < 1]
-        nearest = max(judged, key=lambda one: one.difference / one.limit if one.limit else 0.0, default=None)
-        return Verified(
-            steps=self._steps,
-            tensors=self._tensors,
-            difference=0.0 if nearest is None else nearest.difference,
-            limit=0.0 if nearest is None else nearest.limit,
-            notes=tuple(self._notes),
-        )
-
-    def step(self, batch: Any, *, epoch: int, index: int, samples: int | None = None) -> float:
+    def step(
+        self, batch: Any, *, epoch: int, index: int, samples: int | None = None, ended: float | None = None
+    ) -> float:
         """A training step, compared with that of one process.
 
         Args:
@@ -159,6 +202,7 @@ class Verifier:
             epoch: number of the epoch, from 0
             index: number of the global batch in it, from 0
             samples: of the global batch, where `batch` is no `Share`
+            ended: metric of the epoch that has ended before it
 
         Returns:
             Mean loss of the global batch, the same on every rank.
@@ -174,30 +218,131 @@ class Verifier:
         loss = executor.step(batch, samples=samples, keep_gradients=True)
         done = time.perf_counter()
         after = executor.full_state(compare=True)
+        step = Step(
+            before=before,
+            after=after,
+            states=states,
+            epoch=epoch,
+            index=index,
+            loss=loss,
+            draws=executor.schedule_draws,
+            ended=ended,
+            follows=executor.follows_metric,
+            fresh=self.fresh,
+        )
+        try:
+            self._tell(executor, lambda: self._examine(step))
+        finally:
+            self.seconds += begun - start + time.perf_counter() - done
+        return loss
+
+    def compare_restarted(self, executor: Executor) -> None:
+        """Compare the state that ranks have that were made anew with that after the last step.
+
+        Args:
+            executor: of this rank now
+
+        Raises:
+            ExecutionError: they differ; on every rank
+        """
+        state = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
+        self._tell(executor, lambda: self._given(state))  # type: ignore[misc]
+
+    def _tell(self, executor: Executor, examine: Callable[[], Verified]) -> None:
+        """Have rank 0 compare, and all ranks hear what came of it."""
         error: BaseException | None = None
         if self._world.rank == 0:
-            error = _apart(lambda: self._examine(before, after, states, epoch, index), self._world.device)
-            if isinstance(error, Exception) and not isinstance(error, TrimaranError):
-                error = self._cannot_run(error)
-        said = executor.agreement.gather_objects(None if error is None else str(error), "verifying a step")[0]
-        self.seconds += begun - start + time.perf_counter() - done
+            try:
+                self.verified = examine()
+            except BaseException as raised:  # noqa: BLE001  # it is raised once all ranks know
+                error = raised
+        own = None if error is None else str(error), self.verified.reason
+        said, reason = executor.agreement.gather_objects(own, "verifying a step")[0]
+        self.verified = replace(self.verified, reason=reason)
         if error is not None:
             raise error
         if said is not None:
-            raise ExecutionError(f"rank 0 found that the run is not that of one process: {said}", lost_peer=True)
-        return loss
+            raise ExecutionError(
+                f"rank 0 found that the run is not that of one process: {said}", code=DIFFERS, lost_peer=True
+            )
+
+    def _examine(self, step: Step) -> Verified:
+        if self._examiner is None:
+            return self._given(step)  # type: ignore[misc]
+        return _apart(partial(self._examiner, step), self._world.device)
+
+    def close(self) -> None:
+        """Close the plain loop."""
+        if self._examiner is not None:
+            self._examiner.close()
+
+
+class Examiner:
+    """Repeats the steps of a run as one process does, and compares.
+
+    Args:
+        job: what is trained
+        strategy: how
+        device: of this process
+        exact: the run is one that is thrown away, in 64 or 32 bits: one process computes each gradient once, as a
+            plain loop does, of the whole global batch but where it depends on its parts
+        draws: the forward or the loss draws random numbers
+    """
+
+    def __init__(self, job: Job, strategy: Strategy, device: str, *, exact: bool = False, draws: bool = False) -> None:
+        self._job, self._strategy, self._device = job, strategy, device
+        self._exact, self._draws = exact, draws
+        self._plain: PlainTraining | None = None
+        self._last = WholeState()
+        self._compared: list[_Compared] = []
+        self._steps = self._tensors = 0
+        self._notes: dict[str, None] = {}
+
+    def __call__(self, step: Step) -> Verified:
+        """Compare a step.
+
+        Args:
+            step: of the run
+
+        Returns:
+            What was found in all steps so far.
+
+        Raises:
+            ExecutionError: they differ
+            InputError: the job cannot be run as one process
+        """
+        random = RandomState.of(self._device)
+        try:
+            self._examine(step)
+        except TrimaranError:
+            raise
+        except Exception as error:
+            raise self._cannot_run(error) from error
+        finally:
+            random.restore(self._device)
+        return self._found()
+
+    def _found(self) -> Verified:
+        # Where a gradient is nothing but rounding, such as that of a bias before a batch norm, there is no limit to it.
+        judged = [one for one in self._compared if one.limit < 1]
+        nearest = max(judged, key=lambda one: one.difference / one.limit if one.limit else 0.0, default=None)
+        return Verified(
+            steps=self._steps,
+            tensors=self._tensors,
+            difference=0.0 if nearest is None else nearest.difference,
+            limit=0.0 if nearest is None else nearest.limit,
+            notes=tuple(self._notes),
+        )
 
     def _cannot_run(self, error: Exception) -> ExecutionError:
         lines = str(error).strip().splitlines()
-        made = ExecutionError(
+        return ExecutionError(
             f"step {self._steps}: one process, without a process group and without variables of ranks, cannot take the "
             f"step: {type(error).__name__}: {lines[0] if lines else ''}. A job is written as for one process: let it "
             "ask for no rank, or first whether there is a group (torch.distributed.is_initialized)",
-            code="verify.fails-alone",
+            code=FAILS_ALONE,
             step=self._steps,
         )
-        made.__cause__ = error
-        return made
 
     def close(self) -> None:
         """Close the plain loop."""
@@ -205,28 +350,76 @@ class Verifier:
             self._plain.close()
             self._plain = None
 
-    def _examine(
-        self, before: WholeState, after: WholeState, states: Sequence[RandomState], epoch: int, index: int
-    ) -> None:
-        strategy = self._strategy
-        random = RandomState.of(self._world.device)
+    def begin(self) -> PlainTraining:
+        """Make the plain loop, where that has not been done.
+
+        Raises:
+            InputError: the job cannot be run as one process
+        """
+        if self._plain is None:
+            strategy = self._strategy
+            self._plain = PlainTraining(
+                self._job, replicas=strategy.dp, microbatches=strategy.microbatches, device=self._device
+            )
+        return self._plain
+
+    def runs(self) -> bool:
+        """Whether a step runs in one process, in the precision of the job; random numbers and Python's state move."""
         try:
-            if self._plain is None:
-                self._plain = PlainTraining(
-                    self._job, replicas=strategy.dp, microbatches=strategy.microbatches, device=self._world.device
-                )
-                if self.fresh:
-                    self._check_start(self._plain, before)
-            self._check_copies(before, "before")
-            self._plain.put(before)
-            layout = strategy_layout(strategy)
-            replicas = [states[layout.rank(replica, 0)] for replica in range(strategy.dp)]
-            gradients = self._check_gradients(self._plain, after, replicas, epoch, index)
-            self._check_update(self._plain, before, after, gradients)
-            self._check_copies(after, "after")
-        finally:
-            random.restore(self._world.device)
+            plain = self.begin()
+            plain.gradients(plain.whole_batch(0, 0), [RandomState.of(self._device)])
+        except Exception:  # noqa: BLE001  # what else is wrong with it is told where it is compared
+            return False
+        return True
+
+    def _examine(self, step: Step) -> None:
+        strategy = self._strategy
+        plain = self.begin()
+        if not self._steps and step.fresh:
+            self._check_start(plain, step.before)
+        self._check_copies(step.before, "before")
+        plain.put(step.before)
+        if step.ended is not None:
+            plain.end_epoch(step.ended)
+        layout = strategy_layout(strategy)
+        replicas = [step.states[layout.rank(replica, 0)] for replica in range(strategy.dp)]
+        gradients = self._check_gradients(plain, step, replicas)
+        self._check_update(plain, step, gradients)
+        self._check_copies(step.after, "after")
+        self._last = step.after
         self._steps += 1
+
+    def restarted(self, state: WholeState) -> Verified:
+        """See that ranks that were made anew have the state that the last step has left.
+
+        Raises:
+            ExecutionError: they have not
+        """
+        pairs: list[tuple[str, str, Any, Any]] = [
+            ("weight", name, one, state.parameters.get(name)) for name, one in self._last.parameters.items()
+        ]
+        pairs += [("buffer", name, one, state.buffers.get(name)) for name, one in self._last.buffers.items()]
+        pairs += [
+            (f'optimizer\'s "{key}"', name, one, state.optimizer.get(name, {}).get(key))
+            for name, kept in self._last.optimizer.items()
+            for key, one in kept.items()
+        ]
+        options = {name: group.options for group in state.groups for name in group.names}
+        pairs += [
+            (f'option "{key}"', name, one, options.get(name, {}).get(key))
+            for group in self._last.groups
+            for name in group.names
+            for key, one in group.options.items()
+            if isinstance(one, int | float)
+        ]
+        wrong = [
+            _alike(kind, name, False)
+            for kind, name, one, other in pairs
+            if not (torch.equal(one, other) if torch.is_tensor(one) and torch.is_tensor(other) else _same(one, other))
+        ]
+        if wrong:
+            self._fail(wrong, (), state, "is not what the last step has left, in ranks that go on from its state")
+        return replace(self._found(), restarted=True)
 
     def _check_start(self, plain: PlainTraining, before: WholeState) -> None:
         own = {name: one.detach().cpu() for name, one in plain.model.named_parameters()}
@@ -257,6 +450,7 @@ class Verifier:
             f"step {self._steps}: {what}{first.name} in the module {_owner(first.name)} is another on "
             f"{_ranks(first.ranks)} than on rank {first.first}, {when} the step: copies must stay alike. "
             f"The plan is {self._strategy.name}{_ADVICE}",
+            code=DIFFERS,
             step=self._steps,
             module=_owner(first.name),
             parameter=first.name,
@@ -264,28 +458,41 @@ class Verifier:
             ranks=first.ranks,
         )
 
-    def _check_gradients(
-        self, plain: PlainTraining, after: WholeState, states: Sequence[RandomState], epoch: int, index: int
-    ) -> Gradients:
+    def _check_gradients(self, plain: PlainTraining, step: Step, states: Sequence[RandomState]) -> Gradients:
         """The run's gradients and buffers; those of one process."""
-        batches = plain.microbatches(epoch, index)
-        expected = plain.gradients(batches, states)
+        after = step.after
+        batches = plain.microbatches(step.epoch, step.index)
+        by_part = self._draws or plain.mixes_samples
+        if self._exact and not by_part:
+            expected = plain.gradients(plain.whole_batch(step.epoch, step.index), states[:1], goes_on=True)
+        else:
+            expected = plain.gradients(batches, states, goes_on=self._exact)
         coarse = self._strategy.tp > 1 or bool(self._strategy.shards) or self._strategy.execution == "compiled"
-        if expected.draws and (self._strategy.execution == "compiled" or self._strategy.pp > 1):
+        if expected.draws and (
+            self._strategy.execution == "compiled" or self._strategy.pp > 1 or (self._exact and not by_part)
+        ):
             raise InputError(
                 f"the model draws random numbers in its forward, and under {self._strategy.name} parts of it draw "
                 "other random numbers, which one process cannot repeat: verify with dropout 0, or a plan without "
-                "stages (--forbid pp)"
+                "stages (--forbid pp)",
+                code="verify.draws",
             )
         if expected.draws or plain.mixes_samples:
             why = "it draws random numbers" if expected.draws else "batch norm depends on the samples of a microbatch"
             self._notes[f"compared with one process over the same microbatches: {why}"] = None
-        else:
-            self._check_microbatches(plain, batches, states, expected.order, after, epoch, index)
-        place = _eps(torch.bfloat16) if coarse and self._job.precision == "bf16" else _finest(plain)
-        moved = [plain.gradients(batches, states, moved=_ROUNDED * place, seed=seed) for seed in range(_SAMPLES)]
+        elif not self._exact:
+            self._check_microbatches(plain, batches, states, expected.order, after, step.epoch, step.index)
+        moved: list[Gradients] = []
+        if not self._exact:
+            place = _eps(torch.bfloat16) if coarse and self._job.precision == "bf16" else _finest(plain)
+            moved = [plain.gradients(batches, states, moved=_ROUNDED * place, seed=seed) for seed in range(_SAMPLES)]
         inexact = _inexact_by_choice(self._strategy)
-        compared = [_compare_gradient(name, after.gradients.get(name), expected, moved) for name in expected.of]
+        compared = [
+            _compare_exactly(name, after.gradients.get(name), expected)
+            if self._exact
+            else _compare_gradient(name, after.gradients.get(name), expected, moved)
+            for name in expected.of
+        ]
         compared += [
             _Compared(kind="gradient", name=name, difference=math.inf, limit=0.0, text="in one process it has none")
             for name, one in after.gradients.items()
@@ -299,15 +506,31 @@ class Verifier:
             ] = None
         else:
             self._judge(compared, expected.order, after, "is not that of one process")
-            leans = _Leans(after.gradients, expected, moved)
-            plain.gradients(batches, states, seen=leans.see)
-            self._judge(leans.compared(), expected.order, after, "is not that of one process")
         buffers = [
-            _compare_values("buffer", name, after.buffers.get(name), one, [two.buffers[name] for two in moved])
+            _compare_values(
+                "buffer",
+                name,
+                after.buffers.get(name),
+                one,
+                [two.buffers[name] for two in moved],
+                relative=_exact_limit(expected) if self._exact else None,
+            )
             for name, one in expected.buffers.items()
         ]
         self._judge(buffers, expected.order, after, "is not that of one process")
         self._tensors = (0 if inexact else len(compared)) + len(buffers)
+        if (
+            self._exact
+            and not inexact
+            and not abs(step.loss - expected.loss) <= _exact_limit(expected) * max(1.0, abs(expected.loss))
+        ):
+            raise ExecutionError(
+                f"step {self._steps}: the loss is {step.loss:.9g}, and that of one process {expected.loss:.9g}. "
+                f"The plan is {self._strategy.name}{_ADVICE}",
+                code=DIFFERS,
+                step=self._steps,
+                kind="loss",
+            )
         return expected
 
     def _check_microbatches(
@@ -351,13 +574,14 @@ class Verifier:
                 "replica and one microbatch",
             )
 
-    def _check_update(self, plain: PlainTraining, before: WholeState, after: WholeState, gradients: Gradients) -> None:
+    def _check_update(self, plain: PlainTraining, step: Step, gradients: Gradients) -> None:
         """Weights and optimizer state after an update by the run's own gradients."""
+        before, after = step.before, step.after
         rates = {name: group.options for group in before.groups for name in group.names}
-        if drawn := self._executor.schedule_draws:
+        if drawn := step.draws:
             plain.take_options(rates)
             self._notes["the schedule draws random numbers: options of the optimizer were taken, not compared"] = None
-        plain.update({name: one for name, one in after.gradients.items() if name in gradients.of})
+        plain.update({name: one for name, one in after.gradients.items() if name in gradients.of}, follows=step.follows)
         parameters = dict(plain.model.named_parameters())
         compared = [
             _compare_weight(name, after.parameters.get(name), one.detach().cpu(), before.parameters[name])
@@ -395,6 +619,7 @@ class Verifier:
             f"step {self._steps}: the {first.kind} of {first.name} {what}{f' ({detail})' if detail else ''}. "
             f"It belongs to the module {_owner(first.name)}{others}, on {_ranks(ranks)}. "
             f"The plan is {self._strategy.name}{_ADVICE}",
+            code=DIFFERS,
             step=self._steps,
             module=_owner(first.name),
             parameter=first.name,
@@ -411,23 +636,17 @@ _ADVICE = (
 )
 
 
-def _apart(examine: Callable[[], None], device: str) -> BaseException | None:
+def _apart(examine: Callable[[], Verified], device: str) -> Verified:
     """Run it as in one process, and in another thread: tools that watch the training thread's do not see it."""
-    caught: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            if device.startswith("cuda"):
-                torch.cuda.set_device(device)
-            with alone():
-                examine()
-        except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits, once all ranks know
-            caught.append(error)
+    def run() -> Verified:
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+        with alone():
+            return examine()
 
-    thread = threading.Thread(target=run, name="verification")
-    thread.start()
-    thread.join()
-    return caught[0] if caught else None
+    with ThreadPoolExecutor(1, "verification") as thread:
+        return thread.submit(run).result()
 
 
 def _inexact_by_choice(strategy: Strategy) -> str:
@@ -460,101 +679,39 @@ def _compare_gradient(
     )
 
 
-class _Leans:
-    """By how much the difference of two gradients leans towards those of the microbatches.
-
-    Args:
-        found: gradients of the run
-        expected: of one process
-        moved: of one process whose weights were moved
-    """
-
-    def __init__(self, found: Mapping[str, torch.Tensor], expected: Gradients, moved: Sequence[Gradients]) -> None:
-        self._expected = expected
-        names = [name for name in expected.of if name in found]
-        self._off = {name: _difference(found[name], expected.of[name]) for name in names}
-        self._moved = [{name: _difference(other.of[name], expected.of[name]) for name in names} for other in moved]
-        self._seen: list[dict[str, _Lean]] = []
-
-    def see(self, own: Mapping[str, torch.Tensor]) -> None:
-        """The gradient of one microbatch."""
-        rows = {}
-        for name, gradient in own.items():
-            if name in self._off:
-                one = gradient.detach().reshape(-1).to("cpu", torch.float64) / self._expected.weight
-                spreads = [other[name] for other in self._moved]
-                rows[name] = _Lean(
-                    float(self._off[name] @ one),
-                    tuple(float(other @ one) for other in spreads),
-                    float(one @ one),
-                    max(float(other @ other) for other in spreads),
-                    one.numel(),
-                )
-        self._seen.append(rows)
-
-    def compared(self) -> list[_Compared]:
-        """For each microbatch, how often it counts in each parameter, and in all together."""
-        scale = self._expected.scale
-        most = max(scale.values(), default=0.0)
-        found = []
-        for number, rows in enumerate(self._seen):
-            for name, row in rows.items():
-                found.append(self._compare(name, number, row, _ROUNDING * scale[name] + most))
-            if rows:
-                whole = math.sqrt(sum(scale[name] ** 2 for name in rows))
-                found.append(
-                    self._compare(next(iter(rows)), number, _sum_leans(rows.values()), _ROUNDING * whole + most)
-                )
-        return [one for one in found if one is not None]
-
-    def _compare(self, name: str, number: int, row: "_Lean", rounding: float) -> _Compared | None:
-        if not row.square or not row.numel:
-            return None
-        dtype = self._expected.of[name].dtype
-        eps = _eps(torch.bfloat16) if self._expected.half else _eps(dtype)
-        at_random = max(*(abs(one) for one in row.moved), math.sqrt(row.spread * row.square / row.numel))
-        limit = (_SPREAD * at_random + eps * rounding * math.sqrt(row.square)) / row.square
-        lean = row.dot / row.square
-        text = f"microbatch {number} counts {1 + lean:.4g} times"
-        return _Compared(kind="gradient", name=name, difference=abs(lean), limit=limit, text=text)
+def _compare_exactly(name: str, found: torch.Tensor | None, expected: Gradients) -> _Compared:
+    """In a precision in which rounding is far below any difference that means something."""
+    one, scale = expected.of[name], expected.scale[name]
+    # What is nothing but rounding comes of terms as large as elsewhere.
+    scale += 1e-2 * max(expected.scale.values())
+    away = float(wide(one).norm()) if found is None else _distance(found, one)
+    text = "there is none" if found is None else _times(found, one).strip()
+    limit = _exact_limit(expected)
+    return _Compared(kind="gradient", name=name, difference=_ratio(away, scale), limit=limit, text=text)
 
 
-class _Lean(NamedTuple):
-    """The difference of a gradient, along the gradient of a microbatch.
-
-    Attributes:
-        dot: of the run's difference and the microbatch's gradient
-        moved: of the differences that moving weights makes
-        square: of the microbatch's gradient
-        spread: largest square of the differences that moving weights makes
-        numel: elements
-    """
-
-    dot: float
-    moved: tuple[float, ...]
-    square: float
-    spread: float
-    numel: int
-
-
-def _sum_leans(rows: Iterable[_Lean]) -> _Lean:
-    """Those of all parameters together."""
-    dots, moved, squares, spreads, numels = zip(*rows, strict=True)
-    return _Lean(sum(dots), tuple(map(sum, zip(*moved, strict=True))), sum(squares), sum(spreads), sum(numels))
+def _exact_limit(expected: Gradients) -> float:
+    """Largest difference by rounding: the root of that of the coarsest part, between none of the digits and all."""
+    return _EXACT if expected.coarsest == torch.float64 else _eps(expected.coarsest) ** 0.5
 
 
 def _compare_values(
-    kind: str, name: str, found: torch.Tensor | None, expected: torch.Tensor, others: Sequence[torch.Tensor] = ()
+    kind: str,
+    name: str,
+    found: torch.Tensor | None,
+    expected: torch.Tensor,
+    others: Sequence[torch.Tensor] = (),
+    relative: float | None = None,
 ) -> _Compared:
     """Tensors of which numbers may differ by a few of their last places, and by what moving weights does to them."""
     if found is None or found.shape != expected.shape:
         return _Compared(kind=kind, name=name, difference=math.inf, limit=0.0, text="it is missing")
     # A mask has infinite entries, which have no difference.
-    if not expected.is_floating_point() or torch.equal(found, expected):
+    if not (expected.is_floating_point() or expected.is_complex()) or torch.equal(found, expected):
         return _alike(kind, name, torch.equal(found, expected))
-    scale = max(float(expected.double().norm()), *(float(other.double().norm()) for other in others), 1e-300)
+    scale = max(float(wide(expected).norm()), *(float(wide(other).norm()) for other in others), 1e-300)
     spread = max((_distance(other, expected) for other in others), default=0.0)
-    limit = _SPREAD * spread / scale + _ROUNDING * _eps(expected.dtype)
+    limit = _SPREAD * spread / scale + _ROUNDING * _eps(expected.dtype) if relative is None else relative
     return _Compared(kind=kind, name=name, difference=_distance(found, expected) / scale, limit=limit)
 
 
@@ -564,12 +721,12 @@ def _compare_weight(name: str, found: torch.Tensor | None, expected: torch.Tenso
         return _Compared(kind="weight", name=name, difference=math.inf, limit=0.0, text="it is missing")
     if not found.numel() or torch.equal(found, expected):
         return _Compared(kind="weight", name=name, difference=0.0, limit=_eps(expected.dtype))
-    exact, moved = expected.double(), (expected.double() - before.double()).abs()
+    exact, moved = wide(expected), (wide(expected) - wide(before)).abs()
     step = float(moved.max())
-    places = 4 * exact.abs().maximum(before.double().abs()) + _ROUNDING * moved + _CANCELLED * step
+    places = 4 * exact.abs().maximum(wide(before).abs()) + _ROUNDING * moved + _CANCELLED * step
     allowed = _eps(expected.dtype) * places
-    excess = (found.double() - exact).abs() / (allowed + torch.finfo(torch.float64).tiny)
-    text = f"it has changed by up to {float((found.double() - before.double()).abs().max()):.3g}, not {step:.3g}"
+    excess = (wide(found) - exact).abs() / (allowed + torch.finfo(torch.float64).tiny)
+    text = f"it has changed by up to {float((wide(found) - wide(before)).abs().max()):.3g}, not {step:.3g}"
     limit = 4 * _eps(expected.dtype)
     return _Compared(kind="weight", name=name, difference=limit * float(excess.max()), limit=limit, text=text)
 
@@ -588,9 +745,7 @@ def _compare_state(
             found_own = other if isinstance(other, torch.Tensor) else None
             plain = _compare_values(kind, name, found_own, own)
             # A moment may cancel: its rounding is relative to what it was as well.
-            room = max(
-                [1.0, *(float(value.double().norm()) / max(float(own.double().norm()), 1e-300) for value in earlier)]
-            )
+            room = max([1.0, *(float(wide(value).norm()) / max(float(wide(own).norm()), 1e-300) for value in earlier)])
             yield _Compared(
                 kind=kind, name=name, difference=plain.difference, limit=plain.limit * room, text=plain.text
             )
@@ -614,12 +769,8 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other)
 
 
-def _difference(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    return (one.double() - other.double()).reshape(-1)
-
-
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one.double() - other.double()).norm())
+    return float((wide(one) - wide(other)).norm())
 
 
 def _ratio(difference: float, scale: float) -> float:
@@ -630,7 +781,7 @@ def _times(found: torch.Tensor | None, expected: torch.Tensor) -> str:
     """In words, where one is a multiple of the other."""
     if found is None or not float(expected.norm()):
         return ""
-    one, other = found.double().reshape(-1), expected.double().reshape(-1)
+    one, other = wide(found).reshape(-1), wide(expected).reshape(-1)
     factor = float(one @ other / (other @ other))
     alike = float((one - factor * other).norm()) <= 1e-3 * float(other.norm())
     return f" it is {factor:.4g} times that" if alike else ""

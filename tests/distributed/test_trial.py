@@ -1,0 +1,175 @@
+"""A plan is tried before it trains: what is another training under it is found, with the tensor; what is right is not.
+
+Each case is tried on two ranks as a run does it: in children of ranks that have no world yet, beside a plain loop in a
+process of its own.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests import builders
+from tests.distributed import called
+from tests.distributed.following import PLACES, following_job
+from tests.distributed.jobs import make_job
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trimaran.base.job import Job
+from trimaran.features.training.session import Session
+from trimaran.graph.capture.capture import capture
+from trimaran.launch.supervise import launch
+from trimaran.launch.world import World
+from trimaran.program.lowering.lower import lower, lower_evaluation
+from trimaran.program.strategy import Strategy, needs_graph
+from trimaran.trial.compare import Verified
+from trimaran.trial.trial import STEPS, try_plan
+
+REPLICAS = builders.strategy(dp=2)
+SHARDED = builders.strategy(dp=2, zero=1)
+PIPELINE = builders.strategy(pp=2, microbatches=2, schedule="1f1b")
+
+
+def spread(output: Tensor, target: Tensor) -> Tensor:
+    """No mean over samples."""
+    return functional.cross_entropy(output, target) + output.std(0).mean()
+
+
+def summed(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="sum")
+
+
+class Counts(nn.Module):
+    """The loss grows with the calls of the forward: each is a step under replicas, and a part under microbatches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(6, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        output: Tensor = self.layer(x)
+        return output * self.calls
+
+
+class Normed(torch.optim.SGD):
+    """Its step goes by the norm of all gradients that it was given."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        gradients = [one.grad for group in self.param_groups for one in group["params"] if one.grad is not None]
+        norm = math.sqrt(sum(float(one.square().sum()) for one in gradients)) or 1.0
+        for one in gradients:
+            one.div_(norm)
+        super().step(closure)
+
+
+class Unequal(nn.Module):
+    """A layer has a gradient where a sample is large: each replica has one for other samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.first(x)
+        return output + self.second(x) if bool((x.mean() > 0).any()) else output
+
+
+def _job(**fields: Any) -> Job:
+    return called.make_job(on_step=None, on_epoch=None, **fields)
+
+
+WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
+    "no mean": (lambda: _job(loss=spread), REPLICAS),
+    "a sum": (lambda: _job(loss=summed), REPLICAS),
+    "calls are counted": (lambda: _job(model=lambda: Counts().double()), builders.strategy(microbatches=2)),
+    "one norm": (lambda: _job(optimizer=lambda parameters: Normed(parameters, lr=0.1)), SHARDED),
+    "by the data": (lambda: _job(model=lambda: Unequal().double()), builders.strategy(microbatches=2)),
+    **{
+        f"ranks in {place}": (partial(following_job, place, way), REPLICAS)
+        for place, way in zip(PLACES, ("group", "variable") * 4, strict=True)
+    },
+}
+RIGHT: dict[str, tuple[Callable[[], Job], Strategy]] = {
+    "replicas": (_job, REPLICAS),
+    "calls under replicas": (lambda: _job(model=lambda: Counts().double()), REPLICAS),
+    "bf16": (lambda: _job(precision="bf16"), REPLICAS),
+    "dropout, replicas": (lambda: replace(make_job("dropped"), on_step=None), REPLICAS),
+    "dropout, stages": (lambda: replace(make_job("dropped"), on_step=None), PIPELINE),
+    "batch norm, shards": (lambda: make_job("cnn"), builders.strategy(dp=2, zero=1, microbatches=2)),
+    "a plateau": (
+        lambda: _job(
+            lr_schedule=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+            evaluation_dataset=None,
+            metric=None,
+        ),
+        REPLICAS,
+    ),
+}
+
+
+def try_all(rank: int, join: Callable[[str], World]) -> dict[str, Verified | str]:
+    """What comes of each case."""
+    # As torchrun does.
+    os.environ["WORLD_SIZE"] = "2"
+    return {name: _try(rank, partial(join, name), *case) for name, case in {**WRONG, **RIGHT}.items()}
+
+
+def _try(rank: int, join: Callable[[], World], make: Callable[[], Job], strategy: Strategy) -> Verified | str:
+    made = capture(make())
+    if strategy.pp > 1:
+        points = made.graph.split_points
+        strategy = replace(strategy, boundaries=(points[len(points) // 2],))
+
+    def open_session(world: World, job: Job) -> Session:
+        own = capture(job) if needs_graph(strategy) else None
+        batch = job.global_batch_size
+        program = lower(made.graph, strategy, batch=batch, clip=job.clip_norm is not None)
+        evaluation = lower_evaluation(made.graph, strategy, batch=batch)
+        return Session(job, strategy, program, own, world, owns_world=False, evaluation=evaluation)
+
+    if strategy.devices == 1 and rank:
+        return ""
+    alone = (lambda: World()) if strategy.devices == 1 else join
+    try:
+        return try_plan(rank, alone, make, open_session, strategy, draws="dropout" in make().name or _draws(make()))
+    except Exception as error:  # noqa: BLE001
+        return str(error)
+
+
+def _draws(job: Job) -> bool:
+    return any(isinstance(one, nn.Dropout) for one in job.model().modules())
+
+
+def found(world: World, trials: dict[str, Verified | str]) -> dict[str, Verified | str]:
+    return trials
+
+
+@pytest.mark.timeout(300)
+def test_what_trains_something_else_is_found_before_it_counts_and_what_is_right_is_not(tmp_path: Path) -> None:
+    first, _ = launch(found, (), ranks=2, log_dir=tmp_path, device="cpu", beforehand=try_all)
+    missed = {
+        name: first[name]
+        for name in WRONG
+        if not str(first[name]).startswith(("step ", "not verified: the trial ended"))
+    }
+    assert not missed
+    alarms = {name: first[name] for name in RIGHT if not _is_right(first[name])}
+    assert not alarms
+    assert "probability of 0" in str(first["dropout, stages"].notes)  # type: ignore[union-attr]
+    # The runtime refuses it itself.
+    assert "updated differently" in str(first["one norm"])
+
+
+def _is_right(one: Verified | str) -> bool:
+    return (
+        isinstance(one, Verified)
+        and (one.reason, one.steps, one.restarted) == ("", STEPS, True)
+        and one.difference <= one.limit <= 1e-3
+    )
