@@ -1,6 +1,7 @@
-"""Five scripts with a planted limit each: is it named, is the remedy's gain right, what does watching cost?
+"""Scripts with a planted limit each: is it named, is the remedy's gain right, what does watching cost?
 
     .venv/bin/python benchmarks/observe/run.py [--rounds 5] [--only slow_loader ...]
+    .venv/bin/python benchmarks/observe/run.py --busy [--rounds 4]                # is it named, on a busy machine?
 
 Each round runs, for each script: as it is, observed, and with the remedy that was advised, in an order that changes
 from round to round. Step times are what the scripts themselves print. Writes benchmarks/results/observe.json; with
@@ -23,13 +24,18 @@ PAIR = [str(HERE / "pair.py")]
 SLOW = [*PAIR, "--link", "200Mb/s"]
 STUDENT_95 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 9: 1.833}
 
-# Script: how it is started, its limiter, the setting that its remedy names, and how the script takes it.
+# Row, which begins with its script and has the arguments after: how it is started, its limiter, the setting that its
+# remedy names, and how the script takes it.
 SCRIPTS = {
     "slow_loader": ([], "loader", "workers", lambda n: ["--workers", str(n)]),
     "small_kernels": ([], "small kernels", "batch", lambda n: ["--batch", str(8 * n), "--steps", "400"]),
     "slow_link": (SLOW, "exchange", "accumulate", lambda n: ["--accumulate", str(n), "--steps", "240"]),
     "item_each_step": (PAIR, "synchronisation", "every", lambda n: ["--every", str(n)]),
     "uneven": ([], "uneven batches", None, lambda _: ["--even"]),
+    **{
+        f"uneven --slow --steps 100 --network {network}": ([], "slow rank", None, lambda _: ["--even"])
+        for network in ("batchnorm", "bert", "lm")
+    },
 }
 
 
@@ -55,9 +61,30 @@ def interval(values):
     return [mean(values), mean(values) - half, mean(values) + half]
 
 
+def started(name):
+    script, *arguments = name.split()
+    return [*SCRIPTS[name][0], str(HERE / "scripts" / f"{script}.py"), *arguments]
+
+
+def name_only(name, rounds):
+    """What is named while other programs use the machine, and what is only guessed."""
+    seen = [observe(*started(name))[1] for _ in range(rounds)]
+    row = {
+        "planted": SCRIPTS[name][1],
+        "named": [one["limiter"] for one in seen],
+        "guess": [one["guess"] for one in seen],
+        "load": os.getloadavg()[1],
+    }
+    print(
+        f"{name}: planted {row['planted']}, named {row['named']}, guessed {row['guess']}, load {row['load']:.0f}",
+        flush=True,
+    )
+    return row
+
+
 def measure(name, rounds):
-    start, limiter, setting, flags = SCRIPTS[name]
-    script = [*start, str(HERE / "scripts" / f"{name}.py")]
+    _, limiter, setting, flags = SCRIPTS[name]
+    script = started(name)
     _, first = observe(*script)
     best = first["remedies"][0]
     value = int(best["setting"].get(setting, 0)) if setting else 0
@@ -133,16 +160,24 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=list(SCRIPTS), default=list(SCRIPTS))
+    parser.add_argument("--busy", action="store_true", help="only what is named; the other figures stay")
     args = parser.parse_args()
-    kept = json.loads(RESULTS.read_text())["scripts"] if RESULTS.exists() else {}
+    whole = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept, busy = whole.get("scripts", {}), whole.get("busy", {})
     for name in args.only:
-        kept[name] = measure(name, args.rounds)
+        if args.busy:
+            busy[name] = name_only(name, args.rounds)
+            RESULTS.write_text(json.dumps(whole | {"busy": busy}, indent=1) + "\n")
+        else:
+            kept[name] = measure(name, args.rounds)
+    if args.busy:
+        return
     scripts = {name: kept[name] for name in SCRIPTS if name in kept}
     watching = subprocess.run(
         [sys.executable, str(HERE / "overhead.py"), "--json"], capture_output=True, text=True, check=True
     )
     within = json.loads(watching.stdout)
-    document = {"schema_version": 1, "environment": environment(), "scripts": scripts, "watching": within}
+    document = {"schema_version": 1, "environment": environment(), "scripts": scripts, "watching": within, "busy": busy}
     RESULTS.write_text(json.dumps(document, indent=1) + "\n")
     print(table(scripts))
     low, high = within["overhead_interval"]

@@ -41,6 +41,22 @@ def rows_of_different_lengths():
     return [tuple(row.shape) for row in out.unbind()] == [(3, 4, 16), (5, 4, 16)]
 
 
+def views_where_nothing_is_trained():
+    token, seen = nn.Parameter(torch.zeros(1, 4, device="cuda")), []
+    for mode in (torch.no_grad, torch.inference_mode, torch.inference_mode):
+        with mode():
+            made = token * 2
+            seen = [token.expand(3, -1), token[:, 1:], token.view(-1), made, made[:, 1:], made.expand(3, -1)]
+    return [one.is_inference() for one in (*seen, made.view(-1))] == [False] * 3 + [True] * 4
+
+
+def worker_of_a_loader_by_its_name():
+    import pickle
+
+    loop = torch.utils.data._utils.worker._worker_loop
+    return pickle.loads(pickle.dumps(loop)) is loop
+
+
 def sparse_matrix_of_the_host():
     matrix = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (2, 2)).cuda().coalesce()
     return torch.sparse.mm(matrix, torch.randn(2, 3, device="cuda")).shape == (2, 3)

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,6 +124,9 @@ _ON_THE_WAY = (
     ),
 )
 """Files between an operator and what called it."""
+
+_WAYS_TO_WAIT = ("wait", "synchronize", "block_current_stream")
+"""Of a work; on a device all three let the current stream wait."""
 
 _REDUCING_METHODS = (
     "allreduce",
@@ -486,12 +489,12 @@ class Exchanges:
             self._recorder.wait(number)
             self._arrive(number)
         try:
-            self._waited_for(_number_of(self._future_of(work)))
+            self._waited_for(self._future_of(work))
         except RuntimeError:
             return
 
-    def _waited_for(self, number: int | None) -> None:
-        if number is not None:
+    def _waited_for(self, future: Any) -> None:
+        for number in _numbers_of(future):
             self._recorder.wait(number)
             self._arrive(number)
 
@@ -608,7 +611,8 @@ class Exchanges:
             if hasattr(dist.ProcessGroup, name):
                 replace(dist.ProcessGroup, **{name: self._reading_reduction(getattr(dist.ProcessGroup, name))})
         for kind in (dist.Work, c10d_kinds.FakeWork):  # the second is what a batch ends with
-            replace(kind, wait=self._noting_wait(kind.wait))
+            noted = self._noting_wait(kind.wait)
+            replace(kind, **{name: noted for name in _WAYS_TO_WAIT if hasattr(kind, name)})
         self._futures()
         when_imported("torch.distributed.rpc", lambda rpc: replace(rpc, init_rpc=_no_remote_calls))
         when_imported(
@@ -653,15 +657,14 @@ class Exchanges:
 
         def get_future(work: Any) -> Any:
             future = future_of(work)
-            number = _number_of(future)
-            if number is not None and torch._C._current_graph_task_id() != -1:
-                self._below_python.append(number)
+            if torch._C._current_graph_task_id() != -1:
+                self._below_python.extend(_numbers_of(future))
             return future
 
         def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
             def waits(future: Any, *args: Any, **kwargs: Any) -> Any:
                 if method is wait or torch._C._current_graph_task_id() == -1:
-                    self._waited_for(_number_of(future))
+                    self._waited_for(future)
                 return method(future, *args, **kwargs)
 
             return waits
@@ -676,7 +679,8 @@ class Exchanges:
         wait = torch._C.Future.wait
         self._future_of = future_of
         replace(dist.Work, get_future=get_future)
-        replace(torch._C.Future, wait=waiting(wait), then=waiting(torch._C.Future.then))
+        other = {name: waiting(getattr(torch._C.Future, name)) for name in ("then", "add_done_callback")}
+        replace(torch._C.Future, wait=waiting(wait), **other)
 
     def _reading_reduction(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """A method of process groups that notes with which reduction it was called."""
@@ -697,10 +701,14 @@ class _Number(int):
     """Of a call in the record, in the future of its work."""
 
 
-def _number_of(future: Any) -> int | None:
-    """The call whose future this is; None: of none."""
+def _numbers_of(future: Any) -> Iterator[int]:
+    """The calls whose future this is, alone or of several that are collected into one."""
     value = future.value() if future.done() else None
-    return int(value[-1]) if isinstance(value, list) and value and isinstance(value[-1], _Number) else None
+    for one in value if isinstance(value, list) else ():
+        if isinstance(one, _Number):
+            yield int(one)
+        elif isinstance(one, torch._C.Future):
+            yield from _numbers_of(one)
 
 
 class Meeting:

@@ -448,6 +448,7 @@ class Patches:
 
         loop = worker._worker_loop
 
+        @functools.wraps(loop)  # under its name it can be pickled: workers that are not forked know torch's alone
         def real_loop(*args: Any, **kwargs: Any) -> Any:
             self.active = False
             with _disable_current_modes():

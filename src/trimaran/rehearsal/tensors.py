@@ -229,6 +229,9 @@ def _form(kind: str, out: Any, args: Any) -> Any:
 def _rebuilt(form: tuple[str, Any, list[Any]], args: Any) -> Any:
     kind, several, forms = form
     storage = args[0].untyped_storage() if kind == _VIEW else None
+    if storage is not None and args[0].is_inference() != torch.is_inference_mode_enabled():
+        with torch.inference_mode(args[0].is_inference()):  # a view is of the kind of its base, whatever the mode
+            return _rebuilt(form, args)
     with in_kernel_invocation_manager(FAKE):
         parts = [torch.empty_strided(one[0], one[1], dtype=one[2], device="meta") for one in forms]
         if storage is not None:

@@ -25,6 +25,12 @@ def main():
     work.wait()
     dist.all_reduce(x.clone(), async_op=True).get_future().wait()
     dist.all_reduce(x.clone(), async_op=True).get_future().then(lambda future: future.value()[0].div_(world)).wait()
+    several = [dist.all_reduce(x.clone(), async_op=True).get_future() for _ in range(2)]
+    torch.futures.collect_all(several).wait()
+    torch.futures.collect_all([dist.all_reduce(x.clone(), async_op=True).get_future()]).then(lambda all_of: None).wait()
+    torch.futures.wait_all([dist.all_reduce(x.clone(), async_op=True).get_future()])
+    dist.all_reduce(x.clone(), async_op=True).get_future().add_done_callback(lambda future: future.value())
+    dist.all_reduce(x.clone(), async_op=True).synchronize()
     pieces = [torch.empty_like(x) for _ in range(world)]
     dist.all_gather(pieces, x)
     whole = torch.empty(4 * world, device=dev)
