@@ -185,7 +185,7 @@ def main() -> None:
             print(f"{found['script']:40} {found['verdict']:10} {found['right']:10} {found['reason']}", flush=True)
             if given.results:
                 with given.results.open("w", newline="", encoding="utf-8") as file:
-                    writer = csv.DictWriter(file, COLUMNS)
+                    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
                     writer.writeheader()
                     writer.writerows(before.values())
     print(f"{sum(str(found['ended']) == 'True' for found in before.values())} of {len(before)} reach a verdict")
