@@ -11,6 +11,8 @@ REFUSED = (
     ("memory gpt2:124m:sequence=100000000 --device h100", "sequence"),
     ("memory vgg16:image=100000000 --device h100", "image"),
     ("memory vgg16 --device h100 --batch 1000000000000", "--batch"),
+    ("memory gpt2 --device h100 --batch 1000000000 --sequence 16777216", "a tensor of more than 1024 PiB"),
+    ("memory llama3:8b --device h100 --batch 1000000000 --sequence 16777216", "a tensor of more than 1024 PiB"),
     ("memory vgg16 --device h100 --host 0B", "0B"),
     ("memory vgg16 --device h100 --host 2048PiB", "at most 1024 PiB"),
     ("memory vgg16 --device h100 --sharing 1025", "1 to 1,024"),

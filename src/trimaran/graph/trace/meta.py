@@ -497,12 +497,14 @@ def _recorded(model: nn.Module, batch: Any, loss: Loss, optimizer: Optimizer | N
     trace = recorder.recording.trace
     nbytes = sum(storage.nbytes for storage in trace.storages)
     if nbytes > MOST_BYTES:
-        raise InputError(
-            f"the step has {format_bytes(nbytes)} in its tensors, more than {format_bytes(MOST_BYTES)}: take a smaller "
-            "batch, shorter sequences or smaller samples",
-            code="trace.too-large",
-        )
+        raise _too_large(f"{format_bytes(nbytes)} in its tensors, more than")
     return trace
+
+
+def _too_large(what: str) -> InputError:
+    most = f"{MOST_BYTES // 2**50} PiB"
+    text = f"the step has {what} {most}: take a smaller batch, shorter sequences or smaller samples"
+    return InputError(text, code="trace.too-large")
 
 
 def _step(
@@ -535,6 +537,8 @@ def _telling() -> Iterator[None]:
     except TrimaranError:
         raise
     except (RuntimeError, NotImplementedError, TypeError) as error:
+        if "overflow" in str(error):  # of a tensor's elements or bytes, which torch counts in 64 bits
+            raise _too_large("a tensor of more than") from error
         if any(words in str(error) for words in _READS_VALUES):
             why = "its course depends on the values of its tensors"
         elif isinstance(error, NotImplementedError):
