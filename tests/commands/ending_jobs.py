@@ -34,6 +34,22 @@ class Net(torch.nn.Linear):
         return super().forward(inputs)
 
 
+class Updates(torch.optim.SGD):
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        fault("step")
+        super().step(closure)  # type: ignore[call-overload]
+
+
+def backward(_: torch.Tensor) -> None:
+    fault("backward")
+
+
+def model() -> Net:
+    made = Net(4, 3)
+    made.weight.register_hook(backward)
+    return made
+
+
 class Data(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
     def __len__(self) -> int:
         return 32
@@ -50,7 +66,7 @@ def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 def optimizer(parameters: object) -> torch.optim.Optimizer:
     fault("optimizer")
-    return torch.optim.SGD(parameters, lr=0.1)  # type: ignore[arg-type]
+    return Updates(parameters, lr=0.1)  # type: ignore[arg-type]
 
 
 def metric(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -65,7 +81,7 @@ def on_step(*_: object) -> None:
 def make_job() -> trimaran.Job:
     fault("factory")
     return trimaran.Job(
-        model=lambda: Net(4, 3),
+        model=model,
         loss=loss,
         optimizer=optimizer,
         dataset=Data,

@@ -95,6 +95,9 @@ def be_impatient(descriptor: int, *arguments: str) -> None:
         ("data", "while True: pass", "plan"),
         ("forward", "import time; time.sleep(1000)", "memory"),
         ("loss", WAIT, "check"),
+        ("step", WAIT, "check"),
+        ("step", "while True: pass", "memory"),
+        ("backward", "while True: pass", "plan"),
         ("optimizer", "try:\n while True: pass\nexcept BaseException:\n while True: pass", "plan"),
     ],
 )

@@ -52,7 +52,7 @@ from torch.utils import _pytree as pytree
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
-from trimaran.base.user_errors import attempted
+from trimaran.base.user_errors import asking, attempted
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.examine_modes import (
     MADE_AS,
@@ -210,6 +210,7 @@ EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
 
 
+@asking("the job")
 def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour:
     """Look at a job.
 

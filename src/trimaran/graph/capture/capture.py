@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.system import memory_bytes
+from trimaran.base.user_errors import asking
 from trimaran.graph.behaviour import TOO_LARGE, Behaviour
 from trimaran.graph.capture.describe import describe_flow, describe_whole, run_whole
 from trimaran.graph.capture.export import NotExportableError, OutputStructure, first_line, take_apart
@@ -260,6 +261,7 @@ class Capture:
     one_for_both_modes: bool = True
 
 
+@asking("the job")
 def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> Capture:
     """The graph of a job, and what is needed to build segments of its model.
 
@@ -425,6 +427,7 @@ def _returned_parameters(model: nn.Module, flow: fx.GraphModule) -> list[str]:
     return [str(one.target) for one in output.all_input_nodes if one.op == "get_attr" and str(one.target) in trained]
 
 
+@asking("the job")
 def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
     """Names of the trained parameters that get no gradient in any step, of a captured model that may have some.
 

@@ -15,7 +15,7 @@ asked for. So data of which the batch is larger than memory, or than the data se
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 
 from trimaran.base.arguments import told_of_classes
-from trimaran.base.errors import InputError, TrimaranError
+from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.base.units import format_bytes
-from trimaran.base.user_errors import told
+from trimaran.base.user_errors import told, users
 from trimaran.graph.trace.meta import trace_on_meta, trace_twice_on_meta
 from trimaran.graph.trace.types import StepTrace
 from trimaran.jobs.huggingface import configuration_of_job
@@ -241,20 +241,13 @@ class JobTracer:
                 autocast=self._autocast,
             )
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _telling(self) -> AbstractContextManager[None]:
         """Errors of the user's code are raised with the name of the job."""
-        try:
-            yield
-        except TrimaranError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"tracing the step of {self._job.name} on meta tensors, which have shapes and no values, failed: "
-                f"{told(error)}",
-                code="trace.failed",
-                job=self._job.name,
-            ) from error
+        name = self._job.name
+        failed = f"tracing the step of {name} on meta tensors, which have shapes and no values, failed"
+        return users(
+            "the job", said=lambda error: InputError(f"{failed}: {told(error)}", code="trace.failed", job=name)
+        )
 
     def _make_model(self) -> nn.Module:
         # Once: drawing weights takes longer than a step, even where they have no values.
