@@ -1,6 +1,7 @@
 """Fits the constants of pricing/kernels on measured kernels and on published steps of one device.
 
     python benchmarks/fits/operations.py
+    python benchmarks/fits/operations.py --only 'turing.*per_j'    # constants of such names; the others stay
 
 Minimises, over the logarithms of the constants, a robust sum (pseudo-Huber) of the squared errors of the logarithm of
 each kernel and each step, and of each constant's distance from what was known before (`operation_priors.py`). Nothing
@@ -10,7 +11,9 @@ were left out of the fit, one after another.
 Takes ten minutes on one core once the workloads have been traced.
 """
 
+import re
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +22,8 @@ from numpy.typing import NDArray
 from operation_kernels import Points
 from operation_priors import SPREADS, priors
 from operation_steps import Steps
+
+from trimaran.pricing.kernels.durations import constants
 
 TARGET = Path(__file__).parents[2] / "src/trimaran/pricing/kernels/constants.toml"
 ROBUST = 0.15
@@ -34,10 +39,17 @@ Floats = NDArray[numpy.float64]
 Table = Mapping[str, float]
 
 
-def main(only_fit: bool) -> None:
+def main(only_fit: bool, only: str | None) -> None:
     points, steps = Points(), Steps()
     print(f"{len(points.measured_s)} kernels, {len(steps.measured_s)} steps", flush=True)
     everything = numpy.ones(len(steps.measured_s))
+    if only is not None:
+        before = {name: value for name, value in constants().items() if not name.startswith("error.")}
+        print(f"before: {_summary(_logarithms(steps, before))}", flush=True)
+        table = fit(points, steps, everything, before, ROUNDS, only)
+        print(f"after: {_summary(_logarithms(steps, table))}", flush=True)
+        TARGET.write_text(_toml(table, tomllib.loads(TARGET.read_text(encoding="utf-8"))["error"]), encoding="utf-8")
+        return
     table = fit(points, steps, everything, {name: middle for name, (middle, _) in priors().items()}, ROUNDS)
     errors = _logarithms(steps, table)
     print(f"fitted: {_summary(errors)}", flush=True)
@@ -57,10 +69,21 @@ def main(only_fit: bool) -> None:
     TARGET.write_text(_toml(table | SPREADS, known), encoding="utf-8")
 
 
-def fit(points: Points, steps: Steps, used: Floats, start: dict[str, float], rounds: int) -> dict[str, float]:
-    """Constants that come closest to the kernels and to the steps that are used, by Gauss and Newton."""
+def fit(
+    points: Points, steps: Steps, used: Floats, start: dict[str, float], rounds: int, only: str = ""
+) -> dict[str, float]:
+    """Constants that come closest to the kernels and to the steps that are used, by Gauss and Newton.
+
+    Args:
+        points: measured kernels
+        steps: measured steps
+        used: how much each of them counts
+        start: constants to begin with
+        rounds: at most
+        only: pattern of the names of constants that are fitted; the others stay
+    """
     known = priors()
-    names = [name for name, (_, spread) in known.items() if spread > 0]
+    names = [name for name, (_, spread) in known.items() if spread > 0 and re.search(only, name)]
     middle = numpy.log([known[name][0] for name in names])
     spread = numpy.array([known[name][1] for name in names])
     place = numpy.log([start[name] for name in names])
@@ -175,4 +198,5 @@ def _toml(table: Table, known: Mapping[str, Mapping[str, float]]) -> str:
 
 
 if __name__ == "__main__":
-    main(only_fit="--only-fit" in sys.argv[1:])
+    asked = sys.argv[1:]
+    main(only_fit="--only-fit" in asked, only=asked[asked.index("--only") + 1] if "--only" in asked else None)
