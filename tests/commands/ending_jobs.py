@@ -37,7 +37,7 @@ class Net(torch.nn.Linear):
 class Updates(torch.optim.SGD):
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         fault("step")
-        super().step(closure)  # type: ignore[call-overload]
+        super().step(closure)
 
 
 def backward(_: torch.Tensor) -> None:

@@ -182,6 +182,7 @@ class _Reading(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@asking("the job")
 def _gradients(job: Job, model: nn.Module, call: Any, factor: float) -> tuple[dict[str, Tensor], list[str], int]:
     """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros.
 
@@ -261,7 +262,6 @@ class Capture:
     one_for_both_modes: bool = True
 
 
-@asking("the job")
 def capture(job: Job, model: nn.Module | None = None, *, batch: Any = None) -> Capture:
     """The graph of a job, and what is needed to build segments of its model.
 
