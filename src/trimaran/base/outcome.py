@@ -73,6 +73,11 @@ def note_always(what: str) -> None:
     note_asked("")
 
 
+def asked_always() -> str:
+    """Whose code may be asked, where nothing better is known; empty: it is not known."""
+    return _always[0]
+
+
 def note_limit(seconds: float) -> None:
     """Write down how long the user's code may take for one thing that it is asked [s]."""
     for page in _page:

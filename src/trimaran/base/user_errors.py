@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from trimaran.base.errors import InputError, TrimaranError
 from trimaran.base.files import shown_path
-from trimaran.base.outcome import note_asked
+from trimaran.base.outcome import asked_always, note_asked
 from trimaran.base.signals import Interrupted
 
 Result = TypeVar("Result")
@@ -114,10 +114,10 @@ def asking(what: str, *of: object) -> Iterator[None]:
     """Around a call of the user's code whose exceptions are for whoever asked: how it ends the process is never lost.
 
     Args:
-        what: is called, for people, as "Job.loss"
+        what: is called, for people, as "Job.loss"; empty: any code of the job
         of: the objects that are called, whose files and lines are told too
     """
-    what = named(what, *of)
+    what = named(what, *of) or asked_always() or "the job"
     before = _asked.set(what)
     note_asked(what)
     try:

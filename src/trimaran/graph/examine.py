@@ -210,7 +210,7 @@ EXACT, PARTLY, ROUNDED = 1e-7, 3e-4, 2e-3
 """Differences that are rounding, of a largest gradient: in fp64, where parts of the model compute in fp32, in fp32."""
 
 
-@asking("the job")
+@asking("")
 def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour:
     """Look at a job.
 

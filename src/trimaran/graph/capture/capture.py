@@ -182,7 +182,7 @@ class _Reading(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@asking("the job")
+@asking("")
 def _gradients(job: Job, model: nn.Module, call: Any, factor: float) -> tuple[dict[str, Tensor], list[str], int]:
     """Gradients of a sum of the outputs, with weights that are drawn, by parameter; without one they are zeros.
 
@@ -427,7 +427,7 @@ def _returned_parameters(model: nn.Module, flow: fx.GraphModule) -> list[str]:
     return [str(one.target) for one in output.all_input_nodes if one.op == "get_attr" and str(one.target) in trained]
 
 
-@asking("the job")
+@asking("")
 def unused_parameters(job: Job, capture: Capture) -> frozenset[str]:
     """Names of the trained parameters that get no gradient in any step, of a captured model that may have some.
 

@@ -245,9 +245,7 @@ class JobTracer:
         """Errors of the user's code are raised with the name of the job."""
         name = self._job.name
         failed = f"tracing the step of {name} on meta tensors, which have shapes and no values, failed"
-        return users(
-            "the job", said=lambda error: InputError(f"{failed}: {told(error)}", code="trace.failed", job=name)
-        )
+        return users("", said=lambda error: InputError(f"{failed}: {told(error)}", code="trace.failed", job=name))
 
     def _make_model(self) -> nn.Module:
         # Once: drawing weights takes longer than a step, even where they have no values.
