@@ -39,7 +39,6 @@ class Row:
         pins: decisions of the plan
         targets: that it is exported to
         batch: sequences of an update; None: the usual one
-        ranks: that are rehearsed
     """
 
     job: str
@@ -47,7 +46,6 @@ class Row:
     pins: Mapping[str, Any]
     targets: tuple[str, ...]
     batch: int | None = None
-    ranks: str = "0"
 
 
 ALL = ("torchtitan", "accelerate", "pytorch")
@@ -80,7 +78,6 @@ ROWS = {
         {"dp": 2, "tp": 2, "pp": 2, "zero": 1, "recompute": "layers", "microbatch": 1, "chunks": 1},
         ("pytorch",),
         batch=16,
-        ranks="0,4",
     ),
     "8b pp2 dp4 recompute": Row(
         "llama3:8b",
@@ -88,7 +85,6 @@ ROWS = {
         {"dp": 4, "pp": 2, "zero": 1, "recompute": "layers", "microbatch": 1, "chunks": 1},
         ("pytorch",),
         batch=32,
-        ranks="0,4",
     ),
     "llama2 70b pp4 x10 tp4": Row(
         "llama2:70b",
@@ -97,7 +93,6 @@ ROWS = {
         | {"recompute": "none"},
         ("pytorch",),
         batch=1024,
-        ranks="0,256,512,768",
     ),
     "gpt2 1.5b dp8": Row(
         "gpt2:1.5b",
@@ -132,6 +127,7 @@ ROWS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="words, all of which the name of a row and its target contain")
+    parser.add_argument("--limit", default="10min", help="of time, after which a rank stops")
     parser.add_argument("--output", type=Path, default=RESULTS / "rehearsal_exports.json")
     options = parser.parse_args()
     kept = json.loads(options.output.read_text())["rows"] if options.output.exists() else []
@@ -143,7 +139,7 @@ def main() -> int:
             if target == "torchtitan" and importlib.util.find_spec("torchtitan") is None:
                 print(f"{name} to {target}: not installed")
                 continue
-            rows[name, target] = found = {"plan": name, "target": target} | measure(row, target)
+            rows[name, target] = found = {"plan": name, "target": target} | measure(row, target, options.limit)
             print(line(found), flush=True)
             order = {(plan, to): None for plan, one in ROWS.items() for to in one.targets}
             ranked = [rows[key] for key in order if key in rows]
@@ -153,7 +149,7 @@ def main() -> int:
     return 0
 
 
-def measure(row: Row, target: str) -> dict[str, Any]:
+def measure(row: Row, target: str, limit: str) -> dict[str, Any]:
     """One plan, exported to one target and rehearsed."""
     from trimaran.base.errors import TrimaranError
     from trimaran.cli.plan import rehearse_plan
@@ -172,7 +168,9 @@ def measure(row: Row, target: str) -> dict[str, Any]:
     try:
         planned = make_plan(row.job, request)
         head |= {"strategy": planned.chosen.name, "batch": planned.global_batch_size}
-        found = rehearse_plan(planned, target, ranks=row.ranks)
+        stages, world = planned.chosen.strategy.pp, planned.devices
+        ranks = ",".join(str(stage * world // stages) for stage in range(stages))  # one of each stage
+        found = rehearse_plan(planned, target, ranks=ranks, limit=limit)
     except TrimaranError as error:
         return head | {"refused": str(error)}
     step = found.rehearsal.step

@@ -173,6 +173,7 @@ def rehearse_plan(
     *,
     strategy: "Strategy | None" = None,
     ranks: str = "kinds",
+    limit: str = "10min",
     progress: "Progress | None" = None,
 ) -> "PlanRehearsed":
     """Export a plan and rehearse the export.
@@ -182,6 +183,7 @@ def rehearse_plan(
         target: runtime that the plan is exported to
         strategy: that is exported in place of the chosen one, of a plan of degrees; None: the chosen one
         ranks: that are rehearsed: "kinds", "all", or numbers such as "0,8"
+        limit: of time, after which a rank stops
         progress: is told how many ranks have ended
 
     Raises:
@@ -196,7 +198,7 @@ def rehearse_plan(
     from trimaran.features.rehearse.ask import answer, ask
     from trimaran.planning.rehearsed import compare_with_plan
 
-    limit = planned.request.memory_bytes
+    memory = planned.request.memory_bytes
     chosen = planned.evidence.whole_plan
     if strategy is not None:
         chosen = replace(chosen, strategy=strategy)
@@ -209,9 +211,10 @@ def rehearse_plan(
             launch.arguments,
             world=launch.ranks,
             cluster=str(planned.request.cluster),
-            memory=None if limit is None else limit + planned.machine.node.device.memory.context_bytes,
+            memory=None if memory is None else memory + planned.machine.node.device.memory.context_bytes,
             ranks=ranks,
             steps=STEPS,
+            limit=limit,
             alloc_conf=launch.allocator,
         )
         found = answer(question, progress=progress or ignore_progress)

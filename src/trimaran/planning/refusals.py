@@ -8,6 +8,7 @@ parameters and 16 sequences of 8,192 tokens:
     offload              --allow optimizer-offload, in the memory of the host, or of one with as much as it takes
     recompute            where it was ruled out
     no pins              where degrees or a strategy were decided
+    no target            where what a runtime lacks was left out
     more devices         2, 4, 8, …; of a node first
     a larger device      of the same maker, not slower, the smallest memory first
 
@@ -115,9 +116,15 @@ def refused(error: InfeasibleError, request: PlanRequest, find: Find) -> Infeasi
         request: for a machine of the catalog
         find: gives the backend of a request
     """
+    if request.bound is not None:
+        request = replace(request.bound.asked, bound=request.bound)
+
+    def bound_find(other: PlanRequest) -> Backend:
+        return find(other if other.bound is None else other.bound.bind(other))
+
     request = replace(request, target=NO_TARGET, objective=None)
-    backend, node = find(request), find_machine(request.cluster).node
-    figures = dict(error.figures) | {"ways": ways(request, find), "host_memory_bytes": node.host_memory_bytes}
+    backend, node = bound_find(request), find_machine(request.cluster).node
+    figures = dict(error.figures) | {"ways": ways(request, bound_find), "host_memory_bytes": node.host_memory_bytes}
     assumed = []
     if isinstance(backend, Analytical):
         figures["sequence"] = backend.shape.sequence
@@ -322,6 +329,18 @@ def _without_pins(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
         )
 
 
+def _without_target(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
+    """For no runtime by name, so by the software that a plan assumes."""
+    del asked
+    if request.bound is not None:
+        yield _Change(
+            id="fewer-pins",
+            name=f"without --to {request.bound.target}",
+            options={"to": None},
+            request=replace(request, bound=None),
+        )
+
+
 def _more_devices(request: PlanRequest, asked: _Asked) -> Iterator[_Change]:
     """Twice as many, and so on: of the machine, then of a box of cards, then of nodes."""
     pins, machine = request.pins, find_machine(request.cluster)
@@ -420,7 +439,10 @@ def _allowed(pins: Pins) -> list[str]:
 
 _Kind = Callable[[PlanRequest, _Asked], Iterator[_Change]]
 
-_KINDS: tuple[_Kind, ...] = (_shorter, _eight_bits, _offload, _recompute, _without_pins, _more_devices, _larger)
+_KINDS: tuple[_Kind, ...] = (
+    *(_shorter, _eight_bits, _offload, _recompute),
+    *(_without_pins, _without_target, _more_devices, _larger),
+)
 
 _ELSEWHERE = frozenset({"cluster", "devices"})
 """Options that say other hardware."""

@@ -8,7 +8,7 @@ device: parameters, gradients, optimizer state, activations.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -597,6 +597,21 @@ Executions = Literal["any", "eager", "compiled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The runtime that a plan is exported to.
+
+    Attributes:
+        target: its name, as `--to` says it
+        asked: the request without it
+        bind: gives a request for plans that the runtime can run
+    """
+
+    target: str
+    asked: "PlanRequest"
+    bind: Callable[["PlanRequest"], "PlanRequest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """Request for a plan: objective, devices and limits.
 
@@ -624,6 +639,7 @@ class PlanRequest:
         loading: input pipeline of a machine of the catalog; nothing: data are always ready there
         documents: of which the sequences of a decoder consist; None: of one each, as long as the sequence
         expert_imbalance: visits to the experts of the busiest rank, by those of a rank if all had the same
+        bound: runtime that the plan is exported to; None: none is named
     """
 
     cluster: str = ""
@@ -648,6 +664,7 @@ class PlanRequest:
     loading: Loading = NO_LOADING
     documents: Documents | None = None
     expert_imbalance: float = 1.0
+    bound: Bound | None = None
 
     @property
     def is_here(self) -> bool:

@@ -54,6 +54,15 @@ TRACED = (
 """Of models that are traced; most are small, so that a limit makes the memory small too."""
 
 
+BOUND = (
+    "mixtral:8x7b --cluster dgx-h100:2 --batch 16 --to accelerate",
+    "llama3.2:1b --cluster rtx-4060 --batch 16 --to accelerate",
+    "llama2:13b --cluster 4xl4 --batch 32 --to torchtitan --pp 4",
+    "mixtral:8x7b --cluster dgx-a100 --batch 16 --to pytorch",
+)
+"""For a runtime by name."""
+
+
 def answered(words: str) -> tuple[int, dict[str, Any]]:
     """Exit code and document of a command without its program."""
     found = CliRunner().invoke(app, [*shlex.split(words), "--json"])
@@ -96,6 +105,20 @@ def test_each_way_out_is_a_command_whose_plan_fits_devices_and_hosts(question: s
         assert price["step_time_s"] <= way["step_time_s"] * 1.0001
         found.append(price["step_time_s"])
     assert max(found) <= SLOWEST * min(found)
+
+
+@pytest.mark.parametrize(
+    "question", [pytest.param(one, marks=[] if one == BOUND[0] else [pytest.mark.sweep]) for one in BOUND]
+)
+def test_each_way_out_for_a_runtime_is_planned_for_that_one_or_says_that_it_is_not(question: str) -> None:
+    names = [way["name"] for way in ways_of(question)]
+    assert not any("--forbid" in name for name in names), f"what {question} did not say is to be left out"
+    for way in ways_of(question):
+        code, plan = answered(way["command"].removeprefix("trimaran "))
+        assert code == 0, (way["command"], plan)
+        assert ("--to" in way["command"]) == ("--to" not in way["name"])
+        assert plan["chosen"]["peak_bytes"] <= plan["memory_limit_bytes"]
+        assert plan["chosen"]["step_time_s"] <= way["step_time_s"] * 1.0001
 
 
 @pytest.mark.sweep

@@ -15,7 +15,7 @@ from trimaran.jobs.resolve import JobSource
 from trimaran.machine.find import find_machine
 from trimaran.planning.analytical import Analytical, decoder_shape, shape_of
 from trimaran.planning.explanation import as_modelled
-from trimaran.planning.requests import PlanRequest, parse_software
+from trimaran.planning.requests import Bound, PlanRequest, parse_software
 from trimaran.planning.target import Cell
 from trimaran.pricing.analytical.fits_device import Need, need_of, with_buffers
 from trimaran.pricing.analytical.memory import largest_rank
@@ -81,6 +81,7 @@ def request_for(reference: str, request: PlanRequest, target: str) -> PlanReques
         InputError: the user asks for what the target lacks
     """
     to, pins = TARGETS[target], request.pins
+    bound = Bound(target=target, asked=request, bind=lambda other: request_for(reference, other, target))
     shape = None if request.is_here else shape_of(reference, request)
     lacks, asked = to.lacks_for_jobs, dict[str, Any]()
     if shape is not None:
@@ -104,7 +105,7 @@ def request_for(reference: str, request: PlanRequest, target: str) -> PlanReques
             )
     asked = {name: value for name, value in asked.items() if getattr(pins, name) is None and not pins.strategy}
     forbid = tuple(sorted({*pins.forbid, *lacks}))
-    return replace(request, pins=replace(pins, forbid=forbid, **asked))
+    return replace(request, pins=replace(pins, forbid=forbid, **asked), bound=bound)
 
 
 def check_fits(plan: Plan, exported: Exported) -> Exported:

@@ -174,9 +174,9 @@ def layer_activations(
     masks = 2 * stream if shape.hidden_dropout else 0
     core = _attention_core(shape, degrees, attention, element_bytes, copies=1 if eager else 2)
     made, up = _attention_inputs(shape, degrees, element_bytes, keeps_unrotated=eager is None)
-    before, after = _feed_forward(shape, degrees, layer, element_bytes)
+    before, after = _feed_forward(shape, degrees, layer, element_bytes, is_eager=eager is not None)
     inner = after
-    if eager and eager.gates and shape.gated and not shape.has_experts(layer):
+    if eager and eager.gates and shape.gated:
         before += inner
     after = after * product_input_bytes // element_bytes
     each = element_bytes + 4 if eager and eager.wide_norms and not shape.centred_norm else element_bytes
@@ -282,7 +282,9 @@ def _attention_inputs(
     return size * element_bytes * tokens, 0
 
 
-def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element_bytes: int) -> tuple[int, int]:
+def _feed_forward(
+    shape: TransformerShape, degrees: Degrees, layer: int, element_bytes: int, *, is_eager: bool = False
+) -> tuple[int, int]:
     """Bytes before and after the activation function.
 
     With experts a rank receives as many tokens as it sends. Where `e` ranks share an expert, each has the tokens of all
@@ -313,7 +315,7 @@ def _feed_forward(shape: TransformerShape, degrees: Degrees, layer: int, element
     shared = experts.shared_ffn // degrees.tp * tokens * element_bytes
     inner = visits * experts.ffn * element_bytes + shared
     sent = tokens * experts.active // share
-    routed = (sent + int(sent * experts.load(degrees.ep))) * shape.hidden * element_bytes
+    routed = ((1 + is_eager) * sent + int(sent * experts.load(degrees.ep))) * shape.hidden * element_bytes
     gathered = tokens * experts.count * _STATISTIC // share
     return gates * inner + routed + gathered, inner
 

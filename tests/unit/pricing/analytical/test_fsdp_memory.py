@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests import builders
 from torch import Tensor, nn
 from torch.nn import functional
 
 from trimaran.machine.catalog import find_device
+from trimaran.planning.analytical import decoder_of_job
+from trimaran.planning.requests import PlanRequest
 from trimaran.pricing.analytical.fits_device import bookkeeping_of
 from trimaran.pricing.analytical.memory import Eager, RankMemory, layer_activations, rank_memory
 from trimaran.pricing.analytical.shapes import TransformerShape, decoder_of, gpt_shape
@@ -18,6 +21,7 @@ from trimaran.program.strategy import Strategy as Plan
 GIB = 2**30
 EAGER = Eager()
 HIDDEN, FFN, HEADS, KV_HEADS, TOKENS = 256, 896, 8, 2, 512
+EXPERTS, ACTIVE = 4, 2
 LLAMA = replace(
     gpt_shape(layers=1, hidden=HIDDEN, heads=HEADS, vocabulary=1024, sequence=TOKENS),
     ffn=FFN,
@@ -81,18 +85,40 @@ class Layer(nn.Module):
         )
         states = states + self.out(mixed.transpose(1, 2).flatten(2))
         inner = self.norm2(states)
-        return states + self.down(functional.silu(self.gate(inner)) * self.up(inner))
+        return states + self.sub_layer(inner)
+
+    def sub_layer(self, inner: Tensor) -> Tensor:
+        return self.down(functional.silu(self.gate(inner)) * self.up(inner))
 
 
-def kept_by_autograd(norm: type[nn.RMSNorm]) -> int:
-    """Bytes of the storages that a layer keeps, but for its weights and for angles of positions."""
-    layer = Layer(norm).to(torch.bfloat16)
+class Routed(Layer):
+    """With experts that tokens visit as evenly as may be, by products of a slice each."""
+
+    def __init__(self) -> None:
+        super().__init__(FusedNorm)
+        self.router = nn.Linear(HIDDEN, EXPERTS, bias=False)
+        self.gates, self.ups = (nn.Parameter(torch.rand(EXPERTS, HIDDEN, FFN)) for _ in range(2))
+        self.downs = nn.Parameter(torch.rand(EXPERTS, FFN, HIDDEN))
+        self.order = torch.randperm(ACTIVE * TOKENS) // ACTIVE
+
+    def sub_layer(self, inner: Tensor) -> Tensor:
+        tokens = inner.flatten(0, 1)
+        scores = self.router(tokens)[self.order, :1]
+        visits = tokens[self.order].unflatten(0, (EXPERTS, -1))
+        hidden = functional.silu(visits @ self.gates) * (visits @ self.ups)
+        outputs = (hidden @ self.downs).flatten(0, 1) * scores
+        return torch.zeros_like(tokens).index_add(0, self.order, outputs).view_as(inner)
+
+
+def kept_by_autograd(layer: nn.Module) -> int:
+    """Bytes of the storages that a layer keeps, but for its weights, angles of positions and order of visits."""
+    layer = layer.to(torch.bfloat16)
     weights = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
     found: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         angles = tensor.dim() == 2 and tensor.shape[1] == HIDDEN // HEADS
-        if tensor.untyped_storage().data_ptr() not in weights and not angles:
+        if tensor.untyped_storage().data_ptr() not in weights and not angles and tensor.is_floating_point():
             found[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
@@ -104,7 +130,20 @@ def kept_by_autograd(norm: type[nn.RMSNorm]) -> int:
 @pytest.mark.parametrize(("norm", "wide"), [(FusedNorm, False), (WideNorm, True)])
 def test_a_layer_keeps_what_autograd_keeps(norm: type[nn.RMSNorm], wide: bool) -> None:
     said = layer_activations(LLAMA, Degrees(), attention="fused", eager=Eager(wide_norms=wide)).kept
-    assert kept_by_autograd(norm) == pytest.approx(said, rel=0.002)
+    assert kept_by_autograd(Layer(norm)) == pytest.approx(said, rel=0.002)
+
+
+def test_a_layer_with_experts_keeps_what_autograd_keeps() -> None:
+    shape = replace(LLAMA, experts=builders.experts(count=EXPERTS, active=ACTIVE, ffn=FFN))
+    said = layer_activations(shape, Degrees(), attention="fused", eager=EAGER).kept
+    assert kept_by_autograd(Routed()) == pytest.approx(said, rel=0.01)
+
+
+def test_experts_need_what_torchtitan_keeps() -> None:
+    """GiB of activations of rank 0 of 1,024 in the rehearsal of torchtitan's own trainer."""
+    shape = decoder_of_job("mixtral:8x7b", PlanRequest(options={"sequence": "4096"})).shape
+    found = memory_of(shape, Plan(dp=1024, ep=8, zero=2), eager=Eager(loss_chunks=8))
+    assert (found.activations + found.transient) / GIB == pytest.approx(42.8, rel=0.05)
 
 
 def test_a_product_keeps_its_gathered_input() -> None:
