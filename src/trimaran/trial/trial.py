@@ -253,17 +253,16 @@ def _plain_loop(
 ) -> None:
     # For as long as the process lives.
     forget_ranks()
-    device = choose_device("auto", local_rank=0, local_size=strategy.devices)
-    precision: JobPrecision = "fp64"
-    examiner = Examiner(tried(precision), strategy, device, exact=True, draws=draws)
-    with suppress(Exception):  # it is told where a step is compared
-        examiner.begin()
-    # In another process, so that here every call is the first.
-    probe = Forked(lambda _: examiner.runs())
-    if not probe.answer():
-        precision = "fp32"
-        examiner = Examiner(tried(precision), strategy, device, exact=True, draws=draws)
+
+    def examiner_in(precision: JobPrecision) -> Examiner:
+        device = choose_device("auto", local_rank=0, local_size=strategy.devices)
+        return Examiner(tried(precision), strategy, device, exact=True, draws=draws)
+
+    # In another process, so that here every call is the first. One that has asked for CUDA cannot be forked.
+    probe = Forked(lambda _: examiner_in("fp64").runs())
+    precision: JobPrecision = "fp64" if probe.answer() else "fp32"
     probe.end()
+    examiner = examiner_in(precision)
     connection.send_bytes(pickle.dumps(precision))
     while True:
         try:
