@@ -24,7 +24,6 @@ A gradient that lacks one of N samples is off by about S / N. In 16 bits that ma
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -165,7 +164,6 @@ class Verifier:
 
     Attributes:
         fresh: the weights are still those that the job's factory makes; may be set before the first step
-        seconds: that verifying has taken so far, without the steps [s]
         verified: what was found so far; on rank 0
 
     Raises:
@@ -187,7 +185,6 @@ class Verifier:
             )
         self._executor, self._world = executor, world
         self.fresh = True
-        self.seconds = 0.0
         self.verified = Verified()
         self._examiner = Examiner(job, strategy, world.device) if examine is None else None
         self._given = examine
@@ -211,12 +208,10 @@ class Verifier:
             ExecutionError: they differ; on every rank
             InputError: the job cannot be run as one process
         """
-        executor, start = self._executor, time.perf_counter()
+        executor = self._executor
         states = executor.agreement.gather_objects(RandomState.of(self._world.device), "verifying a step")
         before = executor.full_state(kinds=("parameter", "buffer", "optimizer"), compare=True)
-        begun = time.perf_counter()
         loss = executor.step(batch, samples=samples, keep_gradients=True)
-        done = time.perf_counter()
         after = executor.full_state(compare=True)
         step = Step(
             before=before,
@@ -230,10 +225,7 @@ class Verifier:
             follows=executor.follows_metric,
             fresh=self.fresh,
         )
-        try:
-            self._tell(executor, lambda: self._examine(step))
-        finally:
-            self.seconds += begun - start + time.perf_counter() - done
+        self._tell(executor, lambda: self._examine(step))
         return loss
 
     def compare_restarted(self, executor: Executor) -> None:

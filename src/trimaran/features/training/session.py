@@ -712,11 +712,6 @@ class Session:
         """How far the first steps were from those of one process, on rank 0; None where nobody asked."""
         return None if self._verifier is None else self._verifier.verified
 
-    @property
-    def verifying_s(self) -> float:
-        """Time of the comparisons so far [s]."""
-        return 0.0 if self._verifier is None else self._verifier.seconds
-
     def stop(self) -> None:
         """End the training, from a callback on any rank: all agree when it has ended.
 
