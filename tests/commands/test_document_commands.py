@@ -32,7 +32,6 @@ from trimaran.cli import app
 NOT_RUN = {
     "pip ": "scripts/newcomer.py builds and installs the wheel",
     "torchtitan.train": "torchtitan is not among what tests need",
-    "--rehearse --to torchtitan": "torchtitan is not among what tests need",
     "nvidia-smi": "needs a GPU's driver",
     "--rdzv-endpoint": "needs two nodes; tests/engines starts this on emulated ones",
     "srun": "a script of Slurm; tests/engines runs it by emulated daemons",
