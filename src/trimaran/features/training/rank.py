@@ -477,6 +477,7 @@ def try_rank(
     """The trial of a plan, before a rank trains by it; as `train_rank`."""
     # What a rank needs is imported once: its child has it.
     import trimaran.features.training.session  # noqa: F401
+    from trimaran.launch.hangs import OTHER_S
     from trimaran.trial.trial import STEPS, try_plan
 
     def make() -> Job:
@@ -489,6 +490,8 @@ def try_rank(
     draws = behaviour is None or any(getattr(behaviour, name) for name in drawn)
     # One process takes the steps of all replicas one after the other.
     limit_s = _BEGUN_S + STEPS * _SLOWER * plan.strategy.dp * plan.prediction.step_time_s
+    # Longer, and it would be taken for code of the job that hangs.
+    limit_s = min(limit_s, (options.callback_timeout or OTHER_S) / 2)
     return try_plan(rank, partial(join, "trial"), make, open_session, plan.strategy, draws=draws, limit_s=limit_s)
 
 
