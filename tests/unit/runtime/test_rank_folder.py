@@ -27,7 +27,7 @@ def test_a_rank_that_cannot_open_it_works_all_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trimaran.launch.worker", str(there.fileno()), str(tmp_path / "absent")]
     rank = subprocess.Popen(command, pass_fds=[there.fileno()], start_new_session=True)
     there.close()
-    work = pickle.dumps((isinstance, (World,)))
+    work = pickle.dumps((isinstance, (World,), None))
     request = Request(rank=0, ranks=1, device="cpu", timeout_s=10.0, python_path=None, work=work)
     here.send_bytes(pickle.dumps(request))
     assert answer_of(here) == ("result", True)
