@@ -28,8 +28,9 @@ from trimaran.launch.supervise import launch
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Strategy, needs_graph
-from trimaran.trial.compare import Verified
-from trimaran.trial.trial import STEPS, try_plan
+from trimaran.runtime.whole_state import WholeState
+from trimaran.trial.compare import Examiner, Step, Verified
+from trimaran.trial.trial import STEPS, _examined, try_plan
 
 REPLICAS = builders.strategy(dp=2)
 SHARDED = builders.strategy(dp=2, zero=1)
@@ -162,9 +163,25 @@ def test_what_trains_something_else_is_found_before_it_counts_and_what_is_right_
     assert not missed
     alarms = {name: first[name] for name in RIGHT if not _is_right(first[name])}
     assert not alarms
-    assert "probability of 0" in str(first["dropout, stages"].notes)  # type: ignore[union-attr]
+    assert "probability of 0" in repr(first["dropout, stages"])
     # The runtime refuses it itself.
     assert "updated differently" in str(first["one norm"])
+
+
+class Poor(Examiner):
+    """One process, on a device that does not hold what it needs."""
+
+    def __init__(self) -> None:
+        super().__init__(_job(), REPLICAS, "cpu", exact=True)
+
+    def _examine(self, step: Step) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def test_memory_that_one_process_lacks_makes_a_plan_not_verified() -> None:
+    state = WholeState()
+    found = _examined(Poor(), Step(before=state, after=state, states=(), epoch=0, index=0))
+    assert "out of memory" in found.reason
 
 
 def _is_right(one: Verified | str) -> bool:

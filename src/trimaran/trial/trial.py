@@ -34,6 +34,7 @@ from trimaran.base.system import at_parents_death
 from trimaran.base.units import format_seconds
 from trimaran.base.user_errors import summary
 from trimaran.launch.activity import ACTIVITY
+from trimaran.launch.memory import ran_out
 from trimaran.launch.world import World, choose_device, leave_world
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.data.pipeline import Feed
@@ -277,8 +278,10 @@ def _plain_loop(
 def _examined(examiner: Examiner, step: Step | WholeState) -> Verified:
     try:
         return examiner(step) if isinstance(step, Step) else examiner.restarted(step)
-    except InputError as error:
-        return Verified(reason=error.message)
+    except TrimaranError as error:
+        if isinstance(error, InputError) or ran_out(error) is not None:
+            return Verified(reason=error.message)
+        raise
 
 
 def _without_dropout(model: nn.Module) -> nn.Module:
