@@ -76,7 +76,7 @@ class Verified:
         difference: of the tensor that came nearest to its limit, relative to its scale
         limit: of that tensor, relative to its scale
         notes: what was compared in another way than usual, and why
-        restarted: the state was taken, put into ranks that were made anew, and gone on from, among these steps
+        restarted: after them the state was put into ranks that were made anew, which have it bit for bit
         seconds: that it took, where it was done before the training [s]
         reason: why nothing was compared; empty: it was
     """
@@ -453,16 +453,14 @@ class Examiner:
     def _check_gradients(self, plain: PlainTraining, step: Step, states: Sequence[RandomState]) -> Gradients:
         """The run's gradients and buffers; those of one process."""
         after = step.after
-        batches = plain.microbatches(step.epoch, step.index)
-        by_part = self._draws or plain.mixes_samples
-        if self._exact and not by_part:
-            expected = plain.gradients(plain.whole_batch(step.epoch, step.index), states[:1], goes_on=True)
-        else:
-            expected = plain.gradients(batches, states, goes_on=self._exact)
+        whole = self._exact and not (self._draws or plain.mixes_samples)
+        # Read once, as a plain loop does: data may keep something of each read.
+        batches = (plain.whole_batch if whole else plain.microbatches)(step.epoch, step.index)
+        expected = plain.gradients(batches, states[:1] if whole else states, goes_on=self._exact)
         coarse = self._strategy.tp > 1 or bool(self._strategy.shards) or self._strategy.execution == "compiled"
-        if expected.draws and (
-            self._strategy.execution == "compiled" or self._strategy.pp > 1 or (self._exact and not by_part)
-        ):
+        if expected.draws and whole:
+            raise InputError("the model draws random numbers that the look at the job did not see")
+        if expected.draws and (self._strategy.execution == "compiled" or self._strategy.pp > 1):
             raise InputError(
                 f"the model draws random numbers in its forward, and under {self._strategy.name} parts of it draw "
                 "other random numbers, which one process cannot repeat: verify with dropout 0, or a plan without "

@@ -88,8 +88,7 @@ class PlainTraining:
         if any(id(one) not in own for group in getattr(self.optimizer, "param_groups", ()) for one in group["params"]):
             raise InputError(
                 "the optimizer updates what is no parameter of the model, such as those of the loss, and the one "
-                "process that the run is compared with would update it as well: put it into the model, or train "
-                "without --verify",
+                "process that the run is compared with would update it as well: put it into the model",
                 code="verify.foreign-parameters",
             )
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None

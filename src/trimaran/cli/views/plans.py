@@ -57,7 +57,7 @@ def print_trained(out: Console, trained: "Trained") -> None:
     begin_verdict()
     out.print(f"[bold]{escape(_trained_sentence(trained))}[/]", soft_wrap=trained.was_over)
     if result.verified is not None:
-        out.print(escape(str(result.verified)), soft_wrap=True)
+        out.print(escape(str(result.verified)))
         print_notes(out, result.verified.notes)
     out.print()
     for epoch in result.epochs:

@@ -28,6 +28,7 @@ from msgspec import convert
 
 from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
 from trimaran.base.files import given, looked_at, shown_path, write_whole
+from trimaran.base.precision import element_bytes
 from trimaran.base.progress import Progress, ignore_progress
 from trimaran.base.signals import Catcher, Interrupted, leaving, say, signal_name
 from trimaran.base.system import needs_linux
@@ -434,13 +435,14 @@ class _Launching:
             return "--no-trial"
         if seen is not None and seen.accepted:
             return "plans that are another training than that of one process are accepted"
-        # One process takes the whole batch, and all in 64 bits.
+        # One process takes the whole batch, and all in 64 bits, which are four times those of what is cast to 16.
+        wider = element_bytes("fp64") // element_bytes(simulated.job.precision)
         one = sum(simulated.chosen.peak_bytes) if simulated.alone is None else simulated.alone.peak_bytes[0]
         device = simulated.cluster.devices[0]
         if device.kind == "cpu":
-            needed, there = 2 * (one + sum(simulated.chosen.peak_bytes)), free_memory_bytes()
+            needed, there = wider * (one + sum(simulated.chosen.peak_bytes)), free_memory_bytes()
         else:
-            needed, there = 2 * (one + simulated.chosen.peak_bytes[0]), simulated.cluster.memory_bytes[0]
+            needed, there = wider * (one + simulated.chosen.peak_bytes[0]), simulated.cluster.memory_bytes[0]
         if needed > there:
             takes = f"{format_bytes(needed)} of {format_bytes(there)}"
             return f"a plain loop next to the ranks, all in 64 bits, takes {takes}"
