@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from tests import builders
 from tests.distributed.following import PLACES, cases, following_job
+from tests.distributed.training import verifier
 from tests.forks.client import launch
 
 from trimaran.base.errors import ExecutionError, InputError
@@ -19,7 +20,6 @@ from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.refusals import objection
 from trimaran.runtime.executor import Executor
-from trimaran.trial.compare import Verifier
 from trimaran.user_code.alone import alone
 
 REPLICAS = builders.strategy(dp=2)
@@ -46,11 +46,11 @@ def look_and_verify(world: World) -> list[tuple[str, str]]:
         made = capture(job)
         programs = lower(made.graph, REPLICAS, batch=16), lower_evaluation(made.graph, REPLICAS, batch=16)
         executor = Executor(job, REPLICAS, *programs, world, capture=made)
-        feed, verifier = executor.feed(), Verifier(executor, job, REPLICAS, world)
+        feed, verify = executor.feed(), verifier(executor, job, REPLICAS, world)
         outcome = "verified"
         try:
             for _, share in zip(range(2), feed.shares(), strict=False):
-                verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
+                verify.step(share, epoch=feed.epoch, index=feed.index - 1)
         except (ExecutionError, InputError) as error:
             outcome = str(error)
         found.append((said, outcome))

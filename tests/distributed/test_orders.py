@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests import builders
 from tests.distributed.ordered import BATCH, JOBS, ROWS, job, pad
-from tests.distributed.training import even_boundaries, full_batch
+from tests.distributed.training import even_boundaries, full_batch, verifier
 from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 from torch.utils.data import default_collate
@@ -25,7 +25,6 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.strategy import Feeding, Strategy
 from trimaran.runtime.data.orders import sample_order
 from trimaran.runtime.executor import Executor
-from trimaran.trial.compare import Verifier
 from trimaran.user_code.model import make_model
 from trimaran.user_code.randomness import derive_seed, seeded
 
@@ -206,13 +205,11 @@ def verify(world: World, names: list[str]) -> list[int]:
     found = []
     for name in names:
         executor = open_job(world, name, builders.strategy(dp=2, microbatches=2))
-        feed, verifier = (
-            executor.feed(),
-            Verifier(executor, JOBS[name](), builders.strategy(dp=2, microbatches=2), world),
-        )
+        feed = executor.feed()
+        verify = verifier(executor, JOBS[name](), builders.strategy(dp=2, microbatches=2), world)
         for share in feed.shares():
-            verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
-        found.append(verifier.verified.steps)
+            verify.step(share, epoch=feed.epoch, index=feed.index - 1)
+        found.append(verify.verified.steps)
         executor.close()
     return found
 

@@ -170,7 +170,7 @@ class Poor(Examiner):
     """One process, on a device that does not hold what it needs."""
 
     def __init__(self) -> None:
-        super().__init__(_job(), REPLICAS, "cpu", exact=True)
+        super().__init__(_job(), REPLICAS, "cpu")
 
     def _examine(self, step: Step) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")

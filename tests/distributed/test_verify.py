@@ -20,11 +20,12 @@ from tests import builders
 from tests.distributed import called
 from tests.distributed.jobs import make_job
 from tests.distributed.test_zero import GPT
-from tests.distributed.training import Run, captured, full_batch
+from tests.distributed.training import Run, captured, full_batch, verifier
 from tests.forks.client import launch
 from tests.raising import raises
 
 from trimaran.base.errors import ExecutionError, InputError
+from trimaran.base.job import Job
 from trimaran.base.precision import Precision
 from trimaran.features.training.session import Session
 from trimaran.graph.capture.capture import capture
@@ -40,7 +41,7 @@ from trimaran.runtime.data.batch_shares import Share
 from trimaran.runtime.executor import Executor
 from trimaran.runtime.step.losses import loss_term
 from trimaran.runtime.step.updates import Updater
-from trimaran.trial.compare import Verified, Verifier
+from trimaran.trial.compare import Verified
 from trimaran.trial.plain_loop import PlainTraining
 from trimaran.user_code.batches import SUMMED, map_tensors
 from trimaran.user_code.randomness import host_states
@@ -184,10 +185,11 @@ def _verify(world: World, run: Run, precision: Precision | None, fault: str) -> 
     try:
         with FAULTS[fault](world.rank):
             executor = Executor(job, strategy, *programs, world, capture=made)
-            feed, verifier = executor.feed(), Verifier(executor, job, strategy, world)
+            draws = run.job == "dropped"
+            feed, verify = executor.feed(), verifier(executor, job, strategy, world, draws=draws)
             for _, share in zip(range(run.steps), feed.shares(), strict=False):
-                verifier.step(share, epoch=feed.epoch, index=feed.index - 1)
-        return verifier.verified
+                verify.step(share, epoch=feed.epoch, index=feed.index - 1)
+        return verify.verified
     except (ExecutionError, InputError) as error:
         figures = error.figures
         if "module" not in figures:
@@ -216,7 +218,8 @@ WRONG: list[tuple[Case, str, str, tuple[int, ...]]] = [
     # DDP fills its buckets from the end of the network; "b1" is the first of them that has a part of the stem's.
     (_case("cnn", REPLICAS, None, "doubled_bucket"), "gradient", "mix.conv", (0, 1)),
     (_case("gpt", PIPELINE, None, "skipped_tie"), "gradient", "token", (0, 1)),
-    (_case("cnn", REPLICAS, "bf16", "lost_weight"), "gradient", "stem.conv", (0, 1)),
+    # In 16 bits small gradients have room for the rounding of large ones.
+    (_case("cnn", REPLICAS, "bf16", "lost_weight"), "gradient", "head", (0, 1)),
     (_case("cnn", REPLICAS, None, "other_buffers"), "buffer", "stem.norm", (0, 1)),
     (_case("gpt", PIPELINE, None, "second_update"), "weight", "blocks.2.norm1", (1,)),
     (_case("cnn", REPLICAS, None, "second_update"), "parameter", "stem.conv", (1,)),
@@ -263,10 +266,11 @@ def losses_of_both(world: World, run: Run) -> list[list[float]]:
         made = captured(run.job)
         programs = lower(made.graph, REPLICAS, batch=8), lower_evaluation(made.graph, REPLICAS, batch=8)
         executor = Executor(job, REPLICAS, *programs, world, capture=made)
-        feed, verifier, losses = executor.feed(), Verifier(executor, job, REPLICAS, world), []
+        feed, losses = executor.feed(), []
+        verify = verifier(executor, job, REPLICAS, world, draws=True)
         for _, share in zip(range(4), feed.shares(), strict=False):
             if executor.steps < steps:
-                losses.append(verifier.step(share, epoch=feed.epoch, index=feed.index - 1))
+                losses.append(verify.step(share, epoch=feed.epoch, index=feed.index - 1))
             else:
                 losses.append(executor.step(share))
         found.append([*losses, float(sum(host_states()[0]))])
@@ -282,6 +286,16 @@ def test_a_run_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
         assert verified == plain
 
 
+def verified_alone(job: Job, strategy: Strategy, *, draws: bool = False) -> Verified:
+    made = capture(job)
+    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
+    with Session(job, strategy, program, made, World(), owns_world=False) as session:
+        verify, feed = verifier(session.executor, job, strategy, World(), draws=draws), session.feed
+        for share in itertools.islice(feed.shares(), STEPS):
+            verify.step(share, epoch=feed.epoch, index=feed.index - 1)
+        return verify.verified
+
+
 class Masking(torch.nn.Linear):
     def __init__(self) -> None:
         super().__init__(6, 3)
@@ -295,15 +309,9 @@ def test_a_schedule_that_draws_and_a_buffer_of_infinite_entries_are_no_differenc
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         lr_schedule=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 + random.random()),
     )
-    made, strategy = capture(job), builders.strategy()
-    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
-    session = Session(job, strategy, program, made, World(), owns_world=False, verify=STEPS)
-    for batch in itertools.islice(session.batches(), STEPS + 1):
-        session.step(batch)
-    assert session.verified is not None
-    assert session.verified.steps == STEPS
-    assert "the schedule draws random numbers" in session.verified.notes[-1]
-    session.close()
+    verified = verified_alone(job, builders.strategy())
+    assert verified.steps == STEPS
+    assert "the schedule draws random numbers" in verified.notes[-1]
 
 
 def test_a_loss_that_is_a_sum_over_samples_is_one_over_microbatches() -> None:
@@ -313,14 +321,7 @@ def test_a_loss_that_is_a_sum_over_samples_is_one_over_microbatches() -> None:
         loss=lambda output, target: torch.nn.functional.cross_entropy(output, target, reduction="sum"),
         loss_weight=SUMMED,
     )
-    made, strategy = capture(job), builders.strategy(microbatches=2)
-    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=job.clip_norm is not None)
-    session = Session(job, strategy, program, made, World(), owns_world=False, verify=STEPS)
-    for batch in itertools.islice(session.batches(), STEPS):
-        session.step(batch)
-    assert session.verified is not None
-    assert "draws random numbers" in session.verified.notes[0]
-    session.close()
+    assert "draws random numbers" in verified_alone(job, builders.strategy(microbatches=2), draws=True).notes[0]
 
 
 def test_parameters_of_the_loss_are_refused() -> None:

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from tests.distributed.drawn import draw_parts
 from tests.distributed.jobs import make_job
 
+from trimaran.base.job import Job
 from trimaran.graph.capture.capture import Capture, capture
 from trimaran.graph.types import Graph
 from trimaran.launch.world import World
@@ -17,6 +19,8 @@ from trimaran.program.lowering.lower import lower, lower_evaluation
 from trimaran.program.lowering.tensor_parallel import find_classifier_shards
 from trimaran.program.strategy import Strategy
 from trimaran.runtime.executor import Executor
+from trimaran.trial.compare import Examiner, Verified, Verifier
+from trimaran.user_code.alone import alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,17 @@ class Outcome:
     losses: list[float]
     weights: dict[str, torch.Tensor]
     score: float
+
+
+def verifier(executor: Executor, job: Job, strategy: Strategy, world: World, *, draws: bool = False) -> Verifier:
+    """Compares steps with a plain loop in this process, in a thread, where the user's code is told of no ranks."""
+    examiner = Examiner(job, strategy, world.device, draws=draws)
+
+    def examine(step: Any) -> Verified:
+        with ThreadPoolExecutor(1) as thread, alone():
+            return thread.submit(examiner, step).result()
+
+    return Verifier(executor, world, examine)
 
 
 @functools.cache

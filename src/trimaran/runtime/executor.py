@@ -81,7 +81,7 @@ from trimaran.runtime.step.structure import Structures
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
-from trimaran.user_code.batches import WholeBatches, is_sliceable
+from trimaran.user_code.batches import WholeBatches, is_sliceable, move_batch
 from trimaran.user_code.datasets import is_stream, stream_length
 from trimaran.user_code.held_state import leaf_of, names_in_callbacks, read_by_job
 from trimaran.user_code.model import begin_training, make_model
@@ -364,6 +364,31 @@ class Executor:
         self._recorder.add(f"{Kind.LOAD}0", HOST, start, self._recorder.stamp())
         return batch
 
+    def microbatches(self, batch: Any, samples: int | None = None) -> list[Any]:
+        """The microbatches of this rank's replica in host memory; empty where it has none that counts, or reads none.
+
+        Args:
+            batch: as of `step`, which can be called with it afterwards
+            samples: of the global batch, where `batch` is no `Share`
+        """
+        state = self._step_state(batch, samples)
+        if not self.reads or not state.counts:
+            return []
+        own = batch.peek() if isinstance(batch, Share) else map(state.source, range(sum(map(bool, state.sizes))))
+        return [move_batch(one, "cpu") for one in own]
+
+    def give_back(self) -> None:
+        """Give the user's model back as it was made, but for its weights; afterwards no step can be taken."""
+        for stage in self._part.stages.values():
+            stage.close()
+        if self._part.close is not None:
+            self._part.close()
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether this rank computes the loss."""
+        return any(stage.is_last for stage in self._part.stages.values())
+
     def step(self, batch: Any, *, samples: int | None = None, keep_gradients: bool = False) -> float:
         """Forward, backward and update on one global batch.
 
@@ -588,12 +613,15 @@ class Executor:
         state = self.full_state(kinds=("parameter", "buffer"))
         return model_weights(self.model, state) if self._world.rank == 0 else {}
 
-    def full_state(self, *, kinds: Sequence[StateKind] = EVERYTHING, compare: bool = False) -> WholeState:
-        """Parameters, buffers, optimizer state, and gradients that were kept, whole, in host memory: on rank 0.
+    def full_state(
+        self, *, kinds: Sequence[StateKind] = EVERYTHING, compare: bool = False, to: int | None = 0
+    ) -> WholeState:
+        """Parameters, buffers, optimizer state, and gradients that were kept, whole, in host memory: on one rank.
 
         Args:
             kinds: what is wanted
             compare: look whether ranks that have copies of one parameter, or of its state, have the same
+            to: rank that gets the tensors; None: none does, and each rank is told how they compare
 
         Returns:
             By the names of the user's model; on the other ranks an empty one.
@@ -610,6 +638,7 @@ class Executor:
                 self.agreement,
                 kinds=kinds,
                 compare=compare,
+                to=to,
             )
 
     def save(self, path: str | Path) -> None:
@@ -695,10 +724,7 @@ class Executor:
         self._opened.close()
         if self._noise is not None:
             self._noise.close()
-        for stage in self._part.stages.values():
-            stage.close()
-        if self._part.close is not None:
-            self._part.close()
+        self.give_back()
         self._channels.close()
         # A reference to a process group keeps its threads alive, and this refers to everything.
         vars(self.training).clear()

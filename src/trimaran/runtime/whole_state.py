@@ -1,4 +1,4 @@
-"""The state of a training as one process would have it: whole tensors by the names of the user's model, on rank 0.
+"""The state of a training as one process would have it: whole tensors by the names of the user's model, on one rank.
 
     each rank    lists its tensors ────▶ every rank    the same list, in the same order
     tensor k     the ranks that share it gather it ─▶ the first of them ─▶ rank 0
@@ -238,6 +238,7 @@ class StateGatherer:
         *,
         kinds: Sequence[Kind] = EVERYTHING,
         compare: bool = False,
+        to: int | None = 0,
     ) -> WholeState:
         """Gather; every rank calls it, between steps.
 
@@ -248,9 +249,10 @@ class StateGatherer:
             agreement: between all ranks
             kinds: what is wanted
             compare: look whether ranks that have copies of one parameter, or of its state, have the same
+            to: rank that gets the tensors; None: none does, and each rank is told how they compare
 
         Returns:
-            On rank 0 what there is; on the others an empty one.
+            On rank `to` what there is; on the others an empty one.
 
         Raises:
             InputError: the optimizer keeps something of a share of a parameter that is not laid out like the share
@@ -265,7 +267,7 @@ class StateGatherer:
         chosen, differing = _choose(pieces)
         groups = merge_groups([of for _, of in said])
         state = WholeState(groups=groups, aliases=self.aliases, ranks=_holders(pieces), differing=differing)
-        for piece in chosen:
+        for piece in chosen if to is not None else ():
             source = piece.ranks[0]
             if piece.shape is None:
                 self._put(state, piece, piece.value)
@@ -275,11 +277,11 @@ class StateGatherer:
                 # All that share it take part in making it whole; one of them keeps it.
                 whole = by_what[piece.what].whole(world.device)
                 tensor = _on_host(whole) if world.rank == source else None
-            if source > 0:
-                tensor = _pass_on(tensor, piece, source, world.rank, agreement.group)
-            if world.rank == 0 and tensor is not None:
+            if to is not None and source != to:
+                tensor = _pass_on(tensor, piece, (source, to), world.rank, agreement.group)
+            if world.rank == to and tensor is not None:
                 self._put(state, piece, tensor)
-        return state if world.rank == 0 else WholeState()
+        return state if to in (None, world.rank) else WholeState()
 
     def held(self, part: Part, updater: Updater | None, world: World, kinds: Sequence[Kind]) -> list["Held"]:
         """What this rank has of the state, as it lies here, between steps; nothing is communicated.
@@ -482,13 +484,14 @@ def _fingerprint(tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def _pass_on(
-    tensor: torch.Tensor | None, piece: _Piece, source: int, rank: int, group: dist.ProcessGroup | None
+    tensor: torch.Tensor | None, piece: _Piece, way: tuple[int, int], rank: int, group: dist.ProcessGroup | None
 ) -> torch.Tensor | None:
-    """A tensor from the rank that has it to rank 0, as bytes: gloo knows few dtypes."""
+    """A tensor from the rank that has it to the one that wants it, as bytes: gloo knows few dtypes."""
+    source, to = way
     if rank == source and tensor is not None:
         if tensor.numel():
-            dist.send(tensor.reshape(-1).view(torch.uint8), group_dst=0, group=group)
-    elif rank == 0 and piece.shape is not None:
+            dist.send(tensor.reshape(-1).view(torch.uint8), group_dst=to, group=group)
+    elif rank == to and piece.shape is not None:
         tensor = torch.empty(piece.shape, dtype=piece.dtype)
         if tensor.numel():
             dist.recv(tensor.reshape(-1).view(torch.uint8), group_src=source, group=group)

@@ -19,13 +19,20 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
-from trimaran.base.precision import Precision
 from trimaran.graph.optimizers import trained_parameters
 from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.data.pipeline import Feed
 from trimaran.runtime.precision import autocast, place_batch, place_model
 from trimaran.runtime.whole_state import WholeState
-from trimaran.user_code.batches import SUMMED, call_model, compute_loss, copied_batch
+from trimaran.user_code.batches import (
+    SUMMED,
+    call_model,
+    compute_loss,
+    copied_batch,
+    count_samples,
+    join_batches,
+    name_tensors,
+)
 from trimaran.user_code.datasets import is_stream
 from trimaran.user_code.model import make_model
 from trimaran.user_code.randomness import RandomState, find_moved
@@ -42,7 +49,6 @@ class Gradients:
         order: paths of the modules, as they were first called
         loss: mean of the global batch
         weight: by which the sums of the microbatches were divided
-        half: the loss itself was a number of 16 bits
         draws: a generator has moved
         coarsest: type of floating point of a parameter, or of a tensor that a backward needs, whose rounding is largest
     """
@@ -53,12 +59,85 @@ class Gradients:
     order: list[str] = field(default_factory=list)
     loss: float = 0.0
     weight: float = 1.0
-    half: bool = False
     draws: bool = False
     coarsest: torch.dtype = torch.float64
 
 
-class PlainTraining:
+class PlainStep:
+    """The gradient of a model as one process computes it.
+
+    Args:
+        job: what is trained
+        model: on its device
+        device: of this process
+    """
+
+    def __init__(self, job: Job, model: nn.Module, device: str) -> None:
+        self._job, self.model, self._device = job, model, device
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether samples of a batch change each other's outputs, so that other microbatches give another training."""
+        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
+
+    def gradients(
+        self,
+        batches: Sequence[Sequence[Any]],
+        states: Sequence[RandomState],
+        *,
+        moved: float = 0.0,
+        seed: int = 0,
+        goes_on: bool = False,
+    ) -> Gradients:
+        """The gradient of a global batch; model and random states are as before afterwards.
+
+        Args:
+            batches: microbatches of each replica
+            states: of the ranks that run the replicas, before the step
+            moved: change each weight by this share of it, up or down; 0: not
+            seed: of up or down
+            goes_on: leave what the forward of the first replica changes
+        """
+        if goes_on:
+            return self._add_up(batches, states)
+        with _kept(self.model, self._device):
+            if moved:
+                _move(self.model, moved, seed)
+            return self._add_up(batches, states)
+
+    def _add_up(self, batches: Sequence[Sequence[Any]], states: Sequence[RandomState]) -> Gradients:
+        model, precision, found = self.model, self._job.precision, Gradients()
+        start, first = [one.detach().clone() for one in _carried(model)], list[torch.Tensor]()
+        total, weight, parts = 0.0, 0.0, sum(map(len, batches))
+        for replica, (microbatches, state) in enumerate(zip(batches, states, strict=True)):
+            state.restore(self._device)
+            _fill(_carried(model), start)
+            before = state.device
+            for batch in microbatches:
+                # A forward may write to it, and each batch is added up several times.
+                placed = copied_batch(place_batch(batch, precision=precision, device=self._device))
+                model.zero_grad(set_to_none=True)
+                with _called(model, found.order), autocast(precision, self._device), _noted(model, found):
+                    one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
+                if self._job.loss_weight is SUMMED:
+                    one, its_weight = one / its_weight, 1.0 / parts
+                one.backward()
+                total, weight = total + float(one.detach()), weight + float(its_weight)
+                _add(_own_gradients(model), found)
+            moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
+            found.draws = found.draws or moved or bool(find_moved(state.host))
+            if replica == 0:
+                found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
+                first = [one.detach().clone() for one in _carried(model)]
+        _fill(_carried(model), first)
+        found.loss, found.weight = total / weight, weight
+        found.of = {name: one.div_(weight).cpu() for name, one in found.of.items()}
+        found.scale = {name: one / weight for name, one in found.scale.items()}
+        model.zero_grad(set_to_none=True)
+        return found
+
+
+class PlainTraining(PlainStep):
     """One process that could train the job.
 
     Args:
@@ -72,16 +151,15 @@ class PlainTraining:
     """
 
     def __init__(self, job: Job, *, replicas: int, microbatches: int, device: str) -> None:
-        self._job, self._device, self._dataset = job, device, make_dataset(job)
-        self.model = place_model(make_model(job), precision=job.precision, device=device)
+        super().__init__(job, place_model(make_model(job), precision=job.precision, device=device), device)
+        self._dataset = make_dataset(job)
         if any(isinstance(module, nn.SyncBatchNorm) for module in self.model.modules()):
             raise InputError(
                 "the model has a SyncBatchNorm, which waits for other ranks, so that no process can run it "
                 "alone: there is nothing to verify it with"
             )
-        self._exact: nn.Module | None = None
-        self._feeds = [self._feed(replicas, microbatches, replica) for replica in range(replicas)]
-        self._whole = self._feed(1, 1, 0)
+        self._feeds = [_feed(job, self._dataset, replicas, microbatches, replica) for replica in range(replicas)]
+        self._whole = _feed(job, self._dataset, 1, 1, 0)
         trained = trained_parameters(self.model)
         self.optimizer = job.optimizer(trained) if trained else None
         own = {id(one) for one in self.model.parameters()}
@@ -92,11 +170,6 @@ class PlainTraining:
                 code="verify.foreign-parameters",
             )
         self.schedule = job.lr_schedule(self.optimizer) if job.lr_schedule and self.optimizer else None
-
-    @property
-    def mixes_samples(self) -> bool:
-        """Whether samples of a batch change each other's outputs, so that other microbatches give another training."""
-        return any(isinstance(module, _BatchNorm) and module.training for module in self.model.modules())
 
     def is_seeded(self) -> bool:
         """Whether another call of the job's factory makes the same model."""
@@ -134,35 +207,6 @@ class PlainTraining:
     def whole_batch(self, epoch: int, index: int) -> list[list[Any]]:
         """A global batch as one batch of one replica."""
         return [_load(self._whole, epoch, index)]
-
-    def gradients(
-        self,
-        batches: Sequence[Sequence[Any]],
-        states: Sequence[RandomState],
-        *,
-        exact: bool = False,
-        moved: float = 0.0,
-        seed: int = 0,
-        goes_on: bool = False,
-    ) -> Gradients:
-        """The gradient of a global batch; model and random states are as before afterwards.
-
-        Args:
-            batches: microbatches of each replica
-            states: of the ranks that run the replicas, before the step
-            exact: in fp64
-            moved: change each weight by this share of it, up or down; 0: not
-            seed: of up or down
-            goes_on: leave what the forward of the first replica changes
-        """
-        precision: Precision = "fp64" if exact else self._job.precision
-        model = self._widened() if exact else self.model
-        if goes_on:
-            return self._add_up(model, batches, states, precision)
-        with _kept(model, self._device):
-            if moved:
-                _move(model, moved, seed)
-            return self._add_up(model, batches, states, precision)
 
     def update(self, gradients: Mapping[str, torch.Tensor], *, follows: bool = False) -> None:
         """Clip gradients, and update the parameters by them.
@@ -206,65 +250,50 @@ class PlainTraining:
         for feed in (*self._feeds, self._whole):
             feed.close()
 
-    def _feed(self, replicas: int, microbatches: int, replica: int) -> Feed:
-        # On the host, to be placed when it is used: the same bits are needed in fp64 too.
-        return Feed(
-            self._job,
-            replicas=replicas,
-            microbatches=microbatches,
-            replica=replica,
-            reads=True,
-            # A stream that keeps its place is gone through by one feed.
-            dataset=None if is_stream(self._dataset) else self._dataset,
-        )
 
-    def _widened(self) -> nn.Module:
-        if self._exact is None:
-            self._exact = place_model(make_model(self._job), precision="fp64", device=self._device)
-        with torch.no_grad():
-            for name, tensor in self._exact.state_dict(keep_vars=True).items():
-                tensor.copy_(self.model.state_dict()[name])
-        for module, like in zip(self._exact.modules(), self.model.modules(), strict=True):
-            module.training = like.training
-        return self._exact
+def _feed(job: Job, dataset: Any, replicas: int, microbatches: int, replica: int) -> Feed:
+    # On the host, to be placed when it is used.
+    return Feed(
+        job,
+        replicas=replicas,
+        microbatches=microbatches,
+        replica=replica,
+        reads=True,
+        # A stream that keeps its place is gone through by one feed.
+        dataset=None if is_stream(dataset) else dataset,
+    )
 
-    def _add_up(
-        self,
-        model: nn.Module,
-        batches: Sequence[Sequence[Any]],
-        states: Sequence[RandomState],
-        precision: Precision,
-    ) -> Gradients:
-        found = Gradients()
-        start, first = [one.detach().clone() for one in _carried(model)], list[torch.Tensor]()
-        total, weight, parts = 0.0, 0.0, sum(map(len, batches))
-        for replica, (microbatches, state) in enumerate(zip(batches, states, strict=True)):
-            state.restore(self._device)
-            _fill(_carried(model), start)
-            before = state.device
-            for batch in microbatches:
-                # A forward may write to it, and each batch is added up several times.
-                placed = copied_batch(place_batch(batch, precision=precision, device=self._device))
-                model.zero_grad(set_to_none=True)
-                with _called(model, found.order), autocast(precision, self._device), _noted(model, found):
-                    one, its_weight = compute_loss(self._job, call_model(self._job, model, placed), placed)
-                if self._job.loss_weight is SUMMED:
-                    one, its_weight = one / its_weight, 1.0 / parts
-                one.backward()
-                total, weight = total + float(one.detach()), weight + float(its_weight)
-                found.half = found.half or torch.finfo(one.dtype).bits == 16
-                _add(_own_gradients(model), found)
-            moved = before is not None and not torch.equal(before, torch.cuda.get_rng_state(self._device))
-            found.draws = found.draws or moved or bool(find_moved(state.host))
-            if replica == 0:
-                found.buffers = {name: buffer.clone().cpu() for name, buffer in model.named_buffers()}
-                first = [one.detach().clone() for one in _carried(model)]
-        _fill(_carried(model), first)
-        found.loss, found.weight = total / weight, weight
-        found.of = {name: one.div_(weight).cpu() for name, one in found.of.items()}
-        found.scale = {name: one / weight for name, one in found.scale.items()}
-        model.zero_grad(set_to_none=True)
-        return found
+
+def join(batches: Sequence[Sequence[Any]]) -> Any:
+    """The microbatches of all replicas as one batch; None: there is none.
+
+    Args:
+        batches: of each replica
+
+    Raises:
+        InputError: they do not show how many samples they have
+    """
+    parts = [one for microbatches in batches for one in microbatches]
+    return join_batches(parts, [count_samples(one) for one in parts])
+
+
+def joins(job: Job, *, replicas: int, microbatches: int) -> bool:
+    """Whether the microbatches of the first batch, joined, are the batch: collate looks at no sizes. Data are read.
+
+    Args:
+        job: what is trained
+        replicas: of the plan
+        microbatches: of each replica
+    """
+    try:
+        dataset = make_dataset(job)
+        feeds = [_feed(job, dataset, replicas, microbatches, replica) for replica in range(replicas)]
+        ((whole,),) = [_load(_feed(job, dataset, 1, 1, 0), 0, 0)]
+        joined = name_tensors(join([_load(feed, 0, 0) for feed in feeds]))
+        named = name_tensors(whole)
+        return joined.keys() == named.keys() and all(torch.equal(one, joined[key]) for key, one in named.items())
+    except Exception:  # noqa: BLE001  # what is wrong with it is told where it is compared
+        return False
 
 
 def _load(feed: Feed, epoch: int, index: int) -> list[Any]:

@@ -81,15 +81,19 @@ class Forked:
                 os._exit(0)
         theirs.close()
 
-    def ask(self, question: Any) -> Any:
+    def ask(self, question: Any, limit_s: float | None = None) -> Any:
         """Send something, and wait for the answer.
 
+        Args:
+            question: to send
+            limit_s: as of `answer`
+
         Raises:
-            TrimaranError: what it raised; or it has ended
+            TrimaranError: what it raised; or it has ended, or takes longer
         """
         with suppress(OSError):  # it may have failed already, and its answer says so
             self._connection.send_bytes(pickle.dumps(question))
-        return self.answer()
+        return self.answer(limit_s)
 
     def answer(self, limit_s: float | None = None) -> Any:
         """Wait for its next answer.
@@ -113,8 +117,9 @@ class Forked:
         return value
 
     def end(self) -> None:
-        """Have it end, and wait for that."""
+        """End it, and wait for that."""
         self._connection.close()
+        os.kill(self._process, signal.SIGKILL)
         os.waitpid(self._process, 0)
 
 
@@ -198,7 +203,7 @@ def _try_rank(
     told: list[JobPrecision] = ["fp64" if plain is None else plain.answer()]
     if world.size > 1:
         torch.distributed.broadcast_object_list(told, src=0, device=torch.device(world.device))
-    found = _steps(world, tried, told[0], open_session, strategy, None if plain is None else plain.ask)
+    found = _steps(world, tried, told[0], open_session, None if plain is None else plain.ask)
     leave_world()
     if plain is not None:
         plain.end()
@@ -212,12 +217,10 @@ def _steps(
     tried: Callable[[JobPrecision], Job],
     precision: JobPrecision,
     open_session: Callable[[World, Job], Any],
-    strategy: Strategy,
     examine: Callable[[Step | WholeState], Verified] | None,
 ) -> Verified:
-    job = tried(precision)
-    session = open_session(world, job)
-    verifier = Verifier(session.executor, job, strategy, world, examine or (lambda _: Verified()))
+    session = open_session(world, tried(precision))
+    verifier = Verifier(session.executor, world, examine or (lambda _: Verified()))
     ended: float | None = None
     for number in range(STEPS):
         share, feed = _take(session.feed, number), session.feed
@@ -257,7 +260,7 @@ def _plain_loop(
 
     def examiner_in(precision: JobPrecision) -> Examiner:
         device = choose_device("auto", local_rank=0, local_size=strategy.devices)
-        return Examiner(tried(precision), strategy, device, exact=True, draws=draws)
+        return Examiner(tried(precision), strategy, device, draws=draws)
 
     # In another process, so that here every call is the first. One that has asked for CUDA cannot be forked.
     probe = Forked(lambda _: examiner_in("fp64").runs())

@@ -21,7 +21,7 @@ Files are written whole or not at all: next to their place first, then renamed. 
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -321,6 +321,7 @@ def train_rank(
     use: ParameterUse | None = None,
     weights_bytes: int = 0,
     again: bool = False,
+    watches: bool = False,
     tried: "Verified | None" = None,
 ) -> RankResult:
     """One rank's part of a run; started by `train_planned`.
@@ -336,7 +337,8 @@ def train_rank(
         use: which parameters get a gradient; None: as the executor finds
         weights_bytes: room that rank 0 keeps free for the weights [bytes]
         again: ranks were started before: go on from the last checkpoint of the run, where there is one
-        tried: what came of the trial of the plan
+        watches: compare some of its steps with one process, where the trial of the plan could
+        tried: what came of that; None: ranks were started before
 
     Raises:
         EnvironmentProblem: there is no room for the weights, or for a checkpoint
@@ -351,6 +353,10 @@ def train_rank(
     session = _open(world, job, plan, behaviour, evaluation, options, use)
     # Weights are written in the end, when it is too late to hear that they cannot be.
     session.executor.training.check_writable()
+    if watches and session.executor.agreement.first_rank(tried is not None and tried.reason != "") is None:
+        unwatched = session.watch(world).reason
+        if unwatched and world.rank == 0:
+            world.report({"verified": f"later steps are not verified: {unwatched}"})
     directory = RunDirectory(path=run)
     reserve = Reserve(run, weights_bytes if world.rank == 0 else 0)
     if options.saving is not None:
@@ -395,6 +401,10 @@ def train_rank(
     timeline = session.timeline()
     final = session.weights()
     steps, checkpoint = session.steps, session.saved
+    watched = session.verified
+    if tried is not None and watched is not None:
+        later = (f"later steps were not verified: {watched.reason}",) if watched.reason else ()
+        tried = replace(tried, later=watched.steps, notes=(*tried.notes, *later))
     session.close()
     if world.rank != 0:
         return RankResult(verified=tried)

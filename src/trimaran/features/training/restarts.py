@@ -7,7 +7,7 @@ After a failure of a rank the parent ends all ranks, and starts them again from 
 | a rank died, or held the others up until the watch ended it | yes |
 | an error in a rank: the user's code, a library, memory that ran out | yes, but not twice in a row at the same step |
 | a machine that lacks something, as room on its disk | yes, once a step has been done |
-| an input that is wrong, a damaged file, a loss that is not a finite number | no |
+| an input that is wrong, a damaged file, a loss that is not a finite number, a step that is not one process's | no |
 | a signal asked for the end, also of a rank that had not begun to listen | no |
 
 What is not started again would come again, or was asked for. An error comes twice where its type, its text and the step
@@ -127,7 +127,7 @@ class Restarts:
     def _refused(self, error: TrimaranError, before: TrimaranError | None) -> str:
         if isinstance(error, EnvironmentProblem):
             return "" if self._ever else "no step had been done"
-        if not isinstance(error, ExecutionError) or error.code.startswith("loss."):
+        if not isinstance(error, ExecutionError) or error.code.startswith(("loss.", "verify.")):
             return "the same would come again"
         ended = error.figures.get("exit_code")
         if error.code == "rank.died" and isinstance(ended, int) and -ended in STOP_SIGNALS:

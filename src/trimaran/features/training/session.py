@@ -74,7 +74,8 @@ from trimaran.runtime.executor import Executor
 from trimaran.runtime.parts.setup import is_partitioned
 from trimaran.runtime.step.on_nan import MOST_ROLLBACKS, OnNan, Rollback, check_on_nan
 from trimaran.runtime.step.stashing import check_stale
-from trimaran.trial.compare import Verified, Verifier
+from trimaran.trial.compare import Verified
+from trimaran.trial.watch import Watch
 from trimaran.user_code.batches import count_samples
 from trimaran.user_code.held_state import HeldState
 
@@ -150,7 +151,6 @@ class Session:
         record: note what happened when
         gradient_noise: observe the noise scale of the gradients in one step out of this number; 0: in none
         use: which parameters get a gradient; None: as the graph says
-        verify: number of first steps to compare with one process
         on_nan: what to do where the loss of a step is not a finite number: "stop", "skip" its update, or "rollback",
             which skips it too and leaves it to the loop to call `roll_back`
     """
@@ -170,11 +170,10 @@ class Session:
         record: bool = True,
         gradient_noise: int = 0,
         use: ParameterUse | None = None,
-        verify: int = 0,
         on_nan: OnNan = "stop",
     ) -> None:
-        check_on_nan(on_nan, strategy, observes="verify" if verify else "")
-        check_stale(strategy, job, observes="--verify" if verify else "")
+        check_on_nan(on_nan, strategy)
+        check_stale(strategy, job)
         self.job, self.strategy, self.program = job, strategy, program
         self.rank, self.world_size = world.rank, world.size
         self.stopped = False
@@ -244,8 +243,7 @@ class Session:
         # What was registered when the checkpoint was saved that the training goes on from, before the first step.
         self._registered: Mapping[str, int] = {}
         self.carried: dict[str, Any] = {}
-        self._verify_until = verify
-        self._verifier = Verifier(self.executor, job, strategy, world) if verify else None
+        self._watch: Watch | None = None
         self._closed = False
         # A loop may fetch batches in another thread: samples that draw and a step that does have the same generators.
         self._drawing = threading.RLock()
@@ -553,9 +551,9 @@ class Session:
         samples = self._samples_of(batch, fetched)
         number = self.executor.steps
         self._index = self._feed.index
-        is_own = fetched is not None or isinstance(batch, Share)
+        step = self.executor.step if self._watch is None else self._watch.step
         with self._drawing, nullcontext() if self._stepped else self._callbacks.first_step():
-            loss = self._step(batch, samples, keep_gradients, is_own=is_own)
+            loss = step(batch, samples=samples, keep_gradients=keep_gradients)
         self._stepped = True
         counted = batch.samples if isinstance(batch, Share) else samples or self.job.global_batch_size
         if self.strategy.is_stale:
@@ -696,21 +694,23 @@ class Session:
         self.stop_signal = stopping_code([number for (number,) in told])
         self.stopped = True
 
-    def _step(self, batch: Any, samples: int | None, keep_gradients: bool, *, is_own: bool) -> float:
-        if self._verifier is None or self.executor.steps >= self._verify_until:
-            return self.executor.step(batch, samples=samples, keep_gradients=keep_gradients)
-        if not is_own:
-            raise InputError("a step is verified on the job's own data: pass what session.batches() gave")
-        # The batch that is under way counts as done.
-        loss = self._verifier.step(batch, epoch=self._feed.epoch, index=self._feed.index - 1, samples=samples)
-        if self.executor.steps == self._verify_until:
-            self._verifier.close()
-        return loss
+    def watch(self, world: World, first: int = 0) -> Verified:
+        """Compare steps of the training with one process from now on (`trial.watch`); every rank calls it.
+
+        Args:
+            world: this process's
+            first: number of first steps that are compared too
+
+        Returns:
+            With the reason, where none can be.
+        """
+        self._watch = Watch(self.executor, self.job, self.strategy, world, first=first)
+        return self._watch.verified
 
     @property
     def verified(self) -> Verified | None:
-        """How far the first steps were from those of one process, on rank 0; None where nobody asked."""
-        return None if self._verifier is None else self._verifier.verified
+        """How far steps were from those of one process, on the rank that compares; None where nobody asked."""
+        return None if self._watch is None else self._watch.verified
 
     def stop(self) -> None:
         """End the training, from a callback on any rank: all agree when it has ended.
@@ -777,18 +777,10 @@ class Session:
                 pickle is not trusted; nothing has been changed
             CorruptDataError: it is damaged
         """
-        if optimizer and self._verify_until > self.steps:
-            raise InputError(
-                "the first steps are to be verified, and one process that they are compared with begins with an "
-                "optimizer that has no state: load without the optimizer's state, or train without verify",
-                code="session.verify-after-optimizer",
-            )
         with self._callbacks.together("load"):
             self.recovered, notes = self.executor.load(path, trust_pickle=trust_pickle, optimizer=optimizer)
             self._notes += notes
         self._say_recovered()
-        if self._verifier is not None:
-            self._verifier.fresh = False
 
     def check_saving(self, folder: str | Path) -> None:
         """Refuse, before the training begins, what a checkpoint could not hold exactly; every rank calls it.
@@ -828,11 +820,13 @@ class Session:
         Raises:
             InputError: a batch was taken and not trained on; or something cannot be kept exactly
             EnvironmentProblem: it cannot be written; only where it is waited for, else `notes` says so
-            ExecutionError: another rank cannot write, or is gone
+            ExecutionError: another rank cannot write, or is gone; or ranks that have copies of weights have others
         """
         check_stale(self.strategy, saves="a checkpoint")
         with self._callbacks.together("save_checkpoint"):
             self._check_between_steps()
+            if self._watch is not None:
+                self._watch.check_copies()
             saver = self._saver_of(Path(folder), keep)
             saver.finish()
             taken = self.executor.training.take(self.steps, self._figures(), copy=not wait)
@@ -972,16 +966,6 @@ class Session:
     ) -> None:
         figures = decode(plain["figures"], source)
         position = figures["position"]
-        unverified = max(0, self._verify_until - self.steps)
-        if unverified and int(plain["steps"]):
-            raise InputError(
-                f"{source} is of step {plain['steps']}, and the first steps are to be verified: one process that they "
-                "are compared with begins where the training begins. Go on without verify, or verify a new training "
-                "by the same plan",
-                code="session.verify-after-state",
-                steps=int(plain["steps"]),
-                verify=unverified,
-            )
         # Other data are refused before anything is changed; and so is another model, before the place in them is.
         before = self._feed.state_dict()
         self._feed.load_state_dict(position)
@@ -1019,9 +1003,6 @@ class Session:
         # A loop may register them again when it has loaded the checkpoint.
         self._registered = figures.get("registered", {})
         self._index, self._loaded = self._feed.index, self._feed.epoch
-        if self._verifier is not None:
-            self._verifier.fresh = False
-            self._verify_until = self.steps + unverified
 
     def _take_figures(self, figures: Mapping[str, Any]) -> None:
         """Put back the figures of a checkpoint that go with its weights."""
@@ -1208,7 +1189,7 @@ def init(
         gradient_noise: observe the noise scale of the gradients, for `Session.gradient_noise`, in one step out of this
             number (with 5 the run takes 1 to 3 % longer); 0: in none
         accept_inexact: go on where the plan would train something else than one process with the whole batch
-        verify: number of first steps to run as one process too, on rank 0, and compare
+        verify: number of first steps to compare with one process, forked from rank 0; then steps 8, 16, 32, ... are too
         on_nan: what to do where the loss of a step is not a finite number: "stop" with an error, or "skip" its update
             on every rank; ten such steps in a row are an error too
         hang_timeout: how long a rank may wait for the others in a collective before it ends with an error that says for
@@ -1292,10 +1273,11 @@ def init(
         owns_world=owns_world,
         record=record,
         gradient_noise=gradient_noise,
-        verify=verify,
         on_nan="skip" if on_nan == "skip" else "stop",
     )
     session.executor.know(seen)
+    if verify:
+        session.watch(world, first=verify)
     session._begin_loop()
     return session
 

@@ -390,7 +390,7 @@ class _Launching:
         simulated = planned.simulated
         others = Others()
         step_s, other_s = self.options.hang_timeout, self.options.callback_timeout
-        untried = self._untried(planned, restarted)
+        untried = None if restarted else self._untried(planned)
         limits = HangLimits(step_s=step_s, other_s=other_s or OTHER_S) if other_s or step_s != math.inf else None
         with self.stopping.listening():
             results = launch(
@@ -405,6 +405,7 @@ class _Launching:
                     parameter_use(simulated.graph),
                     weights_bytes(simulated.graph),
                     restarted > 0,
+                    self._untried(planned) == "",
                 ),
                 ranks=simulated.plan.strategy.devices,
                 log_dir=self.run.logs / f"restart-{restarted}" if restarted else self.run.logs,
@@ -425,11 +426,11 @@ class _Launching:
             result = replace(result, verified=min(reasons, key=lambda one: "lost contact" in one.reason))
         return result, others.share()
 
-    def _untried(self, planned: Planned, restarted: int) -> str | None:
+    def _untried(self, planned: Planned) -> str | None:
         """Why the plan is not tried; empty: it is; None: there is nothing to try."""
         simulated = planned.simulated
         strategy, seen = simulated.plan.strategy, simulated.graph.behaviour
-        if restarted or strategy.devices * strategy.microbatches == 1:
+        if strategy.devices * strategy.microbatches == 1:
             return None
         if not self.options.trial:
             return "--no-trial"

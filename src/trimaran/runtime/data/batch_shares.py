@@ -223,6 +223,12 @@ class Share:
         self._is_whole, self._loadings[0] = True, taken.loading
         return taken.batch
 
+    def peek(self) -> list[Any]:
+        """Its microbatches, which can still be taken."""
+        parts = [self.microbatch(number) for number in range(sum(size > 0 for size in self.sizes))]
+        self._kept.update(enumerate(parts))
+        return parts
+
     def joined(self, *, counts: bool = True) -> Any:
         """All samples of the share as one batch whose slices are its microbatches; the share, where there is none.
 
@@ -239,12 +245,10 @@ class Share:
             return self.whole()
         if not counts:
             return self
-        parts = [self.microbatch(number) for number in range(len(used))]
-        batch = join_batches(parts, used)
+        batch = join_batches(self.peek(), used)
         if batch is None:
-            self._kept.update(enumerate(parts))
             return self
-        self._is_whole = True
+        self._kept, self._is_whole = {}, True
         return batch
 
     def __iter__(self) -> Iterator[Any]:
