@@ -22,9 +22,11 @@ import pickle
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -201,6 +203,9 @@ class Watch:
             signal.signal(number, signal.SIG_IGN)
         # Threads of this library do not survive a fork.
         torch.set_num_threads(1)
+        with suppress(OSError):
+            # Where memory runs out, this process is ended, and no rank.
+            Path("/proc/self/oom_score_adj").write_text("1000")
         here, strategy = RandomState.of(self._device), self._strategy
         with alone():
             if not self._whole:
