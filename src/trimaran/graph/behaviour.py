@@ -200,14 +200,7 @@ class Behaviour:
         carried: values that the job keeps in Python, outside of buffers, and a step takes over from the one before it
         carried_by_model: those of them that the model has, or hooks on it
         results: what the forward leaves in Python for a loss or a callback that reads it, or with a gradient
-        feeds_back: what callbacks set, and read of what the forward or the loss leaves by the samples that it sees
-        updates_by: what the optimizer, the schedule, the sampler or the data can read of what a forward, the loss or a
-            backward leaves by them
         in_loss: parts of the model that the loss holds
-        bent: operation with a bend, or comparison, that the loss, or the forward, does to what is one for the whole
-            batch, with its line
-        later: what later steps or callbacks may change, and what it is where parts no longer add up; empty: nothing
-        later_apart: then replicas with a part each do not either, not only microbatches one after the other
         tied: parameters that are one under several names
         dtypes: dtypes of parameters that are not that of the first trained one, each with the parameter
         changed_inputs: tensors of a batch that the forward or the loss writes to
@@ -275,12 +268,7 @@ class Behaviour:
     carried: tuple[str, ...] = ()
     carried_by_model: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
-    feeds_back: str = ""
-    updates_by: str = ""
     in_loss: tuple[str, ...] = ()
-    bent: str = ""
-    later: str = ""
-    later_apart: bool = False
     tied: tuple[str, ...] = ()
     dtypes: tuple[tuple[str, str], ...] = ()
     changed_inputs: tuple[str, ...] = ()

@@ -23,23 +23,19 @@ the weights that fit the data; it refuses nothing.
 Parts are made by `Job.collate` from their samples, as a rank makes them; by slicing where `Job.collate` draws.
 """
 
-import ast
 import bisect
 import copy
-import functools
-import inspect
 import itertools
 import math
 import os
 import random
 import re
 import sys
-import textwrap
 import time
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -55,9 +51,6 @@ from trimaran.base.precision import dtype_name
 from trimaran.base.user_errors import asking, attempted
 from trimaran.graph.behaviour import OF_LOSS, TOO_LARGE, Behaviour, Metric, Reduction, Weight
 from trimaran.graph.examine_modes import (
-    MADE_AS,
-    READ_AS,
-    Bend,
     Coupled,
     Draws,
     LossCall,
@@ -77,7 +70,6 @@ from trimaran.graph.optimizers import (
     modules_of,
     optimizer_traits,
     parameter_names,
-    parts_of_update,
 )
 from trimaran.user_code.alone import alone
 from trimaran.user_code.batches import (
@@ -97,20 +89,13 @@ from trimaran.user_code.batches import (
 )
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.held_state import (
-    CHANGES_LISTS,
     ENTROPY,
-    OF_MODULES,
     PLACE_OF,
     HeldState,
-    Names,
-    Settable,
     Values,
     changed,
     generator_states,
     is_users,
-    leaf_of,
-    names_in_callbacks,
-    only_appended,
     refers_to,
 )
 from trimaran.user_code.model import (
@@ -125,7 +110,6 @@ from trimaran.user_code.model import (
     hooks_now,
     hooks_of_user,
     largest_look,
-    make_model,
     overrides_train,
     parts_in_evaluation,
     precision_context,
@@ -140,7 +124,6 @@ from trimaran.user_code.randomness import (
     States,
     find_moved,
     host_states,
-    preserved_randomness,
     seed_generators,
 )
 
@@ -189,19 +172,6 @@ FULL_SECONDS, FULL_BYTES = 2.0, 2**26
 
 HALVED = 12
 """Whole global batches whose losses are compared with those of their halves, where that takes no longer."""
-
-LATER_SECONDS = 2.0
-"""After this no further value that later steps may have is tried [s of this process]."""
-
-ELSEWHERE, GAIN, FAR = 4, 100.0, 1e-5
-"""Other weights at which parts are compared with the whole; how much larger all their layers together make what goes
-through them; and a difference there that is no rounding."""
-
-MOST_WRITTEN = 8
-"""Texts, and numbers, of callbacks that are tried in the place of another."""
-
-MOST_MOVED = 4096
-"""Elements of a tensor that callbacks may set, of which others are tried."""
 
 UNLIKELY = 1e-3
 """Chance in a training at which what may happen is not waited for."""
@@ -291,58 +261,6 @@ def look_at_gathering(job: Job, model: nn.Module, behaviour: Behaviour, rank: in
     )
 
 
-def look_at_later(job: Job, model: nn.Module, seen: Behaviour, *, whole: bool, microbatches: bool) -> str:
-    """Why the parts of a batch do not add up any more, as the job is now; empty: they do.
-
-    Args:
-        job: the job, as it is trained
-        model: as it is trained
-        seen: before the first step
-        whole: it has all parameters; otherwise another one gets what its modules hold besides
-        microbatches: parts come one after the other, not only on several ranks
-    """
-    with ExitStack() as stack:
-        for context in (preserved_randomness(model), quiet(), uncompiled(), torch.enable_grad(), _as_one_process()):
-            stack.enter_context(context)
-        for part in modules_of(job.loss):
-            stack.enter_context(untouched(part))
-        try:
-            examined = None if whole else _made_like(model, job)
-            if whole and not seen.scripted:
-                with suppress(Exception):
-                    examined = copy.deepcopy(model)
-                own = {id(one) for one in (*model.modules(), *model.parameters())}
-                held = HeldState({} if examined is None else _holders(job, examined), undoable=False).parts()
-                examined = None if any(id(one) in own for one in held) else examined
-            backward = examined is not None
-            if examined is None:
-                # Its parameters have hooks, which a backward would call.
-                examined = model
-                stack.enter_context(untouched(model))
-            samples = Samples(job, device_of(examined), most=SCANNED, keep=True)
-            again = _Examination(job, examined, samples, backward=backward, collate_draws=seen.collate_draws)
-            return again.adds_up(microbatches=microbatches)
-        except InputError:
-            raise
-        except Exception as error:  # noqa: BLE001 the user's, or what cannot be copied
-            return f"it cannot be seen whether that of a batch is still made of those of its parts: {describe(error)}"
-
-
-def _made_like(model: nn.Module, job: Job) -> nn.Module:
-    """The model as the job makes it, with the buffers of another one, and what else its modules hold."""
-    made = make_model(job)
-    for one, like in zip(made.modules(), model.modules(), strict=True):
-        one.training = like.training
-        # Not what runs a share of it.
-        own = (name for name in vars(like) if not hasattr(nn.Module, name) and not name.startswith("__"))
-        vars(one).update({name: vars(like)[name] for name in own if name not in OF_MODULES})
-    with torch.no_grad():
-        for buffer, now in zip(made.buffers(), model.buffers(), strict=True):
-            if buffer.shape == now.shape:
-                buffer.copy_(now)
-    return made
-
-
 def _from_model(model: nn.Module) -> Behaviour:
     named = {module: path for path, module in model.named_modules()}
     trained = dict(model.named_parameters(remove_duplicate=False))
@@ -422,10 +340,6 @@ def _share_elements(one: Tensor, other: Tensor) -> bool:
     return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
-def _names_in_callbacks(job: Job, model: nn.Module) -> Names:
-    return names_in_callbacks((job.on_step, job.on_epoch), _holders(job, model).values())
-
-
 _READERS = ("lr_schedule", "metric", "sampler", "collate")
 
 
@@ -493,7 +407,6 @@ class _Pass:
         gradients: of each parameter that is trained; None: it has none
         buffers: afterwards, those of batch norms apart
         held: values that the job keeps in Python, afterwards
-        bends: inputs of operations that are linear but for a bend, and of comparisons
         path: of operations
         read: values of tensors that decide, in order
         read_at: the line of the user's code that reads each
@@ -505,7 +418,6 @@ class _Pass:
     gradients: list[Tensor | None] = field(default_factory=list)
     buffers: list[Tensor] = field(default_factory=list)
     held: Values = field(default_factory=dict)
-    bends: tuple[Bend, ...] = ()
     path: int = 0
     read: tuple[int | bool, ...] = ()
     read_at: tuple[str, ...] = ()
@@ -546,10 +458,8 @@ class _Split:
 class _Examination:
     """Runs a job on batches and on their parts."""
 
-    def __init__(
-        self, job: Job, model: nn.Module, samples: Samples, *, backward: bool = True, collate_draws: bool = False
-    ) -> None:
-        self._job, self._model, self._samples, self._backward = job, model, samples, backward
+    def __init__(self, job: Job, model: nn.Module, samples: Samples) -> None:
+        self._job, self._model, self._samples = job, model, samples
         self._started_s = time.process_time()
         self.reads = False
         self.selects = False
@@ -563,14 +473,12 @@ class _Examination:
         self._restarted: set[int] = set()
         self._parted: set[int] = set()
         self.foreign: dict[str, None] = {}
-        # Parameters on which a pass has written attributes.
-        self._marked: set[str] = set()
         self._metric_follows = False
         self.part_failed = ""
         self._failing: tuple[tuple[int, str], ...] = ()
         self._calls: list[LossCall] = []
         self._held = parameter_names(job.loss)
-        self._collate_draws = collate_draws
+        self._collate_draws = False
         # What is drawn in a loop over samples is drawn alike for each, so that a part draws what the whole does.
         self._draws_alike = False
         self._carried: frozenset[str] = frozenset()
@@ -688,24 +596,16 @@ class _Examination:
         carried = sorted(self._carried)
         of_loss = self._held_by_loss()
         handed = self._handed_to_loss(splits[0].whole)
-        read, feeds_back = self._read_by_callbacks(splits[0])
         found = replace(
             found,
             carried=tuple(carried),
             drawn_once=self._drawn_once,
             carried_by_model=tuple(path for path in carried if path not in of_loss),
             # What a module keeps is read by a loss that holds the module.
-            feeds_back=feeds_back,
             results=(
-                *dict.fromkeys((*handed, *read)),
-                *(
-                    path
-                    for path in self.results
-                    if path not in (*of_loss, *handed, *read) and _is_held_by_function(path)
-                ),
+                *handed,
+                *(path for path in self.results if path not in (*of_loss, *handed) and _is_held_by_function(path)),
             ),
-            bent=self._bent(splits),
-            updates_by=self._left_for_update(splits),
         )
         reduction, weight, apart, in_turn = self._reduction(splits, tolerance)
         without = self._without_weight(weight or self._job.loss_weight)
@@ -720,9 +620,6 @@ class _Examination:
         if max(apart, in_turn) <= tolerance < (bent := self._apart_of_backward(splits[0], reduction, weight)):
             reduction, weight, apart, in_turn = "batch", None, bent, bent
         self._failing += self._emptied(found.batches)
-        later = self._later(splits, reduction, weight, tolerance, apart, in_turn)
-        varying = tuple(dict.fromkeys((*found.varying, *later.pop("varying", ()))))
-        found = replace(found, varying=varying, **later)
         if weight is not None:
             each = float(weight(splits[0].whole)) / sum(splits[0].sizes)
             weight = replace(weight, typical=each if math.isfinite(each) and each > 0.0 else 1.0)
@@ -779,231 +676,6 @@ class _Examination:
         self._draws_alike = False
         return splits, self._reduction(splits, tolerance)
 
-    def adds_up(self, *, microbatches: bool) -> str:
-        """Why the parts of a batch do not add up to it, as the loss was seen to be reduced before; empty: they do."""
-        most = min(self._samples.count, max(2, min(LOOKED_AT, self._job.global_batch_size)))
-        self._calls = _losses_called(self._job, self._work, self._batch(range(min(most, SAMPLES))), double=self._double)
-        self._put_back()
-        self._started_s = time.process_time()
-        splits = [one for one in self._splits(most) if len(one.parts) > 1 and math.isfinite(one.run.value)]
-        if not splits:
-            raise RuntimeError(self.part_failed or "the losses of a few samples are no numbers")
-        weighed = splits[0].run.weight is not None, self._job.loss_weight is not None
-        reduction: Reduction = "pair" if weighed[0] else "given" if weighed[1] else "mean"
-        for self._draws_alike in (False, True):
-            splits = [self._run(one.whole, one.parts, one.sizes) for one in splits] if self._draws_alike else splits
-            gradients, apart, in_turn = self._differences(splits, reduction, None, None)
-            difference = in_turn if microbatches else apart
-            if difference <= self.tolerance:
-                return ""
-            if not (self.draws or self.host_draws):
-                break
-        if gradients <= self.tolerance:
-            return (
-                "now each forward changes a buffer by the samples that it sees, or once more: update it in "
-                "Job.on_step, or use one device without microbatches"
-            )
-        place = self._mixed_at(splits[0])
-        return (
-            f"now the loss of a batch is not made of the losses of its parts{f' (first at {place})' if place else ''}: "
-            f"they differ by up to {difference:.1%}. Write that term for each sample, let the loss return (sum, "
-            "weight), or use one device without microbatches"
-        )
-
-    def _later(
-        self,
-        every: Sequence[_Split],
-        reduction: Reduction,
-        weight: Weight | None,
-        tolerance: float,
-        apart: float,
-        in_turn: float,
-    ) -> dict[str, Any]:
-        """Whether parts add up also where numbers are others that later steps, or callbacks, may change.
-
-        A term of the loss may begin after a warm-up that the loss counts, or that a callback ends.
-        """
-        known = reduction not in ("batch", "gathers", "unknown") and apart <= tolerance and len(every[0].parts) > 1
-        splits = in_turn <= tolerance
-        found: dict[str, Any] = {}
-        started_s = time.process_time()
-        if known and (changing := self._changing_list()):
-            return {"later": f"{changing} has other entries", "later_apart": True}
-        for one in self._settable(every[0]):
-            for other in self._others_than(one):
-                if time.process_time() - started_s > LATER_SECONDS:
-                    return found
-                put = functools.partial(one.put, other)
-                apart, in_turn, varying = self._difference_with(put, every, reduction, weight)
-                if varying:
-                    found["varying"] = tuple(dict.fromkeys((*found.get("varying", ()), *varying)))
-                if known and (apart > tolerance or (splits and in_turn > tolerance)):
-                    shown = "another" if isinstance(other, Tensor) else getattr(other, "__name__", repr(other))
-                    found |= {"later": f"{one.path} is {shown}", "later_apart": apart > tolerance}
-                if known and apart > tolerance:
-                    return found
-        if known and "later" not in found and self._is_apart_elsewhere(every, reduction, weight):
-            found |= {"later": "the weights are others, as after some steps,", "later_apart": True}
-        return found
-
-    def _is_apart_elsewhere(self, every: Sequence[_Split], reduction: Reduction, weight: Weight | None) -> bool:
-        """Whether the losses of parts do not add up at other weights.
-
-        A count of what samples choose, as of those that go to an expert, is that of each part while all choose alike.
-        """
-        if not self._double or self.mixed or sum(one.numel() for one in self._work.parameters()) > MOST_FOLLOWED:
-            return False
-        weights = [(one, one.detach().clone()) for one in self._trained]
-        gain = (GAIN ** (1 / max(1, sum(was.dim() > 1 for _, was in weights)))) / math.sqrt(2)
-        generator = torch.Generator().manual_seed(self._job.seed)
-
-        def move() -> None:
-            for one, was in weights:
-                drawn = torch.randn(was.shape, generator=generator, dtype=torch.float64).to(was)
-                drawn *= was.abs().square().mean().sqrt() or 0.1
-                one.copy_(gain * (was + drawn) if was.dim() > 1 else was + drawn / 2)
-
-        started_s = time.process_time()
-        backward, self._backward = self._backward, False
-        try:
-            for _ in range(ELSEWHERE):
-                if time.process_time() - started_s > LATER_SECONDS / ELSEWHERE:
-                    break
-                if self._difference_with(move, every[:1], reduction, weight)[0] > max(self.tolerance, FAR):
-                    return True
-        finally:
-            self._backward = backward
-        return False
-
-    def _settable(self, split: _Split | None = None) -> Iterator[Settable]:
-        """What a step takes over from the one before it, or what has a name that the code of callbacks sets."""
-        held, names = self._held_now(), self._callbacks
-        numbers = list(held.settable(lambda path, name: path in self._carried or name in names.written))
-        yield from numbers
-        # What a step makes that is not there before it, or that an object has of its class at first.
-        yield from self._made_by_step(split, self._carried - {one.path for one in numbers})
-        yield from held.settable(lambda path, name: name in names.written, (str, types.FunctionType))
-        either = names.written | names.read
-        yield from held.settable(lambda path, name: name in either and path not in self._carried, (Tensor,))
-        of_loss = {f"{OF_LOSS}{name}": one for part in modules_of(self._job.loss) for name, one in part.named_buffers()}
-        # Those of batch norms count for their averages alone.
-        changes = zip(self._buffers, split.initial, split.run.buffers, strict=True) if split is not None else ()
-        counts = {
-            name
-            for name, before, after in changes
-            if before.numel() == 1 and not before.is_floating_point() and not are_alike(before, after)
-            and not name.endswith("num_batches_tracked")
-        }  # fmt: skip
-        for name, one in (*self._work.named_buffers(), *of_loss.items()):
-            leaf = name.rpartition(".")[2]
-            if (leaf not in either and name not in counts) or one.is_complex():
-                continue
-            if one.numel() == 1:
-                yield Settable(path=f"the buffer {name}", value=one.item(), get=one.item, put=one.fill_)
-            else:
-                yield Settable(path=f"the buffer {name}", value=one, get=one.clone, put=one.copy_)
-
-    def _made_by_step(self, split: _Split | None, paths: Set[str]) -> list[Settable]:
-        """The numbers under these paths, as a step leaves them."""
-        if split is None or not paths:
-            return []
-        with self._unnoted():
-            self._pass(copied_batch(split.whole), Draws())
-            return list(self._held_now().settable(lambda path, name: path in paths))
-
-    def _others_than(self, one: Settable) -> Sequence[Any]:
-        """Values that may be in the place of one in later steps: numbers, and what the code of callbacks has."""
-        if isinstance(one.value, str):
-            texts = (ast.literal_eval(name)[0] for name in self._callbacks.read if name[:2] in ("['", '["'))
-            return [text for text in sorted(texts) if text != one.value][:MOST_WRITTEN]
-        if isinstance(one.value, types.FunctionType):
-            callbacks = HeldState({"on_step": self._job.on_step, "on_epoch": self._job.on_epoch}, undoable=False)
-            found = callbacks.settable(lambda path, name: True, (types.FunctionType,))
-            return [other.value for other in found if other.value is not one.value]
-        if isinstance(one.value, Tensor):
-            few = one.value.is_floating_point() and one.value.numel() <= MOST_MOVED
-            generator = torch.Generator().manual_seed(self._job.seed)
-            factor = 0.5 + torch.rand(one.value.shape, generator=generator, dtype=torch.float64) if few else None
-            return [] if factor is None else [one.value * factor.to(one.value)]
-        usual = _others_than(one.value, counted=one.path in self._carried)
-        if isinstance(one.value, bool):
-            return usual
-        kinds = int if isinstance(one.value, int) else (int, float)
-        numbers = self._callbacks.numbers.get(leaf_of(one.path), frozenset())
-        set_to = sorted(number for number in numbers if isinstance(number, kinds) and number != one.value)
-        return [*set_to[:MOST_WRITTEN], *(number for number in usual if number not in set_to)]
-
-    def _changing_list(self) -> str:
-        """A list of functions that the forward or the loss holds, and that the code of callbacks names and changes."""
-        read = self._callbacks.read
-        if read.isdisjoint(CHANGES_LISTS):
-            return ""
-        held = self._held_now()
-        inside = held.settable(lambda path, name: path.partition(" of ")[0].endswith("]"), (types.FunctionType,))
-        return next((path for path in (_holder(one.path) for one in inside) if leaf_of(path) in read), "")
-
-    @functools.cached_property
-    def _callbacks(self) -> Names:
-        """What the code of the callbacks refers to."""
-        return _names_in_callbacks(self._job, self._work)
-
-    def _read_by_callbacks(self, split: _Split) -> tuple[tuple[str, ...], str]:
-        """What the forward or the loss leaves behind and callbacks name; and such a value by which they set another."""
-        read, written = self._callbacks.read, self._callbacks.written
-        left = [path for path in self._differs(split.held, split.run.held) if leaf_of(path) in read]
-        parts = {path for one in (*split.apart, split.in_turn[-1]) for path in self._differs(one.held, split.run.held)}
-        by_part = [path for path in left if path in parts]
-        if not by_part:
-            return tuple(left), ""
-        held = self._held_now()
-        options = {f"[{key!r}]" for key in ("lr", "weight_decay", "momentum", "betas", "eps")} & written
-        sets = (one.path for one in held.settable(lambda path, name: name in written and path not in by_part))
-        place = next(sets, f"{min(options)} of the optimizer" if options else "")
-        place = place or ("the end of the training" if "stop" in read else "")
-        return tuple(left), f"sets {place} and reads {by_part[0]}" if place else ""
-
-    def _difference_with(
-        self, put: Callable[[], object], every: Sequence[_Split], reduction: Reduction, weight: Weight | None
-    ) -> tuple[float, float, tuple[str, ...]]:
-        """How far parts are from the whole, apart and in turn, after something was set; 0 where it cannot be said.
-
-        And the parameters that have a gradient then, or before, and not both.
-        """
-        held, before, initial, failed = self._held_state, self._held_before, self._initial, self.part_failed
-        noted = {name: copy.copy(getattr(self, name)) for name in _NOTED}
-        carried, drawn_once = self._carried, self._drawn_once
-        varying: tuple[str, ...] = ()
-        try:
-            with torch.no_grad():
-                put()
-            self._held_state = HeldState(_holders(self._job, self._work))
-            self._held_before = self._held_state.values()
-            self._initial = [one.detach().clone() for one in self._buffers.values()]
-            runs: list[_Split] = []
-            for like in every:
-                runs.append(self._run(like.whole, like.parts, like.sizes))
-                # What is selected of a batch may by chance be what is selected of its parts.
-                if not self.selects:
-                    break
-            uses = zip(self._names, every[0].run.gradients, runs[0].run.gradients, strict=True)
-            varying = tuple(name for name, one, other in uses if (one is None) != (other is None))
-            # What a step takes over from then on, as a state that is kept between batches.
-            kept = set(self._differs(self._held_before, runs[0].run.held))
-            if kept.difference(self._differs(every[0].held, every[0].run.held)):
-                self._find_carried([runs[0], *every[1:]])
-                self._carried |= carried
-            runs = [one for one in runs if math.isfinite(one.run.value) and len(one.parts) > 1]
-            _, apart, in_turn = self._differences(runs, reduction, weight, None) if runs else (0.0, 0.0, 0.0)
-        except Exception:  # noqa: BLE001 the user's, with a value that may never be there
-            return 0.0, 0.0, varying
-        finally:
-            self._held_state, self._held_before, self._initial, self.part_failed = held, before, initial, failed
-            self._carried, self._drawn_once = carried, drawn_once
-            for name, noted_as in noted.items():
-                setattr(self, name, noted_as)
-            self._put_back()
-        return apart, in_turn, varying
-
     def _written_by_train(self) -> list[str]:
         """The parameters that a `train()` of the user's writes to, on the way to an evaluation and back."""
         named = {
@@ -1058,7 +730,7 @@ class _Examination:
                 if not parts or self._other_outputs([made[0], *parts]):
                     return "batch"
             with torch.no_grad(), self._promoting():
-                drops = job.collate is not None and chooses(job.collate)
+                drops = job.collate is not None and data.leaves_out_none()
                 return kind_of_metric(metric, made[0], made[1:], sizes, samples=data.total, chooses=drops)
         except Exception:  # noqa: BLE001 - what fails in an evaluation is told there
             return ""
@@ -1098,40 +770,6 @@ class _Examination:
             if coupled.communicated:
                 return True
         return values[0] != values[1] and not any(map(math.isnan, values))
-
-    def _left_for_update(self, splits: Sequence[_Split]) -> str:
-        """What the update or the sampler can read of what a pass leaves by the samples that it sees; else empty.
-
-        Or what the data set or `Job.collate` can read of what it leaves at all: others are read while it is under way.
-        """
-        if not self._marked and not self._differs(splits[0].held, splits[0].run.held):
-            return ""
-        job, model, size = self._job, self._model, sum(splits[0].sizes)
-        seen: list[Values] = []
-        try:
-            parts = {**parts_of_update(job, model), "Job.sampler": job.sampler}
-            of_parameters = {name: vars(one) for name, one in model.named_parameters() if name in self._marked}
-            held = HeldState({**parts, **of_parameters})
-            data = HeldState({"Job.dataset": self._samples.dataset, "Job.collate": job.collate}, undoable=False)
-            for first in (0, self._samples.count - size):
-                seed_generators(job.seed)
-                batch = self._samples.batch(range(first, first + size))
-                read = data.versions()
-                with precision_context(job, device_of(model)):
-                    value = loss_value(job, call_model(job, model, batch), batch)
-                (value[0] if isinstance(value, tuple) else value).backward()
-                if left := changed(read, data.versions()):
-                    return left[0]
-                seen.append(held.values())
-                held.put_back()
-        except Exception:  # noqa: BLE001 the user's, in the precision of the job; the training tells
-            return ""
-        finally:
-            for one in model.parameters():
-                one.grad = None
-            self._put_back()
-        one_end, other_end = seen
-        return next(iter(changed(one_end, other_end, lambda one, other: are_alike(one, other, tolerance=PARTLY))), "")
 
     def _without_weight(self, weigh: Any) -> _Split | None:
         """A batch of which a part has samples alone that do not count; None: there are none, or all count.
@@ -1601,77 +1239,6 @@ class _Examination:
                 return joined.dtype == whole.dtype and are_alike(joined, whole, self.tolerance)
         return False
 
-    def _bent(self, splits: Sequence[_Split]) -> str:
-        """The operation with a bend whose input is one for the whole batch, and another for a part; empty: none is.
-
-        Gradients of parts add up as long as the batch and all parts are on one side of the bend, as at first. So they
-        do where a comparison decides alike for all of them; one that says the opposite shows what hangs on it. And
-        where a number of Python decides, which shows where another one is read.
-        """
-        looked_at: set[int] = set()
-        for split in splits:
-            reads: list[int] = []
-            for part in split.apart if len(split.parts) > 1 else ():
-                for place, whole, own in _bends_of_both(split.run.bends, part.bends):
-                    apart = whole.value.shape == own.value.shape and not are_alike(
-                        own.value, whole.value, tolerance=self.tolerance
-                    )
-                    if not apart or place in looked_at:
-                        continue
-                    looked_at.add(place)
-                    if whole.compares and self._decides(split, [place]):
-                        return whole.text
-                    if not (whole.compares or whole.reads or self._is_unused(split, place)):
-                        return whole.text
-                    reads += [place] if whole.reads else []
-            for read_as in READ_AS if reads else ():
-                if deciding := self._deciding(split, reads, read_as):
-                    return split.run.bends[deciding[0]].text
-        return ""
-
-    def _deciding(self, split: _Split, places: Sequence[int], read_as: float) -> Sequence[int]:
-        """The first of the values that are read by which something is decided; none: by none of them."""
-        if not places or not self._decides(split, places, read_as=read_as):
-            return ()
-        half = len(places) // 2
-        return (
-            self._deciding(split, places[:half], read_as) or self._deciding(split, places[half:], read_as)
-            if half
-            else places
-        )
-
-    def _decides(self, split: _Split, places: Sequence[int], *, read_as: float = 1.0) -> bool:
-        """Whether a batch trains something else where comparisons say the opposite, or other values are read.
-
-        What fails then decides nothing; of several values some may decide all the same.
-        """
-        runs = self._turned(split, places, read_as)
-        return len(places) > 1 if runs is None else self._differ(split, *runs)
-
-    def _is_unused(self, split: _Split, place: int) -> bool:
-        """Whether nothing goes by what an operation with a bend makes, as by a norm that is logged."""
-        for made_as in MADE_AS:
-            runs = self._turned(split, [place], made_as)
-            if runs is None or self._differ(split, *runs):
-                return False
-            # What is compared may decide another time.
-            compared, now = ([bend.value for bend in one.bends if bend.compares] for one in runs)
-            if len(compared) != len(now) or not all(map(are_alike, compared, now)):
-                return False
-        return True
-
-    def _turned(self, split: _Split, places: Sequence[int], read_as: float) -> tuple[_Pass, _Pass] | None:
-        """A batch as it is, and with something else at these places among its bends; None: it fails then."""
-        runs: list[_Pass] = []
-        try:
-            with self._unnoted():
-                for turned in (frozenset[int](), frozenset(places)):
-                    runs.append(self._pass(copied_batch(split.whole), Draws(), turned=turned, read_as=read_as))
-                    self._put_back()
-        except Exception:  # noqa: BLE001 the user's, who looks whether something has gone wrong
-            return None
-        return runs[0], runs[1]
-
     @contextmanager
     def _unnoted(self) -> Iterator[None]:
         """Passes inside leave no note, and everything as it was."""
@@ -1746,15 +1313,10 @@ class _Examination:
         again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
         if self._difference(again, [then], "mean", None) > self.tolerance:
             other |= set(kept)
-        # Of a list that grows the entries count, too.
-        holders = {_holder(path) for path in other}
-        growing = {_holder(path) for path in other if path.startswith("the length of ")}
-        logs = {one for one in holders & growing if self._is_log(one)}
-        kept = [path for path in kept if _holder(path) not in logs]
-        other = {path for path in other if _holder(path) not in logs}
-        holders -= logs
         if other and self._is_never_read(split, {*kept, *other}, first, drawn):
             return
+        # Of a list that grows the entries count, too.
+        holders = {_holder(path) for path in other}
         self._carried = frozenset((*other, *(path for path in kept if _holder(path) in holders)))
 
     def _drawn_into_buffers(self, split: _Split) -> tuple[str, ...]:
@@ -1802,31 +1364,29 @@ class _Examination:
         return [one.detach().flatten()[:16].tolist() for one in parameters]
 
     def _is_never_read(self, split: _Split, paths: set[str], first: _Pass, drawn: Draws) -> bool:
-        """Whether what is kept is computed from what was kept, and nothing else goes by it, as that of a meter."""
-        held, read = self._held_now(), list[str]()
-        kept = list(held.settable(lambda path, name: path in paths, (bool, int, float, Tensor)))
-        # In another phase, which a callback begins, it may be read: nothing may go by what callbacks set, either.
-        phases = [one for one in self._settable() if one.path not in paths]
-        numbers = all(isinstance(one.value, bool | int | float) and " buffer " not in one.path for one in phases)
-        if not numbers or paths != {one.path for one in kept}:
-            return False
-        samples = sum(split.sizes)
+        """Whether what is kept is computed from what was kept, or appended to a list, and nothing else goes by it."""
+        samples, read = sum(split.sizes), list[str]()
+        lists = [path.removeprefix(_LENGTH) for path in paths if path.startswith(_LENGTH)]
+        # Those that a first call makes are there afterwards.
+        self._pass(copied_batch(split.whole), drawn, (0, samples, samples))
+        self._put_buffers_back()
+        held = self._held_now()
+        kept = [*held.settable(lambda path, name: path in lists, (list, deque)),
+                *held.settable(lambda path, name: path in paths, (bool, int, float, Tensor))]  # fmt: skip
+        watched = {one.path for one in kept}
         try:
-            for one in (*kept, *phases):
-                one.put(Watched(one.value, read))
+            if any(path not in watched and not _is_entry(path, watched) for path in paths):
+                return False
+            for one in kept:
+                if not _is_entry(one.path, watched):
+                    one.put(Watched(one.value, read))
             found = self._pass(copied_batch(split.whole), drawn, (0, samples, samples))
-        except Exception:  # noqa: BLE001 it was used as no meter is
+        except Exception:  # noqa: BLE001 - it was used as no meter is
             return False
         finally:
             self._put_back()
         again = replace(split, run=first, parts=[split.whole], sizes=[samples], apart=[found], in_turn=[found])
         return not read and self._difference(again, [found], "mean", None) <= self.tolerance
-
-    def _is_log(self, holder: str) -> bool:
-        """Whether what holds values is a list that is appended to, and never read."""
-        name = holder.partition(" of ")[0].rpartition(".")[2]
-        callables = {one.name: getattr(self._job, one.name) for one in fields(self._job)}
-        return only_appended(name, {**_holders(self._job, self._work), **callables})
 
     def _pass(
         self,
@@ -1834,8 +1394,6 @@ class _Examination:
         drawn: Draws,
         bound: tuple[int, int, int] | None = None,
         seed: int = 0,
-        turned: frozenset[int] = frozenset(),
-        read_as: float = 1.0,
         start: float = 1.0,
     ) -> _Pass:
         """Forward, loss and backward, which starts with a number."""
@@ -1850,10 +1408,9 @@ class _Examination:
         own = self._held_state.generators()
         began = generator_states(own)
         alike = job.seed + seed if self._draws_alike else None
-        coupled = Coupled(drawn, bound, turned=turned, read_as=read_as, alike=alike)
+        coupled = Coupled(drawn, bound, alike=alike)
         parameters = dict(self._work.named_parameters())
         spans = {name: span_of(one) for name, one in parameters.items() if has_storage(one)}
-        marks = {name: dict(vars(one)) for name, one in parameters.items()}
         # The copy is fp64; where it is looked at as it is, so is its precision.
         context = nullcontext() if self._double else precision_context(job, device_of(model))
         try:
@@ -1868,10 +1425,9 @@ class _Examination:
             total, weight = value if isinstance(value, tuple) else (value, None)
             if bound is None:
                 self.results |= dict.fromkeys(self._held_state.results())
-            if isinstance(total, Tensor) and total.requires_grad and self._backward:
+            if isinstance(total, Tensor) and total.requires_grad:
                 if bound is None:
                     self._note_leaves(total)
-                coupled.backward = True
                 # Checkpointed activations are computed again, and draw again: as in the forward, which a function of
                 # torch's that is called under these modes would leave.
                 with self._promoting(), WithoutBatchEffects(), coupled, coupled.on_hosts():
@@ -1901,11 +1457,6 @@ class _Examination:
             if parameters[name].data_ptr() != begin
             or any(start < end and begin < stop for start, stop in coupled.mutated)
         }
-        self._marked |= {
-            name
-            for name, one in parameters.items()
-            if any(marks[name].get(key) is not value for key, value in vars(one).items())
-        }
         self.host_draws |= bool(find_moved(hosts))
         found = _Pass(
             value=float(total),
@@ -1913,7 +1464,6 @@ class _Examination:
             gradients=gradients,
             buffers=[one.detach().clone() for one in self._buffers_now()],
             held=self._held_state.values(),
-            bends=tuple(coupled.bends),
             path=hash(tuple(coupled.operations)),
             read=tuple(coupled.read),
             read_at=tuple(coupled.read_at),
@@ -2140,10 +1690,8 @@ class _Examination:
             yield "weight", one
 
     def _may_leave_out(self) -> bool:
-        """Whether `Job.collate` leaves out samples: it has, or leaves out None, or its code chooses among them."""
-        if self._left_out or self._job.collate is None:
-            return bool(self._left_out)
-        return self._samples.leaves_out_none() or chooses(self._job.collate)
+        """Whether `Job.collate` leaves out samples: it has, or leaves out None."""
+        return bool(self._left_out) or (self._job.collate is not None and self._samples.leaves_out_none())
 
     @staticmethod
     def _named_by_samples(batch: Any) -> list[str]:
@@ -2347,18 +1895,6 @@ class _Examination:
         return self._reduction([sliced], tolerance)[2] <= tolerance
 
 
-def _bends_of_both(whole: Sequence[Bend], part: Sequence[Bend]) -> Iterator[tuple[int, Bend, Bend]]:
-    """The bends of a batch, by their places, each with that of a part of it: of the same line, met as often by both."""
-    found: dict[tuple[str, str], tuple[list[int], list[Bend]]] = {}
-    for place, one in enumerate(whole):
-        found.setdefault((one.name, one.place), ([], []))[0].append(place)
-    for one in part:
-        found.setdefault((one.name, one.place), ([], []))[1].append(one)
-    for places, own in found.values():
-        if len(places) == len(own):
-            yield from ((place, whole[place], one) for place, one in zip(places, own, strict=True))
-
-
 def _check_weights(splits: Sequence[_Split]) -> None:
     """Refuse a second value of a loss that is no weight, such as an accuracy: the first would be divided by it.
 
@@ -2383,23 +1919,6 @@ _NOTED = (
 """What passes note of the job."""
 
 
-def _others_than(value: float, *, counted: bool) -> tuple[float, ...]:
-    """Values that a number may have in later steps: a switch is turned, a count goes on, a share grows or shrinks.
-
-    Example:
-        >>> _others_than(True, counted=False), _others_than(2, counted=True), _others_than(0.0, counted=False)
-        ((False,), (3, 12, 1002, 1000002), (1.0, 10.0))
-    """
-    if isinstance(value, bool):
-        return (not value,)
-    if isinstance(value, int):
-        return tuple(value + more for more in ((1, 10, 1000, 1_000_000) if counted else (1, 10, 1000)))
-    if counted:
-        # A float that a step takes over is an average, or a count that begins at 0.0.
-        return tuple(value + more for more in (1.0, 10.0, 1e3, 1e6)) if value.is_integer() else ()
-    return (1.0, 10.0) if not value else (0.5 * value, 2.0 * value)
-
-
 def _far(parts: Sequence[Sequence[Tensor | None]], whole: Sequence[Tensor | None]) -> float:
     """How far gradients of parts, added up, are from those of the whole, of the largest."""
     most = max((largest(one) for one in whole if one is not None), default=0.0)
@@ -2417,86 +1936,6 @@ def _far(parts: Sequence[Sequence[Tensor | None]], whole: Sequence[Tensor | None
 
 def _near(one: float, other: float, tolerance: float) -> bool:
     return abs(one - other) <= tolerance * max(1.0, abs(other)) or not math.isfinite(other)
-
-
-def chooses(function: Callable[..., Any]) -> bool:
-    """Whether the code of a function chooses among the entries of its argument: an `if` in a comprehension, `filter`.
-
-    So does one that hands its argument to a function of the user's that returns what it has chosen of it.
-
-    Example:
-        >>> chooses(len)
-        False
-    """
-    try:
-        own = function if inspect.isroutine(function) else type(function).__call__
-        if isinstance(function, functools.partial):
-            own = function.func
-        taken = [name for name in inspect.signature(own).parameters if name != "self"][:1]
-        source = textwrap.dedent(inspect.getsource(own)).strip().rstrip(",")
-    except (OSError, TypeError, ValueError):
-        return False
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        # A lambda in the middle of a call.
-        return any(re.search(rf"\bin\s+{name}\s+if\b|\bfilter\([^)]*\b{name}\b", source) for name in taken)
-
-    def reads(node: ast.AST) -> bool:
-        return any(isinstance(one, ast.Name) and one.id in taken for one in ast.walk(node))
-
-    return any(
-        (isinstance(node, ast.comprehension) and bool(node.ifs) and reads(node.iter))
-        or (
-            isinstance(node, ast.For)
-            and reads(node.iter)
-            and any(isinstance(one, ast.Continue) for one in ast.walk(node))
-        )
-        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "filter" and reads(node))
-        or (isinstance(node, ast.Call) and _is_handed(node, taken) and _returns_chosen(_called(node, own, function)))
-        for node in ast.walk(tree)
-    )
-
-
-def _is_handed(node: ast.Call, taken: Sequence[str]) -> bool:
-    """Whether what a function is called with is the argument itself."""
-    return len(node.args) > 0 and isinstance(node.args[0], ast.Name) and node.args[0].id in taken
-
-
-def _called(node: ast.Call, own: Any, function: Any) -> Any:
-    """The function of the user's that is called by its name, or as a method; None: it is not known."""
-    own = inspect.unwrap(getattr(own, "__func__", own))
-    if isinstance(node.func, ast.Name) and inspect.isfunction(own):
-        known = inspect.getclosurevars(own)
-        return known.nonlocals.get(node.func.id, known.globals.get(node.func.id))
-    if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id == "self":
-        return getattr(getattr(function, "__self__", function), node.func.attr, None)
-    return None
-
-
-def _returns_chosen(helper: Any) -> bool:
-    """Whether a function returns those entries of its first argument that it chooses."""
-    if not inspect.isroutine(helper) or not is_users(getattr(helper, "__func__", helper)):
-        return False
-    try:
-        taken = next(name for name in inspect.signature(helper).parameters)
-        tree = ast.parse(textwrap.dedent(inspect.getsource(helper)).strip())
-    except (OSError, StopIteration, SyntaxError, TypeError, ValueError):
-        return False
-    for node in (one.value for one in ast.walk(tree) if isinstance(one, ast.Return)):
-        while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-            last = node.args[-1]
-            if node.func.id == "filter":
-                return isinstance(last, ast.Name) and last.id == taken
-            if node.func.id not in ("list", "tuple"):
-                break
-            node = last
-        if isinstance(node, ast.ListComp | ast.GeneratorExp) and len(node.generators) == 1:
-            (each,) = node.generators
-            entries = isinstance(each.iter, ast.Name) and each.iter.id == taken
-            if entries and each.ifs and ast.dump(node.elt) == ast.dump(each.target).replace("Store()", "Load()"):
-                return True
-    return False
 
 
 _IS_INITIALIZED = dist.is_initialized
@@ -2527,14 +1966,23 @@ def _written(batch: Any, before: Mapping[str, Tensor]) -> list[str]:
 
 def _holder(path: str) -> str:
     """The container that an entry is of, or its length."""
-    return re.sub(r"\[.*\]", "", path.removeprefix("the length of "))
+    return re.sub(r"\[.*\]", "", path.removeprefix(_LENGTH))
+
+
+def _is_entry(path: str, holders: Collection[str]) -> bool:
+    """Whether a path is that of the length, or of an entry, of one of some holders."""
+    entry, _, root = path.removeprefix(_LENGTH).partition(" of ")
+    return any(
+        path == f"{_LENGTH}{one}" or (entry.startswith(f"{one.partition(' of ')[0]}[") and one.endswith(f" of {root}"))
+        for one in holders
+    )
 
 
 def _is_held_by_function(path: str) -> bool:
     return path.endswith(f" of {_LOSS}") or f" of {_HOOK}" in path
 
 
-_LOSS, _HOOK = "the loss", "a hook of "
+_LOSS, _HOOK, _LENGTH = "the loss", "a hook of ", "the length of "
 
 
 def parts_in_loss(loss: Any, model: nn.Module) -> tuple[str, ...]:

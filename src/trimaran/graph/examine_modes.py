@@ -6,7 +6,6 @@ called. `Watched`, no mode, stands for what a job keeps from step to step.
 """
 
 import functools
-import math
 import operator
 import random
 import re
@@ -38,36 +37,8 @@ MOST_CLASSES = 4096
 """Class weights of a loss that are looked at."""
 
 
-MOST_BENT = 4096
-"""Elements of an input of a bent operation that are kept: what is of a whole batch is small."""
-
-_BENT = frozenset(
-    {
-        "abs", "amax", "amin", "aminmax", "argmax", "argmin", "argsort", "ceil", "celu", "clamp", "clamp_max",
-        "clamp_min", "cummax", "cummin", "elu", "floor", "fmax", "fmin", "fmod", "frac", "hardshrink", "hardsigmoid",
-        "hardswish", "hardtanh", "heaviside", "histc", "huber_loss", "kthvalue", "leaky_relu", "linalg_vector_norm",
-        "max", "maximum", "median", "min", "minimum", "mode", "nanmedian", "norm", "prelu", "quantile", "relu",
-        "remainder", "round", "selu", "sgn", "sign", "smooth_l1_loss", "softplus", "softshrink", "sort", "threshold",
-        "topk", "trunc",
-    }
-)  # fmt: skip
-"""Operations that are linear, or smooth, but for a bend."""
-
-_COMPARING = {"eq": "==", "ge": ">=", "gt": ">", "le": "<=", "lt": "<", "ne": "!="}
-"""Operations that decide by a value, and how they are written."""
-
-_READING = {
-    "item": ".item()", "__float__": "float()", "__int__": "int()", "__bool__": "bool()", "__array__": "numpy()",
-    "numpy": ".numpy()", "tolist": ".tolist()", "__round__": "round()", "__trunc__": "int()", "__floor__": "floor()",
-    "__ceil__": "ceil()", "__format__": "format()", "__repr__": "str()", "_to_copy": ".to()",
-}  # fmt: skip
-"""What makes numbers or texts of Python of a value, by which the code may decide, and how it is written."""
-
-READ_AS = (0.0, -1.0, 0.01, 100.0)
-"""By which a value that is read is multiplied, to see whether something is decided by it."""
-
-MADE_AS = (math.nan, math.inf, -math.inf)
-"""What an operation with a bend makes in the place of its result, to see whether anything goes by that."""
+_SMALL = 4096
+"""Elements of a tensor that is kept, or followed."""
 
 _SELECTING = frozenset({"amax", "amin", "argsort", "kthvalue", "max", "median", "min", "quantile", "sort", "topk"})
 """Operations that select of many elements, which may be of several samples."""
@@ -177,34 +148,6 @@ class Draws:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bend:
-    """What an operation with a bend, or a comparison, was given.
-
-    Attributes:
-        name: of the operation
-        value: that it was given; of a large one nothing
-        place: the line of the user's code; empty: not known
-        reads: it makes a number of Python, or whole ones, by which something may be decided
-    """
-
-    name: str
-    value: Tensor
-    place: str
-    reads: bool
-
-    @property
-    def compares(self) -> bool:
-        """It decides something."""
-        return self.name in _COMPARING
-
-    @property
-    def text(self) -> str:
-        """In words."""
-        written = {**_COMPARING, **_READING}.get(self.name, self.name)
-        return f'"{written}"{f" in {self.place}" if self.place else ""}'
-
-
 def _below(name: str, args: Any) -> int | None:
     """What the whole numbers of a draw are below; None: they are none from 0 on, or that is not known."""
     if name == "randperm":
@@ -234,68 +177,9 @@ def _apart(value: Tensor) -> Tensor:
         return value.detach().clone()
 
 
-def _is_whole_number(value: Any) -> bool:
-    """Whether an operation makes whole numbers, or yes and no, which follow their input in steps."""
-    if isinstance(value, Tensor):
-        return not (value.is_floating_point() or value.is_complex())
-    return isinstance(value, bool | int)
-
-
 def _address(value: Tensor) -> int:
     """Where a small tensor lies; 0: it is none."""
-    return value.data_ptr() if has_storage(value) and value.numel() <= MOST_BENT else 0
-
-
-class Read(float):
-    """A number that was read of a tensor, and sums and products of it: comparisons of it are noted."""
-
-    def __new__(cls, value: float, coupled: "Coupled | None" = None, source: Tensor | None = None) -> Any:
-        """One that notes; without who hears of it, as where a library makes a number of the same class, a plain one."""
-        if coupled is None:
-            return float(value)
-        made = super().__new__(cls, value)
-        made.__dict__.update(coupled=coupled, source=source)
-        return made
-
-    coupled: "Coupled"
-    source: Tensor
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return float, (float(self),)
-
-
-def _computed(name: str) -> Any:
-    def compute(self: Read, other: Any) -> Any:
-        value = getattr(float, name)(self, other)
-        return Read(value, self.coupled, self.source) if isinstance(value, float) else value
-
-    return compute
-
-
-def _compared(name: str) -> Any:
-    def compare(self: Read, other: Any) -> Any:
-        found = getattr(float, name)(self, other)
-        turned = other is not self and isinstance(found, bool) and self.coupled.note(name.strip("_"), self.source)
-        return not found if turned else found
-
-    return compare
-
-
-def _rounded(name: str) -> Any:
-    def make(self: Read, *digits: Any) -> Any:
-        turned = self.coupled.note(name, self.source, reads=True)
-        return getattr(float, name)(self.coupled.read_as * float(self) if turned else float(self), *digits)
-
-    return make
-
-
-for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv"):
-    setattr(Read, f"__{_name}__", _computed(f"__{_name}__"))
-for _name in sorted(_COMPARING):
-    setattr(Read, f"__{_name}__", _compared(f"__{_name}__"))
-for _name in ("__int__", "__round__", "__trunc__", "__floor__", "__ceil__"):
-    setattr(Read, _name, _rounded(_name))
-Read.__hash__ = float.__hash__  # type: ignore[method-assign]
+    return value.data_ptr() if has_storage(value) and value.numel() <= _SMALL else 0
 
 
 class Coupled(TorchDispatchMode):
@@ -305,9 +189,6 @@ class Coupled(TorchDispatchMode):
         draws: filled by the whole, read by the parts
         bound: start, stop and samples of the whole, for a part; None: this is the whole
         others: the figure that ranks send each other; None: what they send
-        turned: the places among the bends of comparisons that say the opposite, of values that are read as others, and
-            of operations that make something else
-        read_as: by which a value that is read is multiplied; what an operation makes
         keeps: keep what each operation makes
         alike: a seed by which each place of the code draws the same whenever it is run, as in a loop over samples, by
             numpy and `random` too; None: what is drawn goes on
@@ -319,8 +200,6 @@ class Coupled(TorchDispatchMode):
         bound: tuple[int, int, int] | None,
         *,
         others: int | None = None,
-        turned: frozenset[int] = frozenset(),
-        read_as: float = 1.0,
         keeps: bool = False,
         alike: int | None = None,
     ) -> None:
@@ -329,9 +208,6 @@ class Coupled(TorchDispatchMode):
         self.kept: list[tuple[str, Tensor, str]] = []
         """Of each operation, its name, what it made, and the line of the user's code."""
         self._draws, self._bound, self._next, self._others = draws, bound, 0, others
-        self._turned, self.read_as = turned, read_as
-        # The values that have lost their gradient, by where they are: kept, so that nothing else comes to be there.
-        self._detached: dict[int, Tensor] = {}
         self.drew = self.lost = self.mixed = self.communicated = self.reads = self.selects = False
         self.own = self.generates = False
         """Something is drawn from a generator of the job; a part draws from it what the whole draws otherwise."""
@@ -340,9 +216,6 @@ class Coupled(TorchDispatchMode):
         self.parted: set[int] = set()
         """Draws of which a part of the batch has other shapes than the whole."""
         self.operations: list[str] = []
-        self.bends: list[Bend] = []
-        self.backward = False
-        """What runs is the backward of the loss, whose operations are not the user's."""
         self.read: list[int | bool] = []
         self.read_at: list[str] = []
         self.constants: list[Any] = []
@@ -353,7 +226,7 @@ class Coupled(TorchDispatchMode):
         self.operations.append(str(func))
         self.constants += [one for one in args if isinstance(one, bool | int | float)]
         name = func.overloadpacket.__name__.removesuffix("_")
-        turned = self._note_bend(name, args)
+        self.selects |= name in _SELECTING
         communicates = func.namespace in ("c10d", "_c10d_functional", "c10d_functional")
         self.communicated |= communicates
         for place, written in _written_arguments(func):
@@ -373,20 +246,9 @@ class Coupled(TorchDispatchMode):
             result = self._draws.sorted_within(lambda part: func(part, *args[1:], **(kwargs or {})), args[0])
         if result is None:
             result = func(*args, **(kwargs or {}))
-        if _is_whole_number(result) and name not in _BENT and name not in _COMPARING:
-            rounded = [isinstance(one, Tensor) and not self._counts(one) for one in args]
-            read = [self.reading(name, one) if rounds else one for one, rounds in zip(args, rounded, strict=True)]
-            result = result if all(map(operator.is_, read, args)) else func(*read, **(kwargs or {}))
-        self._follow(func, args, result)
         if self._keeps and isinstance(result, Tensor):
-            small = not result.is_sparse and not result.is_nested and result.numel() <= MOST_BENT
+            small = not result.is_sparse and not result.is_nested and result.numel() <= _SMALL
             self.kept.append((str(func), _apart(result) if small else torch.empty(0), place_of_user()))
-        if turned and name in _COMPARING:
-            result.logical_not_()
-        elif turned:
-            for one in pytree.tree_leaves(result):
-                # Places of elements have no other value that is sure to be seen: torch refuses to write this one.
-                one.fill_(self.read_as)
         if communicates and self._others is not None:
             received = {id(one): one for one in pytree.tree_leaves((args[:1], result)) if isinstance(one, Tensor)}
             for one in received.values():
@@ -483,59 +345,6 @@ class Coupled(TorchDispatchMode):
 
         return max(self._draws.sites.get(site, ()), key=is_like, default=len(self._draws.made))
 
-    def _note_bend(self, name: str, args: Any) -> bool:
-        """Note what an operation with a bend gets, or a comparison: whether it has to make something else of it."""
-        self.selects |= name in _SELECTING
-        if self.backward or (name not in _BENT and name not in _COMPARING):
-            return False
-        # What is not equal to itself is no number: no bend.
-        given = args[:2] if name in _BENT or args[0] is not args[1] else ()
-        noted = [self.note(name, one) for one in given if isinstance(one, Tensor) and self._is_trained(one)]
-        return any(noted)
-
-    def note(self, name: str, value: Tensor, *, reads: bool = False) -> bool:
-        """Note that an operation with a bend, or a comparison, gets a value.
-
-        Args:
-            name: of the operation
-            value: of any size
-            reads: it makes numbers of it, by which something may be decided
-
-        Returns:
-            Whether it has to say the opposite of what it finds, or reads another value.
-        """
-        small = value.numel() <= MOST_BENT
-        kept = _apart(value if small else value[..., :0])
-        place = place_of_user() if small else ""
-        self.bends.append(Bend(name=name, value=kept, place=place, reads=reads))
-        return len(self.bends) - 1 in self._turned
-
-    def _is_trained(self, value: Tensor) -> bool:
-        """Whether a value is computed from what is trained, perhaps without its gradient."""
-        return value.is_floating_point() and (value.requires_grad or _address(value) in self._detached)
-
-    def _counts(self, value: Tensor) -> bool:
-        """Whether a value that is computed from what is trained has whole numbers already, so that nothing is rounded.
-
-        That which has made them is looked at: it compares, orders, or has a bend.
-        """
-        if not self._is_trained(value) or not has_storage(value):
-            return False
-        known = _apart(value)
-        with torch._C._DisableTorchDispatch():
-            return torch.equal(known, known.round())
-
-    def reading(self, name: str, value: Tensor) -> Tensor:
-        """The tensor that is read: another one where it is computed from what is trained, and has to be read as such.
-
-        Args:
-            name: of the function that reads
-            value: of any size
-        """
-        if self.backward or not self._is_trained(value) or not self.note(name, value, reads=True):
-            return value
-        return _apart(value) * self.read_as
-
     def checking(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a function makes that reads values to see that they are within bounds, and decides nothing by them."""
         reads, count = self.reads, len(self.read)
@@ -543,20 +352,6 @@ class Coupled(TorchDispatchMode):
         self.reads = reads
         del self.read[count:], self.read_at[count:]
         return found
-
-    def number_of(self, value: Tensor) -> "float | None":
-        """What is read of a tensor, where it is computed from what is trained; None: it is not."""
-        if value.numel() != 1 or not self._is_trained(value):
-            return None
-        found: float = Read(self.reading("item", value).item(), self, _apart(value))
-        return found
-
-    def _follow(self, func: Any, args: Any, result: Any) -> None:
-        given = [one for one in pytree.tree_leaves(args) if isinstance(one, Tensor) and one.numel() <= MOST_BENT]
-        detached = func is torch.ops.aten.detach.default and args[0].requires_grad
-        if detached or (self._detached and any(_address(one) in self._detached for one in given)):
-            made = result if isinstance(result, tuple | list) else [result]
-            self._detached |= {_address(one): one for one in made if isinstance(one, Tensor) and _address(one)}
 
     def _take(self, name: str, made: list[Tensor], *, own: bool, below: int | None, site: "_Site | None") -> None:
         place = self._next if site is None else self._place_of(made, site)
@@ -647,8 +442,6 @@ _SHORT = (torch.float16, torch.bfloat16)
 _FEWER = (torch.float32, *_SHORT)
 _ABOUT_DTYPES = re.compile("dtype|scalar type|Double|Float")
 
-_ABOUT_NUMBERS = frozenset({"isfinite", "isinf", "isnan", "isneginf", "isposinf"})
-
 _DROPOUTS = frozenset(
     {
         "dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_",
@@ -661,7 +454,7 @@ class WithoutBatchEffects(TorchFunctionMode):
     """Dropout does nothing, RReLU has its mean slope, and batch norm uses its running statistics.
 
     Args:
-        coupled: notes by which numbers that are read something is decided; None: nobody does
+        coupled: notes what is read; None: nobody does
     """
 
     def __init__(self, coupled: Coupled | None = None) -> None:
@@ -671,15 +464,6 @@ class WithoutBatchEffects(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
-        if name in _ABOUT_NUMBERS and isinstance(args[0], Tensor):
-            # Who looks whether a loss is a number does so for each part alike.
-            return func(_apart(args[0]))
-        if name == "item" and self._coupled is not None:
-            found = self._coupled.number_of(args[0])
-            if found is not None:
-                return found
-        elif name in _READING and self._coupled is not None:
-            return func(self._coupled.reading(name, args[0]), *args[1:], **kwargs)
         if name == "one_hot" and self._coupled is not None and (*args, *kwargs.values())[1:]:
             return self._coupled.checking(func, args, kwargs)
         if name in _DROPOUTS:
@@ -746,10 +530,10 @@ class Losses(TorchFunctionMode):
 
 
 class Watched:
-    """Stands for a number or a tensor that is kept from step to step, and notes whether it decides anything.
+    """Stands for a number, tensor or list that is kept from step to step, and notes whether it decides anything.
 
-    What is computed of it is watched, too; so sums and means of losses, as meters have them, are not read. A
-    comparison, a tensor or a function of a library that takes it reads it.
+    What is computed of it is watched, too; so sums and means of losses, as meters have them, are not read, nor is a
+    list that is appended to. A comparison, a tensor or a function of a library that takes it reads it.
 
     Args:
         value: in the place of which it is
@@ -770,6 +554,8 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         if name in ("item", "detach", "clone", "cpu"):
             return lambda: self
+        if name == "append":
+            return self._value.append
         if name.startswith("__"):
             raise AttributeError(name)
         self._read.append(name)

@@ -1,4 +1,4 @@
-"""What this process is asked for while it trains: to stop, by a signal or by its parent; to look at the job again.
+"""What this process is asked for while it trains: to stop, by a signal or by its parent.
 
 A request may come on one rank only, or on each at another moment. So it is noted, and travels with the losses of the
 next step (`runtime.step.losses`): all ranks hear of it at the end of that step, and then ask each other what it is.
@@ -17,12 +17,10 @@ class Requests:
     Attributes:
         stop: number of the signal that asks for the end of the training, its own or its parent's; 0: none does
         told: called once with that number, when it is first known here; None: a line on standard error says it
-        look: a step asks for another look at the job (`runtime.step.structure`)
     """
 
     def __init__(self) -> None:
         self.stop = 0
-        self.look = False
         self.told: Callable[[int], None] | None = None
         self._users = 0
         self._catcher: Catcher | None = None
@@ -30,7 +28,7 @@ class Requests:
     @property
     def pending(self) -> bool:
         """Something is asked for."""
-        return self.stop != 0 or self.look
+        return self.stop != 0
 
     def ask_to_stop(self, number: int) -> None:
         """Ask for the end of the training.
@@ -62,7 +60,7 @@ class Requests:
         if self._users == 0:
             if self._catcher is not None:
                 self._catcher.__exit__()
-            self._catcher, self.stop, self.look = None, 0, False
+            self._catcher, self.stop = None, 0
 
 
 REQUESTS = Requests()

@@ -307,12 +307,6 @@ def _objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
                 "backward, and keep the samples of the ranks in order"
             )
         return
-    if seen.later and (microbatches or (replicas and seen.later_apart)):
-        yield (
-            "a later step, or a callback, may change what the forward or the loss reads, and where "
-            f"{seen.later} the loss of a batch is not made of the losses of its parts: write that term for each "
-            "sample, or use one device without microbatches"
-        )
     if replicas and not seen.replicates:
         yield _why(seen, "on several ranks", seen.replicas)
     if microbatches and not seen.splits:
@@ -426,19 +420,6 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f"the forward leaves {seen.results[0]} behind for a loss, or a callback, that reads it, and a rank of a "
             "partitioned network does not: return it from the forward, or use one device or replicas"
         )
-    if seen.feeds_back and splits:
-        yield (
-            f"a callback {seen.feeds_back}, which the forward or the loss leaves of the samples that it saw last, and "
-            "here that is a part of the batch: go by metrics, which are the same on every rank, or use one device "
-            "without microbatches"
-        )
-    if seen.updates_by and (splits or partitioned):
-        yield (
-            f"the optimizer, the schedule, the sampler or the data can read {seen.updates_by}, which the forward, the "
-            "loss or the backward leaves of the samples that it saw last, and here that is a part of the batch, whose "
-            "ranks exchange gradients alone: let them go by gradients, by their own state, or by metrics in a "
-            "callback, or use one device without microbatches"
-        )
     if seen.in_loss and (partitioned or strategy.zero > 1):
         yield (
             f"the loss holds {seen.in_loss[0]}, of which a rank has a part, or that is not up to date there: let the "
@@ -502,11 +483,6 @@ def _python_objections(seen: Behaviour, strategy: Strategy) -> Iterator[str]:
             f'the forward writes to "{seen.changed_for_loss[0]}" of the batch, which the loss reads, and here the rank '
             "of the loss, or who counts what the loss is a mean over, has it as it was: copy it in the forward, or "
             "write to it in Job.collate or in the loss"
-        )
-    if seen.bent and splits:
-        yield (
-            f"{seen.bent} is applied to a value of the whole batch, such as its mean, and a part of the batch may be "
-            "on the other side of its bend: apply it to each sample, or use one device without microbatches"
         )
 
 

@@ -31,13 +31,13 @@ from trimaran.convergence.noise_scale import Observation
 from trimaran.graph.behaviour import Behaviour, WholeMetric, kept_outside, typical_weight
 from trimaran.graph.capture.capture import Capture, unused_parameters
 from trimaran.graph.metrics import Outputs
-from trimaran.graph.optimizers import modules_of, optimizer_traits
+from trimaran.graph.optimizers import optimizer_traits
 from trimaran.graph.types import ParameterUse, parameter_use
 from trimaran.launch.activity import ACTIVITY, STEP
 from trimaran.launch.world import World
 from trimaran.program.layout import is_chained, strategy_layout
 from trimaran.program.lowering.partition import routes_of, segment_ops
-from trimaran.program.strategy import Feeding, Strategy, splits_batches
+from trimaran.program.strategy import Feeding, Strategy
 from trimaran.program.types import Kind, Program
 from trimaran.runtime.checkpoint.recovered import Changed, Recovered
 from trimaran.runtime.checkpoint.training_state import Fill, TrainingState, describe_modules
@@ -77,13 +77,11 @@ from trimaran.runtime.step.gradient_noise import GradientNoise, check_observable
 from trimaran.runtime.step.losses import Asking, as_number
 from trimaran.runtime.step.on_nan import OnNan, check_on_nan
 from trimaran.runtime.step.state import State
-from trimaran.runtime.step.structure import Structures
 from trimaran.runtime.streams import open_streams
 from trimaran.runtime.whole_state import EVERYTHING, StateGatherer, WholeState
 from trimaran.runtime.whole_state import Kind as StateKind
 from trimaran.user_code.batches import WholeBatches, is_sliceable, move_batch
 from trimaran.user_code.datasets import is_stream, stream_length
-from trimaran.user_code.held_state import leaf_of, names_in_callbacks, read_by_job
 from trimaran.user_code.model import begin_training, make_model
 from trimaran.user_code.randomness import RandomState, derive_seed, seed_generators
 
@@ -309,22 +307,12 @@ class Executor:
             )
 
     def know(self, behaviour: Behaviour | None) -> None:
-        """Say what was seen of the job: what checkpoints lack, and whether later losses are compared with the first.
+        """Say what was seen of the job: what checkpoints lack.
 
         Args:
             behaviour: of the job; None: nobody has looked
         """
         self.seen, self.training.outside = behaviour, kept_outside(behaviour)
-        looked = behaviour is not None and behaviour.reduction not in ("batch", "gathers", "unknown")
-        if behaviour is not None and looked and not behaviour.accepted and not self._cycle:
-            parts = splits_batches(self._strategy)
-            modules = (*self.model.modules(), *modules_of(self._job.loss))
-            # What callbacks set was tried before the training.
-            callbacks = self._job.on_step, self._job.on_epoch
-            tried = names_in_callbacks(callbacks, self.model.modules()).written if any(callbacks) else ()
-            read = [one for one in read_by_job(self._job, self.model) if leaf_of(one.path) not in tried]
-            watched = Structures(varies=bool(behaviour.path), modules=modules, read=read) if parts else None
-            self._interpreter.structures = watched
 
     def feed(self, feeding: Feeding | None = None) -> Feed:
         """This rank's part of the training data; it ends with the executor.
@@ -418,17 +406,13 @@ class Executor:
         self._reductions.settled = (
             partial(self._state.keep_gradients, self._part.parameters) if keep_gradients else None
         )
-        # Where the forward may ask for a look, all ranks hear of it in the same step.
-        late = self._interpreter.structures is not None
         # What another replica's sample draws here is not drawn in one process.
         drawn = None if state.counts else RandomState.of(self._world.device)
         try:
             with self._within_step():
-                if self._asking is not None and not late:
+                if self._asking is not None:
                     self._asking.begin()
                 self._interpreter.run(self._instructions, self._uses[0], state)
-                if self._asking is not None and late:
-                    self._asking.begin()
                 loss = self._reductions.losses.loss(state)
                 self.asked = self._reductions.losses.asked
                 if self._asking is not None:

@@ -45,7 +45,6 @@ from trimaran.runtime.step.dgrad_wgrad import Deferred
 from trimaran.runtime.step.losses import as_number, loss_term
 from trimaran.runtime.step.stashing import Stash
 from trimaran.runtime.step.state import Passage, State
-from trimaran.runtime.step.structure import Structures
 from trimaran.user_code.batches import split_batch
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,9 +171,6 @@ class Interpreter:
         scaler: scales losses; None: they are propagated as they are
         recorder: writes down what happened
         overlaps: steps overlap, so that a backward needs earlier weights
-
-    Attributes:
-        structures: compares those of losses; None: nobody does
     """
 
     def __init__(
@@ -199,7 +195,6 @@ class Interpreter:
         self._scaler = scaler
         self._recorder = recorder
         self._overlaps = overlaps
-        self.structures: Structures | None = None
         self._stash = Stash(one for stage in stages.values() for one in stage.module.parameters())
         self._uses: Uses = find_uses((), {}, lambda instruction: ())
 
@@ -302,9 +297,6 @@ class Interpreter:
         if segment in self._uses.split and passage.is_awaited and isinstance(stage, Splittable) and stage.splits:
             passage.deferred = Deferred()
         stashing = self._stash.keeping() if self._overlaps else nullcontext()
-        structures = self.structures if stage.is_last else None
-        if structures is not None:
-            structures.begin()
         with autocast(self._job.precision, self._device), stashing:
             with nullcontext() if passage.deferred is None else passage.deferred.recording():
                 passage.made, output = stage.forward(
@@ -314,8 +306,6 @@ class Interpreter:
                 counted = state.counted(microbatch)
                 passage.root, term = loss_term(self._job, output, batch, samples=counted, of=state.samples)
                 state.terms.append(term)
-                if structures is not None:
-                    structures.end(passage.root, state.number)
         if self._scaler is not None and passage.root is not None:
             if state.terms[-1].weighted and not isinstance(self._job.loss_weight, Weight):
                 raise InputError(
@@ -335,12 +325,7 @@ class Interpreter:
         segment, microbatch = segment_of(instruction), microbatch_of(instruction)
         passage, stage = state.passages.pop((segment, microbatch)), self._stages[segment]
         roots = backward_roots(passage, microbatch, state)
-        structures = self.structures if stage.is_last else None
-        if structures is not None:
-            structures.begin()
         stage.backward(*roots, completing=microbatch == state.completing[segment])
-        if structures is not None:
-            structures.end_backward(state.number)
         return_gradients(passage, microbatch, state)
         self._recorder.add(instruction.token, COMPUTE, start, self._recorder.stamp())
 

@@ -17,7 +17,6 @@ left alone: what a look cannot put back of these is seen by the same batch, whic
 """
 
 import argparse
-import ast
 import builtins
 import copy
 import ctypes
@@ -31,7 +30,7 @@ import sys
 import types
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
@@ -39,8 +38,6 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor, nn
-
-from trimaran.base.job import Job
 
 _MOST_ENTRIES, _MOST_HOLDERS, _DEEPEST = 1024, 10_000, 8
 """Entries of a container that are looked at, holders of a job, and how deep they lie in each other."""
@@ -265,99 +262,6 @@ def put_generator(generator: HostGenerator, state: Any) -> None:
         generator.set_state(state)
 
 
-def only_appended(name: str, roots: Mapping[str, Any]) -> bool:
-    """Whether the code of a job does nothing else with a list than append to it, as one that is kept for logging alone.
-
-    The source of all modules in which something of the job is defined is looked at, for whatever has that name.
-
-    Args:
-        name: of an attribute or a variable
-        roots: modules, functions and objects of the user's
-    """
-    todo = [_module_of(one) for root in roots.values() for one in _defined_with(root)]
-    met: set[str] = set()
-    while todo:
-        module = todo.pop()
-        if module in met or not module:
-            continue
-        met.add(module)
-        try:
-            tree = ast.parse(inspect.getsource(sys.modules[module]))
-        except (KeyError, OSError, TypeError, SyntaxError, ValueError):
-            return False
-        if len(met) > _MOST_MODULES or _reads(tree, name):
-            return False
-        todo += [_module_of(one) for one in vars(sys.modules[module]).values()]
-    return bool(met)
-
-
-def _module_of(what: Any) -> str:
-    """The module of the user's in which something is defined, or that it is; empty: it is not the user's."""
-    if isinstance(what, types.ModuleType):
-        # One that is asked for by its own function is the user's where the function would be.
-        what = types.SimpleNamespace(__module__=what.__name__)
-    elif not isinstance(what, types.FunctionType | type):
-        what = type(what)
-    return str(what.__module__) if is_users(what) else ""
-
-
-def _defined_with(root: Any) -> Iterator[Any]:
-    """What of the user's a root is made by: functions, and classes with those that they derive from."""
-    layers = [root, getattr(root, "func", None), getattr(root, "__self__", None), getattr(root, "__wrapped__", None)]
-    for layer in layers:
-        if layer is None:
-            continue
-        own = [layer] if isinstance(layer, types.FunctionType) else type(layer).__mro__
-        yield from (one for one in own if is_users(one))
-
-
-def _reads(tree: ast.AST, name: str) -> bool:
-    """Whether code may do something else with what has a name than append to it, or make it as a list.
-
-    It may also be a dict of lists, which are appended to.
-    """
-    allowed: set[int] = set()
-    for one in ast.walk(tree):
-        if (called := _method(one, "append")) is not None:
-            # What is appended to is given to nobody, as `append` returns nothing.
-            entries = called.value if isinstance(called, ast.Subscript) else _method(called, "setdefault")
-            allowed.add(id(called if entries is None else entries))
-        elif isinstance(one, ast.Assign | ast.AnnAssign):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-            if len(targets) == 1 and _is_empty(one.value):
-                allowed.add(id(targets[0]))
-    for one in ast.walk(tree):
-        named = {getattr(one, key, None) for key in ("id", "attr", "arg", "name", "asname")}
-        constant = isinstance(one, ast.Constant) and one.value == name
-        # That of a model is no function that reads.
-        named -= {"eval"} if isinstance(one, ast.Attribute) else set()
-        if constant or not named.isdisjoint(_REFLECTS) or (name in named and id(one) not in allowed):
-            return True
-    return False
-
-
-def _method(one: ast.AST, name: str) -> ast.expr | None:
-    """What a method of this name is called of; None: it is no such call."""
-    if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and one.func.attr == name:
-        return one.func.value
-    return None
-
-
-def _is_empty(made: ast.expr | None) -> bool:
-    """Whether code makes an empty list, or an empty dict."""
-    if isinstance(made, ast.Call):
-        named = made.func.attr if isinstance(made.func, ast.Attribute) else getattr(made.func, "id", "")
-        return named == "defaultdict" and [getattr(one, "id", "") for one in made.args] == ["list"]
-    return (isinstance(made, ast.List) and not made.elts) or (isinstance(made, ast.Dict) and not made.keys)
-
-
-_REFLECTS = frozenset(("vars", "__dict__", "getattr", "attrgetter", "globals", "locals", "eval", "exec"))
-"""By which code may read what it does not name."""
-
-_MOST_MODULES = 100
-"""Of the user's, whose source is looked at."""
-
-
 def refers_to(callback: Any, names: frozenset[str]) -> bool:
     """Whether the code of a callback, or of functions of the user's that it refers to, has one of some names.
 
@@ -368,99 +272,10 @@ def refers_to(callback: Any, names: frozenset[str]) -> bool:
     return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
 
 
-def settable_by_name(job: Job, model: nn.Module, names: Collection[str]) -> Iterator[Settable]:
-    """Numbers and tensors of the model and the loss that have one of some names.
-
-    Args:
-        job: has the loss
-        model: its model
-        names: as of `leaf_of`
-    """
-    if names:
-        modules = {f"session.model.{path}" if path else "session.model": one for path, one in model.named_modules()}
-        held = HeldState({**modules, "Job.loss": job.loss}, undoable=False)
-        yield from held.settable(lambda path, name: name in names, (bool, int, float, Tensor))
-
-
-def read_by_job(job: Job, model: nn.Module) -> Iterator[Settable]:
-    """Numbers and tensors that the loss or a forward of the user's reads, as their code names them.
-
-    Args:
-        job: has the loss
-        model: its model
-    """
-    of_loss = HeldState({"Job.loss": job.loss}, undoable=False).parts()
-    forwards = {getattr(type(one), "forward", None) for one in (*model.modules(), *of_loss)}
-    yield from settable_by_name(job, model, names_in_callbacks((job.loss, *filter(is_users, forwards)), ()).read)
-
-
 ENTROPY = frozenset(
     ("SystemRandom", "default_rng", "monotonic", "perf_counter", "randbelow", "seed", "time", "token_bytes", "urandom")
 )
 """By which code may draw what no seed repeats."""
-CHANGES_LISTS = frozenset(("append", "clear", "extend", "insert", "pop", "remove"))
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the code of callbacks refers to: attributes and variables by name, entries as `['key']`.
-
-    Attributes:
-        written: what it may set
-        read: what it may read
-        numbers: of each name that it may set, those that stand in the same code
-    """
-
-    written: frozenset[str]
-    read: frozenset[str]
-    numbers: Mapping[str, frozenset[int | float]]
-
-
-def names_in_callbacks(callbacks: Iterable[Any], holders: Iterable[Any]) -> Names:
-    """The names and keys in the code of callbacks, as those of `HeldState.settable`.
-
-    Args:
-        callbacks: of a job; None: it has none
-        holders: modules, and other objects of the user's, whose methods they may call
-
-    Example:
-        >>> def raise_share(session, epoch, metrics):
-        ...     session.model.share = 0.5
-        >>> sorted(names_in_callbacks([raise_share], []).written)
-        ['share']
-        >>> sorted(names_in_callbacks([lambda session, *_: vars(session.model).update(rate=1)], []).written)
-        ["['rate']", '[1]', 'rate']
-    """
-    codes = [code for callback in callbacks if callback is not None for code in _codes_of(callback)]
-    # Settings that a module holds may have properties, as the module itself may.
-    held = [part for one in holders for part in (one, *getattr(one, "__dict__", {}).values())] if codes else []
-    classes = dict.fromkeys(made for one in held for made in type(one).__mro__ if is_users(made))
-    called = {name for code in codes for name in code.co_names}
-    methods = (one for made_of in classes for name, one in _methods(made_of) if name in called)
-    codes += [one.__code__ for one in map(inspect.unwrap, methods) if isinstance(one, types.FunctionType)]
-    stored = {one.argval for code in codes for one in dis.get_instructions(code) if one.opname == "STORE_ATTR"}
-    # Assigning to a property calls its function.
-    set_by = (getattr(made, "fset", None) for one in classes for name, made in vars(one).items() if name in stored)
-    codes += [one.__code__ for one in set_by if isinstance(one, types.FunctionType)]
-    numbers, read = dict[str, frozenset[int | float]](), set[str]()
-    for code in codes:
-        instructions = list(dis.get_instructions(code))
-        constants = [one for kept in code.co_consts for one in (kept if isinstance(kept, tuple) else (kept,))]
-        keys = {one for one in constants if isinstance(one, str)}
-        entries = {f"[{one!r}]" for one in constants if isinstance(one, str | int)}
-        written = {one.argval for one in instructions if one.opname in _STORING}
-        stores = any(one.opname == "STORE_SUBSCR" for one in instructions)
-        if stores or not _SETTING.isdisjoint(code.co_names):
-            written |= entries | keys
-        there = frozenset(
-            one.argval
-            for one in instructions
-            if one.opname in ("LOAD_CONST", "LOAD_SMALL_INT") and type(one.argval) in (int, float)
-        )
-        numbers |= {name: numbers.get(name, frozenset()) | there for name in written}
-        loaded = {one.argval for one in instructions if one.opname.startswith("LOAD_") and one.opname != "LOAD_CONST"}
-        read |= {*loaded, *(f"[{one!r}]" for one in keys)}
-    return Names(frozenset(numbers), frozenset(read), numbers)
 
 
 def leaf_of(path: str) -> str:
@@ -472,11 +287,6 @@ def leaf_of(path: str) -> str:
     """
     entry = path.partition(" of ")[0]
     return entry[entry.rindex("[") :] if entry.endswith("]") else entry.rpartition(".")[2]
-
-
-_STORING = frozenset(("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF"))
-_SETTING = frozenset(("__dict__", "__setattr__", "setattr", "setdefault", "update", "vars"))
-"""By which code sets what it names by a text, or by the keyword of a call."""
 
 
 def _codes_of(callback: Any) -> Iterator[types.CodeType]:

@@ -14,15 +14,14 @@ heard by all. Whether weights have changed is seen by sums of their bits: after 
 A loop of the user's may change between two steps what a callback may. What a rank sees by itself it looks at before
 each step: up to 256 elements of each tensor of its part of the weights, and the options of its optimizer. Whether the
 loop has left ranks alike in every step so far they ask each other after 0, 1, 2, 4, 8, ... steps, before whatever all
-of them must do, such as an evaluation or a file of weights, and at the end of an epoch. A number that the loss or a
-forward reads, and that is another one on each rank, is seen where it is set before a step after which they ask.
+of them must do, such as an evaluation or a file of weights, and at the end of an epoch.
 """
 
 import enum
 import hashlib
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,9 +50,6 @@ from trimaran.user_code.held_state import (
     Values,
     changed,
     held_tensors,
-    names_in_callbacks,
-    read_by_job,
-    settable_by_name,
 )
 from trimaran.user_code.model import class_name
 
@@ -80,7 +76,7 @@ _OPERATIONS = (
 )
 
 
-_SAID = 10
+_SAID = 9
 """Integers that ranks tell each other beyond what they do and what the loop has changed."""
 
 _TELLING = 4
@@ -97,7 +93,6 @@ class _State:
         parameters: sums of their bits; none where this process is alone
         buffers: those of the buffers
         options: of the optimizer's groups; empty where this rank updates nothing
-        numbers: of the model and the loss, which callbacks set
         step: what was put into the place of the optimizer's step; None: nothing was
     """
 
@@ -106,7 +101,6 @@ class _State:
     parameters: tuple[int, ...]
     buffers: tuple[int, ...]
     options: str
-    numbers: tuple[str, ...] = ()
     step: Any = None
 
 
@@ -177,18 +171,8 @@ class Callbacks:
         self._generator = self._drawn = 0
         self._grouped = self._groups()
         self._step_hooks_before = self._step_hooks()
-        self._settable = tuple(self._set_by_callbacks()) if world_size > 1 and named else ()
         self._first = self._replaceable()
         self._hooked_before = self._hooked()
-
-    def _set_by_callbacks(self) -> Iterator[Settable]:
-        """Numbers and tensors of the model and the loss whose names the code of the callbacks sets."""
-        modules = self._executor.model.modules()
-        return self._named(names_in_callbacks((self._job.on_step, self._job.on_epoch), modules).written)
-
-    def _named(self, names: Collection[str]) -> Iterator[Settable]:
-        """Numbers and tensors of the model and the loss that have one of some names."""
-        yield from settable_by_name(self._job, self._executor.model, names)
 
     def kept(self) -> tuple[str, ...]:
         """What callbacks keep in Python, or have set in modules, or the loop has, that is not as at the start."""
@@ -387,8 +371,6 @@ class Callbacks:
         self._running, self._thread = "the loop", threading.get_ident()
         if self._alone:
             return
-        if self._samples is None and not self._executor.steps:
-            self._settable = (*self._settable, *read_by_job(self._job, self._executor.model))
         self._look_again()
         self._drawn = 0 if self._generator == _generator_state() else self._generator
         if is_power(self._executor.steps):
@@ -777,10 +759,9 @@ class Callbacks:
             -1 if not after.options else int(retuned),
             _digest([before.options]),
             _digest([after.options]) if retuned and self._has_like_groups() else 0,
-            int(after.numbers != before.numbers),
             self._data() if self.running else -1,
         )
-        stops, flips, moved, weights, buffers, tuned, options_before, options, set_numbers, data = self._exchange(
+        stops, flips, moved, weights, buffers, tuned, options_before, options, data = self._exchange(
             name, operation, own
         )
         self._refuse_unlike(
@@ -796,8 +777,6 @@ class Callbacks:
         )
         if any(buffers):
             self._compare_buffers(name, before.buffers, after.buffers)
-        if any(set_numbers):
-            self._compare_numbers(before.numbers, after.numbers)
         if operation in (_END, "step") and not self._is_whole and any(moved):
             raise self._changes_parts("before it ends")
         return any(stops)
@@ -938,20 +917,6 @@ class Callbacks:
                 names=tuple(unlike),
             )
 
-    def _compare_numbers(self, before: tuple[str, ...], after: tuple[str, ...]) -> None:
-        """See that numbers that were the same on each rank still are."""
-        heard = self._executor.agreement.gather_objects((before, after), "what callbacks have set")
-        befores, afters = (list(zip(*one, strict=False)) for one in zip(*heard, strict=True))
-        for one, then, now in zip(self._settable, befores, afters, strict=False):
-            if len(set(then)) == 1 and len(set(now)) > 1:
-                raise InputError(
-                    f"{self.who} set {one.path}, which ranks had alike, to another value on each: let it "
-                    "follow the step and the metrics alone, which are the same on every rank, not what is drawn, or "
-                    "what a forward leaves of the samples of a rank",
-                    code="callback.unlike-numbers",
-                    name=one.path,
-                )
-
     def _look(self, *, sums: bool = True) -> _State:
         model = self._executor.model
         sampled = None if self._running == "on_epoch" else _SAMPLED
@@ -965,7 +930,6 @@ class Callbacks:
             parameters=_sums(model.parameters(), sampled) if sums else (),
             buffers=_sums(model.buffers(), sampled) if sums else (),
             options="" if optimizer is None or not sums else written_options(optimizer),
-            numbers=tuple(_told(one.get()) for one in self._settable),
             step=None if getattr(step, "_wrapped_by_lr_sched", False) else step,
         )
 
@@ -1098,11 +1062,6 @@ def _of_like(before: Sequence[int], after: Sequence[int]) -> Sequence[int]:
         if now:
             told.setdefault(then, []).append(now)
     return next((one for one in told.values() if _first_unlike(one)), ())
-
-
-def _told(value: Any) -> str:
-    """A number, or the first elements of a tensor, in words that are the same where these are."""
-    return repr(value.detach().flatten()[:_SAMPLED].tolist() if isinstance(value, torch.Tensor) else value)
 
 
 def _first_unlike(told: Sequence[int]) -> int:

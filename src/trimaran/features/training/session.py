@@ -48,7 +48,7 @@ from trimaran.features.training.callbacks import Callbacks, is_nothing, is_power
 from trimaran.graph.behaviour import Behaviour, weighed
 from trimaran.graph.capture.capture import Capture, capture_and_look
 from trimaran.graph.capture.constants import Constants
-from trimaran.graph.examine import look_at_gathering, look_at_later, parts_in_loss, readers_of
+from trimaran.graph.examine import look_at_gathering, parts_in_loss, readers_of
 from trimaran.graph.types import ParameterUse
 from trimaran.launch.stop_requests import REQUESTS, stopping_code
 from trimaran.launch.world import TIMEOUT_S, World, join_world, leave_world
@@ -560,7 +560,7 @@ class Session:
             # The loss is that of an earlier global batch, or of none.
             counted = self.executor.settled
         self._count(loss, counted)
-        stops = self.executor.asked and self._hear(number)
+        stops = self.executor.asked
         self._scored, self._untrained = None, False
         self._going_on, self._loaded = False, None
         if self._saver is not None and self._saver.pending:
@@ -661,32 +661,6 @@ class Session:
         if math.isfinite(loss):
             self._losses += loss * samples
             self._samples += samples
-
-    def _hear(self, step: int) -> bool:
-        """Look at the job again, where a rank was asked to: whether one was asked to stop; every rank calls it."""
-        told = self.executor.agreement.gather_integers([REQUESTS.stop, int(REQUESTS.look)], "a request")
-        if any(look for _, look in told):
-            asked, REQUESTS.look = REQUESTS.look, False
-            with self.executor.agreement.alike("the job as it is now"):
-                if asked and self.executor.seen is not None:
-                    self._look_again(self.executor.seen, step)
-        return any(stop for stop, _ in told)
-
-    def _look_again(self, seen: Behaviour, step: int) -> None:
-        """See that parts of a batch still add up, as the job is after a step whose loss was made in another way.
-
-        Raises:
-            InputError: they do not, or nobody can say
-        """
-        strategy, several = self.strategy, self.strategy.microbatches > 1
-        whole = strategy.dp == strategy.devices and strategy.zero < 2 and not strategy.shards
-        if obstacle := look_at_later(self.job, self.executor.model, seen, whole=whole, microbatches=several):
-            raise InputError(
-                f"step {step} does other operations, or reads other numbers, than the first one, as a count, a "
-                f"callback, the loop or the data say, and {obstacle}",
-                code="session.loss-changed",
-                step=step,
-            )
 
     def _agree_to_stop(self) -> None:
         """Stop by a signal that some rank has heard of; every rank calls it after the same step."""
