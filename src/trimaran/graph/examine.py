@@ -89,14 +89,11 @@ from trimaran.user_code.batches import (
 )
 from trimaran.user_code.datasets import describe
 from trimaran.user_code.held_state import (
-    ENTROPY,
     PLACE_OF,
     HeldState,
     Values,
     changed,
     generator_states,
-    is_users,
-    refers_to,
 )
 from trimaran.user_code.model import (
     MOST_LOOKED_AT,
@@ -1276,10 +1273,7 @@ class _Examination:
             return False
         # What a generator of torch's gave, which goes on from where it is, is given once more.
         drawn = Draws()
-        if _near(run(drawn), run(drawn, (0, samples, samples)), tolerance) or self.uncoupled:
-            return False
-        codes = [self._job.loss, *(type(one).forward for one in self._work.modules() if is_users(type(one)))]
-        return not any(refers_to(one, ENTROPY) for one in codes)
+        return not (_near(run(drawn), run(drawn, (0, samples, samples)), tolerance) or self.uncoupled)
 
     def _find_carried(self, splits: Sequence[_Split]) -> None:
         """Which values that are kept in Python a step takes over from the one before it.
@@ -1313,7 +1307,7 @@ class _Examination:
         again = replace(split, run=first, parts=[split.whole], sizes=[sum(split.sizes)], apart=[then], in_turn=[then])
         if self._difference(again, [then], "mean", None) > self.tolerance:
             other |= set(kept)
-        if other and self._is_never_read(split, {*kept, *other}, first, drawn):
+        if other and self._is_never_read(split, other, first, drawn):
             return
         # Of a list that grows the entries count, too.
         holders = {_holder(path) for path in other}

@@ -262,22 +262,6 @@ def put_generator(generator: HostGenerator, state: Any) -> None:
         generator.set_state(state)
 
 
-def refers_to(callback: Any, names: frozenset[str]) -> bool:
-    """Whether the code of a callback, or of functions of the user's that it refers to, has one of some names.
-
-    Args:
-        callback: of a job
-        names: of functions, methods, classes
-    """
-    return any(not names.isdisjoint(code.co_names) for code in _codes_of(callback))
-
-
-ENTROPY = frozenset(
-    ("SystemRandom", "default_rng", "monotonic", "perf_counter", "randbelow", "seed", "time", "token_bytes", "urandom")
-)
-"""By which code may draw what no seed repeats."""
-
-
 def leaf_of(path: str) -> str:
     """The name, or the key, of the last entry of a path.
 
@@ -287,25 +271,6 @@ def leaf_of(path: str) -> str:
     """
     entry = path.partition(" of ")[0]
     return entry[entry.rindex("[") :] if entry.endswith("]") else entry.rpartition(".")[2]
-
-
-def _codes_of(callback: Any) -> Iterator[types.CodeType]:
-    todo, met = [callback], set[int]()
-    while todo and len(met) < _MOST_HOLDERS:
-        one = todo.pop()
-        if id(one) in met:
-            continue
-        met.add(id(one))
-        if isinstance(one, types.CodeType):
-            yield one
-            todo += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
-        elif isinstance(one, types.FunctionType | types.MethodType | functools.partial):
-            todo += [content for _, content, _ in _contents(one, "", None)]
-            todo += [one.__code__] if isinstance(one, types.FunctionType) and (one is callback or is_users(one)) else []
-        elif callable(one) and not isinstance(one, type | nn.Module) and is_users(type(one)):
-            # Its other methods may be called by this one; what makes it is over.
-            methods = {name: made for name, made in vars(type(one)).items() if name != "__init__"}
-            todo += [made for made in methods.values() if isinstance(made, types.FunctionType)]
 
 
 def changed(

@@ -27,7 +27,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import TOO_LARGE, Behaviour, weighed
 from trimaran.graph.capture.capture import capture, capture_and_look
-from trimaran.graph.examine import _Examination, chooses, examine
+from trimaran.graph.examine import _Examination, examine
 from trimaran.graph.types import is_whole
 from trimaran.planning.preparation import inexactness
 from trimaran.program.refusals import KINDS, objection
@@ -298,12 +298,6 @@ def logged_as_text(loss: Tensor) -> Tensor:
     return loss
 
 
-def floods_after_samples(output: Tensor, target: Tensor) -> Tensor:
-    losses = [functional.cross_entropy(*one) for one in zip(output, target, strict=True)]
-    loss = torch.stack([one if one > 0.01 else 0.5 * one for one in losses]).mean()
-    return (loss - 0.1).abs() + 0.1
-
-
 def logged_with_bends(loss: Tensor) -> Tensor:
     """Each is 0 or 1 at first, or a number that nothing goes by."""
     SHOWN["loss"] = f"{loss.norm():.1f} {torch.floor(loss.detach()).item()} {loss.abs().round().tolist()}"
@@ -424,91 +418,9 @@ JOBS: dict[str, tuple[Callable[[], Job], frozenset[str], str]] = {
     "loss counts": (counted_by_the_loss, MICROBATCHES, "calls['number'] of the loss"),
     "loss follows an average": (averaged_by_the_loss, REPLICAS | MICROBATCHES, "average of the loss"),
     "loss reads the weights": (decayed_by_the_loss, GRAPHS | SHARDS, "the loss holds the model"),
-    "flooding": (
-        lambda: bent(lambda loss: (loss - 0.1).abs() + 0.1),
-        REPLICAS | MICROBATCHES,
-        '"abs" in test_examine_state.py:',
-    ),
-    "hinge of a mean": (lambda: bent(lambda loss: (loss - 0.1).relu()), REPLICAS | MICROBATCHES, '"relu" in'),
-    "the worse of two means": (
-        lambda: bent(lambda loss: torch.stack([loss, 0.01 * loss]).max()),
-        REPLICAS | MICROBATCHES,
-        '"max" in',
-    ),
-    "free bits": (lambda: bent(lambda loss: torch.where(loss > 0.1, loss, 0.1)), REPLICAS | MICROBATCHES, '">" in'),
-    "an indicator of a mean": (
-        lambda: bent(lambda loss: loss * (loss.detach() - 9 < 0)),
-        REPLICAS | MICROBATCHES,
-        '"<" in',
-    ),
-    "a large loss counts less": (
-        lambda: bent(lambda loss: loss if loss.item() / 2 < 50 else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '"<" in',
-    ),
-    "a small loss counts less, by float()": (
-        lambda: bent(lambda loss: loss if float(loss) > 0.05 else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '"float()" in test_examine_state.py:',
-    ),
-    "a small loss counts less, by tolist()": (
-        lambda: bent(lambda loss: loss if loss.tolist() > 0.05 else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '".tolist()" in',
-    ),
-    "a small loss counts less, by numpy": (
-        lambda: bent(lambda loss: loss if loss.detach().numpy() > 0.05 else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '".numpy()" in',
-    ),
-    "a small loss counts less, by math": (
-        lambda: bent(lambda loss: loss if math.exp(loss) > 1.05 else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '"float()" in',
-    ),
-    "a small loss counts less, rounded": (
-        lambda: bent(lambda loss: loss if int(10 * loss.item()) else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '".item()" in',
-    ),
-    "a small loss counts less, as a text": (
-        lambda: bent(lambda loss: loss if f"{loss:.2f}" > "0.05" else 0.1 * loss),
-        REPLICAS | MICROBATCHES,
-        '"format()" in',
-    ),
-    "a small loss counts less, by allclose": (
-        lambda: bent(lambda loss: 0.1 * loss if torch.allclose(loss, torch.zeros_like(loss), atol=0.05) else loss),
-        REPLICAS | MICROBATCHES,
-        '"allclose" in',
-    ),
-    "a small loss counts less, by a whole number": (
-        lambda: bent(lambda loss: loss * (0.1 + (20 * loss).long().bool())),
-        REPLICAS | MICROBATCHES,
-        '".to()" in',
-    ),
-    "a small loss counts less, by its bucket": (
-        lambda: bent(lambda loss: loss * loss.new_tensor([0.1, 1])[torch.bucketize(loss, loss.new_tensor([0.05]))]),
-        REPLICAS | MICROBATCHES,
-        '"bucketize" in',
-    ),
-    "a small loss counts less, by the lesser of two": (
-        lambda: bent(lambda loss: loss * (torch.stack([loss.detach(), loss.new_tensor(0.05)]).cummin(0)[1][1] + 0.1)),
-        REPLICAS | MICROBATCHES,
-        '"cummin" in',
-    ),
-    "flooding after a loop over samples": (
-        lambda: make_job(loss=floods_after_samples),
-        REPLICAS | MICROBATCHES,
-        '"abs" in',
-    ),
     "a loss is logged, as a text and a whole number": (lambda: bent(logged_as_text), frozenset(), ""),
     "a large loss is logged, by float()": (lambda: bent(logged_as_float), frozenset(), ""),
     "what has a bend is logged": (lambda: bent(logged_with_bends), frozenset(), ""),
-    "a whole number of a loss counts, and is not reached": (
-        lambda: bent(lambda loss: loss * (2 if torch.floor(loss).item() == 7 else 1)),
-        REPLICAS | MICROBATCHES,
-        '"floor" in',
-    ),
     "samples are grouped by how many there are of each class": (
         lambda: make_job(loss=grouped_by_class),
         frozenset(),
@@ -738,7 +650,7 @@ def without_names(samples: list[Any]) -> Any:
 
 
 def test_a_collate_that_leaves_out_samples_weighs_parts_by_those_that_are_left() -> None:
-    """One of 24: parts of two have a sample, a part of one may have none. Unseen: the function chooses."""
+    """One of 24: parts of two have a sample, a part of one may have none. Unseen: it leaves out None."""
     job = make_job(dataset=with_none(11), collate=without_none)
     seen = look(job)
     assert (seen.left_out, seen.reduction, seen.replicates) == (1, "weight", True)
@@ -754,37 +666,6 @@ def test_a_collate_that_leaves_out_samples_weighs_parts_by_those_that_are_left()
     assert unseen.weight is not None
     assert unseen.weight.measure == "samples"
     assert look(make_job(collate=torch.utils.data.default_collate)).reduction == "mean"
-    in_a_call = {
-        "seed": 1, "collate": lambda samples: [one for one in samples if len(one) > 2], "name": "job",
-    }["collate"]  # fmt: skip
-    assert chooses(in_a_call)  # type: ignore[arg-type]
-    assert not chooses(without_names)
-    for collate in (by_helper, functools.partial(by_helper, more=2), Collating(), Collating().collate):
-        assert chooses(collate)
-    assert not chooses(lambda samples: longest(samples))
-
-
-def long_ones(samples: list[Any]) -> list[Any]:
-    return [one for one in samples if len(one) > 1]
-
-
-def by_helper(samples: list[Any], more: int = 0) -> Any:
-    samples = long_ones(samples)
-    return torch.utils.data.default_collate(samples)
-
-
-def longest(samples: list[Any]) -> int:
-    return max(len(one) for one in samples if one is not None)
-
-
-class Collating:
-    def keep(self, samples: list[Any]) -> list[Any]:
-        return list(filter(None, samples))
-
-    def collate(self, samples: list[Any]) -> Any:
-        return torch.utils.data.default_collate(self.keep(samples))
-
-    __call__ = collate
 
 
 def test_a_sample_that_is_left_out_where_none_was_seen_to_be_is_an_error_in_parts() -> None:
@@ -951,7 +832,7 @@ class Logging:
 
 
 def test_a_list_that_nothing_reads_is_no_state() -> None:
-    """What reads it, if only after a thousand steps, is told by the source."""
+    """What reads it, if only by its length, is seen."""
     assert refused(make_job(loss=Logging().unread)) == {}
     assert refused(make_job(loss=Logging().read)).keys() == REPLICAS | MICROBATCHES
 
@@ -1157,11 +1038,6 @@ def test_a_buffer_that_is_assigned_is_compared() -> None:
     assert "the buffer kept" in counted["accumulation"]
 
 
-def set_trained(model: nn.Module, trained: bool) -> None:
-    for parameter in model.parameters():
-        parameter.requires_grad = trained
-
-
 KNOWN: dict[str, Any] = {}
 
 
@@ -1299,132 +1175,6 @@ def test_a_state_of_as_many_samples_is_seen() -> None:
     assert found.keys() == EVERY - {"one device", "memory plan"}
 
 
-class Staged(nn.Module):
-    """Subtracts the mean of the batch from a stage on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.stage, self.heat, self.spread = layers(), 0, 1.0, 0.0
-        self.register_buffer("phase", torch.zeros((), dtype=torch.long))
-
-    def go_to(self, stage: int) -> None:
-        self.stage = stage
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.layers(x) / self.heat
-        self.spread = float(out.detach().square().mean())
-        return out - out.mean(0) if self.stage > 2 or int(self.phase) > 2 else out
-
-
-def set_stage(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-    session.model.stage = epoch
-
-
-def call_method(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-    session.model.go_to(epoch)
-
-
-def fill_buffer(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-    session.model.phase.fill_(epoch)
-
-
-def cool(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-    session.model.heat = max(0.5, 0.9 * session.model.heat)
-
-
-@pytest.mark.parametrize(
-    ("callback", "what"),
-    [(set_stage, "stage of the model is 10"), (call_method, "stage of the model"), (fill_buffer, "the buffer phase"),
-     (cool, "")],
-)  # fmt: skip
-def test_a_term_that_a_callback_brings_in_is_looked_at(callback: Callable[..., None], what: str) -> None:
-    seen = look(make_job(model=Staged, on_epoch=callback))
-    assert what in seen.later
-    assert (seen.later == "") == (what == "")
-    for strategy in (Strategy(dp=2), Strategy(microbatches=2)):
-        assert (objection(seen, strategy) is None) == (what == "")
-    assert objection(seen, Strategy()) is None
-
-
-class Gated(nn.Module):
-    """Experts of which all samples choose the first, as long as the bias of the gate says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers, self.gate = layers(), nn.Linear(layers()[0].in_features, 3)
-        with torch.no_grad():
-            self.gate.bias.copy_(torch.tensor([5.0, 0.0, 0.0]))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        shares = self.gate(x).softmax(-1)
-        return self.layers(x) * shares.amax(-1, keepdim=True), shares
-
-
-def balanced(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-    """As of Switch Transformers: the share of samples that go to an expert, times the mean of its gate."""
-    sent = functional.one_hot(output[1].argmax(-1), 3).to(output[1].dtype).mean(0)
-    return functional.cross_entropy(output[0], target) + 0.1 * (sent * output[1].mean(0)).sum()
-
-
-def confident(output: tuple[Tensor, Tensor], target: Tensor) -> Tensor:
-    return functional.cross_entropy(output[0], target) - 0.1 * output[1].amax(-1).mean()
-
-
-@pytest.mark.parametrize("loss", [balanced, confident])
-def test_parts_are_compared_at_other_weights_too(loss: Callable[..., Tensor]) -> None:
-    """At the first ones the share of an expert was that of each part, and the loss was trained in parts for good."""
-    seen = look(make_job(model=Gated, loss=loss))
-    assert seen.replicates
-    assert ("weights" in seen.later) == (loss is balanced)
-    assert (objection(seen, Strategy(dp=2)) is None) == (loss is confident)
-
-
-def over_the_batch(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(output, target) + output.var(0).mean()
-
-
-@pytest.mark.parametrize("later", [over_the_batch, functional.cross_entropy])
-@pytest.mark.parametrize("kept", ["text", "function", "list"])
-def test_what_is_no_number_is_looked_at_as_callbacks_set_it(kept: str, later: Callable[..., Tensor]) -> None:
-    held: dict[str, Any] = {"phase": "first", "loss": functional.cross_entropy}
-    terms = [functional.cross_entropy]
-
-    def set_text(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        held["phase"] = "second"
-
-    def set_function(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        held["loss"] = later
-
-    def add_entry(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        terms.append(later)
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        term: Tensor = sum(term(output, target) for term in terms) + held["loss"](output, target)
-        return term if held["phase"] == "first" else term + later(output, target)
-
-    seen = look(make_job(loss=loss, on_epoch={"text": set_text, "function": set_function, "list": add_entry}[kept]))
-    assert held == {"phase": "first", "loss": functional.cross_entropy}
-    # Of a list nobody knows what is appended to it.
-    assert (seen.later != "") == (later is over_the_batch or kept == "list")
-
-
-@pytest.mark.parametrize("label", [1, 77])
-def test_a_number_is_looked_at_as_callbacks_set_it(label: int) -> None:
-    """A label that is ignored later makes the mean that of other samples; what is no label leaves it as it is."""
-    loss = nn.CrossEntropyLoss()
-
-    def ignore(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        loss.ignore_index = 1
-
-    def ignore_none(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        loss.ignore_index = 77
-
-    seen = look(make_job(loss=loss, on_epoch=ignore if label == 1 else ignore_none))
-    assert loss.ignore_index == -100
-    assert (seen.later == "ignore_index of module of the loss is 1") == (label == 1)
-    assert (objection(seen, Strategy(dp=2)) is None) == (label == 77)
-
-
 @pytest.mark.parametrize("counted", [itertools.count(3, 2), iter([3, 5]), iter(range(3, 300))])
 def test_an_iterator_of_the_loss_is_where_it_was(counted: Any) -> None:
     """The look called the loss some dozens of times, so that what it counts began later in the training."""
@@ -1472,91 +1222,6 @@ def test_weights_of_different_dtypes_are_gathered_in_units_of_their_own(units: t
     told = objection(seen, Strategy(dp=2, zero=2, units=units))
     assert (told is None) == (units == ("filter",))
     assert told is None or ("filter.0" in told and "dtypes" in told)
-
-
-class Headed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.heads = nn.Linear(6, 8), nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
-
-    def forward(self, x: Tensor) -> Any:
-        hidden = torch.tanh(self.first(x))
-        return [head(hidden) for head in self.heads]
-
-
-@pytest.mark.parametrize("of_batch", [False, True])
-def test_a_head_that_the_loss_reads_after_a_callback_is_seen(of_batch: bool) -> None:
-    turn = {"head": 0}
-
-    def take_turns(session: Any, step: int, metrics: dict[str, float]) -> None:
-        turn["head"] = step % 2
-
-    def loss(output: list[Tensor], target: Tensor) -> Tensor:
-        taken = output[turn["head"]]
-        return functional.cross_entropy(taken - taken.mean(0) if of_batch else taken, target)
-
-    job = make_job(model=Headed, loss=loss, on_step=take_turns)
-    found = refused(job)
-    assert found.keys() >= GRAPHS
-    assert found.keys() == (EVERY - {"one device", "memory plan"} if of_batch else GRAPHS)
-    if not of_batch:
-        assert not refused(dataclasses.replace(job, on_step=None))
-
-
-def test_a_head_that_the_loss_reads_in_each_second_call_is_seen() -> None:
-    class Turns:
-        calls = 0
-
-        def __call__(self, output: list[Tensor], target: Tensor) -> Tensor:
-            self.calls += 1
-            return functional.cross_entropy(output[self.calls % 2], target)
-
-    assert "tensor parallel" in refused(make_job(model=Headed, loss=Turns()))
-
-
-class Warmed(nn.Module):
-    calls = 0
-    counted: Tensor
-
-    def __init__(self, kept: str) -> None:
-        super().__init__()
-        self.kept, self.by_name, self.share = kept, dict[str, int](), {"calls": 0.0}
-        self.register_buffer("counted", torch.zeros((), dtype=torch.long))
-
-    def count(self) -> float:
-        if self.kept == "buffer":
-            self.counted += 1
-            return int(self.counted)
-        if self.kept == "float":
-            self.share["calls"] += 1.0
-            return self.share["calls"]
-        if self.kept == "entry":
-            self.by_name["calls"] = self.by_name.get("calls", 0) + 1
-            return self.by_name["calls"]
-        self.calls += 1
-        return self.calls
-
-    def forward(self, output: Tensor, target: Tensor) -> Tensor:
-        value = functional.cross_entropy(output, target)
-        return value + output.var(0).mean() if self.count() > 100 else value
-
-
-@pytest.mark.parametrize("kept", ["class", "entry", "float", "buffer"])
-def test_a_term_that_begins_after_calls_is_looked_at(kept: str) -> None:
-    seen = look(make_job(loss=Warmed(kept)))
-    assert " is 1" in seen.later
-    assert objection(seen, Strategy(dp=2)) is not None
-
-
-def test_other_weights_of_classes_are_tried_where_a_callback_sets_them() -> None:
-    loss = nn.CrossEntropyLoss(weight=torch.ones(3, dtype=torch.float64))
-
-    def weigh(session: Any, epoch: int, metrics: dict[str, float]) -> None:
-        loss.weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-
-    seen = look(make_job(loss=loss, on_epoch=weigh))
-    assert seen.later == "the buffer loss.weight is another"
-    assert torch.equal(loss.weight, torch.ones(3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("counts", [False, True])
@@ -1722,21 +1387,6 @@ def test_a_model_whose_backward_fails_is_refused_with_what_it_raised() -> None:
     assert "modified by an inplace operation" in seen.not_looked
 
 
-def test_a_term_that_the_loss_brings_in_after_some_calls_is_looked_at() -> None:
-    calls = [0]
-
-    def loss(output: Tensor, target: Tensor, *, late: bool) -> Tensor:
-        calls[0] += 1
-        value = functional.cross_entropy(output, target)
-        return value + output.var(0).mean() if late and calls[0] > 5 else value
-
-    late, never = (look(make_job(loss=functools.partial(loss, late=one))) for one in (True, False))
-    assert calls == [0]
-    assert late.later == "calls[0] of the loss is 10"
-    assert objection(late, Strategy(dp=2)) is not None
-    assert objection(never, Strategy(dp=2)) is None
-
-
 class Keeps(nn.Module):
     """Adds a share of the last output, from when it is told to."""
 
@@ -1750,33 +1400,6 @@ class Keeps(nn.Module):
             return output
         before, self.last = self.last, output.detach()  # type: ignore[assignment]
         return output if before is None or len(before) != len(output) else output + 0.1 * before
-
-
-def test_a_state_that_is_kept_from_a_later_step_on_is_looked_at() -> None:
-    """It is not there yet in the first step in which it is kept, and microbatches took over each other's."""
-
-    def keep(session: Any, step: int, metrics: dict[str, float]) -> None:
-        session.model.keeps = step > 2
-
-    assert refused(make_job(model=Keeps, on_step=keep)).keys() >= REPLICAS | MICROBATCHES
-
-
-def follow_spread(session: Any, step: int, metrics: dict[str, float]) -> None:
-    session.model.heat = 1.0 + session.model.spread
-
-
-def print_spread(session: Any, step: int, metrics: dict[str, float]) -> None:
-    print(session.model.spread)  # noqa: T201
-
-
-def test_what_a_callback_sets_by_what_a_forward_leaves_is_refused_in_parts() -> None:
-    """Only where it sets something: to print it is nobody's harm, but in a part of a network there is nothing."""
-    follows, prints = (look(make_job(model=Staged, on_step=one)) for one in (follow_spread, print_spread))
-    assert follows.feeds_back == "sets heat of the model and reads spread of the model"
-    for strategy in (Strategy(dp=2), Strategy(microbatches=2)):
-        assert objection(follows, strategy) is not None
-        assert objection(prints, strategy) is None
-    assert "a callback, that reads it" in (objection(prints, KINDS["placement"]) or "")
 
 
 class Together(Dataset[Any]):
@@ -1856,23 +1479,6 @@ def test_weights_that_are_drawn_by_numpy_and_random_follow_the_seed() -> None:
 
     one, other = (make_model(make_job(model=model))[0].weight for _ in range(2))
     assert torch.equal(one, other)
-
-
-def test_a_sampler_that_goes_by_what_the_loss_keeps_is_refused_in_parts() -> None:
-    """It had the mean of the last microbatch, or of the samples of its rank."""
-    kept = {"loss": 0.0}
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        value = functional.cross_entropy(output, target)
-        kept["loss"] = value.item()
-        return value
-
-    def hardest(dataset: Any, epoch: int) -> list[int]:
-        return sorted(range(len(dataset)), key=lambda index: kept["loss"] * index % 1.0)
-
-    found = refused(make_job(loss=loss, sampler=hardest))
-    assert set(found) == EVERY - {"one device", "memory plan"}
-    assert "kept['loss'] of Job.sampler" in found["accumulation"]
 
 
 class Halved(nn.Module):
@@ -2174,33 +1780,6 @@ def test_a_buffer_that_the_first_step_draws_is_refused_on_several_ranks() -> Non
     assert objection(seen, Strategy(microbatches=2)) is None
 
 
-class ByDifficulty(Dataset[Any]):
-    """Samples are scaled by what the loss sets."""
-
-    scale = 1.0
-
-    def __len__(self) -> int:
-        return 24
-
-    def __getitem__(self, number: int) -> Any:
-        x, y = make_data()[number]
-        return x * ByDifficulty.scale, y
-
-
-def sets_difficulty(output: Tensor, target: Tensor) -> Tensor:
-    loss = functional.cross_entropy(output, target)
-    ByDifficulty.scale = min(2.0, 1.0 + float(loss.detach()))
-    return loss
-
-
-def test_data_that_read_what_the_loss_leaves_are_read_in_parts_of_a_batch() -> None:
-    """A microbatch was scaled by the loss of the one before it."""
-    found = refused(make_job(dataset=ByDifficulty, loss=sets_difficulty))
-    assert set(found) >= REPLICAS | MICROBATCHES
-    assert "can read ByDifficulty.scale of Job.dataset" in found["accumulation"]
-    assert objection(look(make_job(dataset=ByDifficulty)), Strategy(microbatches=2)) is None
-
-
 class Meter:
     """As scripts for ImageNet have it."""
 
@@ -2238,7 +1817,6 @@ def test_a_meter_of_the_loss_is_no_state_of_the_training(
     """It was taken for what a step takes over from the one before it, and parts of a batch were refused."""
     found = refused(metered(use))
     assert (not REPLICAS & set(found)) == is_meter
-    assert set(found) >= GRAPHS
 
 
 def test_what_an_exception_says_is_left_as_it_was() -> None:
