@@ -22,15 +22,13 @@ from tests.distributed.training import even_boundaries, full_batch
 from tests.forks.client import launch, server
 from tests.forks.server import may_capture
 from tests.raising import raises
-from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Subset, TensorDataset
 
 from trimaran.base.errors import TrimaranError
 from trimaran.base.job import Job
 from trimaran.features.training.rank import TrainOptions, train_rank
 from trimaran.features.training.session import Session
-from trimaran.graph.capture.capture import Capture, capture, capture_and_look
-from trimaran.graph.examine import examine
+from trimaran.graph.capture.capture import Capture, capture
 from trimaran.jobs.resolve import JobSource
 from trimaran.launch.world import World
 from trimaran.program.lowering.lower import lower, lower_evaluation
@@ -187,10 +185,6 @@ def change_weights(session: Session) -> None:
         weight.data.mul_(0.5)
 
 
-def draw_attribute(session: Session) -> None:
-    session.model.factor = random.random()
-
-
 def replace_step(session: Session) -> None:
     if session.optimizer is not None:
         plain = session.optimizer.step
@@ -214,7 +208,6 @@ CASES: list[tuple[Strategy, Callable[[Session], None], str]] = [
     (REPLICAS, tune_alone, "changed the options of the optimizer on some ranks only"),
     (REPLICAS, replace_layer, r"replaced last.bias, last.weight"),
     (REPLICAS, take_step, "cannot take a step"),
-    (REPLICAS, draw_attribute, "set factor of session.model, which ranks had alike, to another value on each"),
     (HOMES, free, "changed requires_grad of second.bias, second.weight, which cannot be followed under"),
     (ZERO1, free, "cannot be followed under"),
     (PIPELINE, draw_rate, "changed the options of the optimizer in another way on some ranks only"),
@@ -407,35 +400,6 @@ def test_what_a_loop_changed_once_on_one_rank_is_seen_before_it_is_kept(tmp_path
     assert launch(diverge, (tmp_path,), ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
 
 
-def weigh(world: World) -> list[str]:
-    """A loop sets a number that the loss reads, by the step, and then by what a rank has of a batch."""
-    told = []
-    for by_rank in (False, True):
-        held = {"weight": 1.0}
-
-        def loss(output: torch.Tensor, target: torch.Tensor, held: dict[str, float] = held) -> torch.Tensor:
-            return held["weight"] * torch.nn.functional.cross_entropy(output, target)
-
-        session = open_session(world, make_job(loss=loss), REPLICAS)
-        session._begin_loop()
-
-        def train(session: Session = session, held: dict[str, float] = held, by_rank: bool = by_rank) -> None:
-            for batch in session.batches():
-                held["weight"] = float(batch[0].abs().mean()) if by_rank else 1.0 / (1 + session.steps)
-                session.step(batch)
-
-        told.append(refusal_of(train))
-        session.close()
-    return told
-
-
-@pytest.mark.timeout(60)
-def test_numbers_that_a_loop_sets_for_the_loss_are_the_same_on_each_rank(tmp_path: Path) -> None:
-    """Each rank would have weighed its samples otherwise."""
-    refused = ["", "callback.unlike-numbers"]
-    assert launch(weigh, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
-
-
 def leave_out(world: World) -> str:
     """A loop that leaves out a global batch by what a rank has of it."""
     session = open_session(world, make_job(), REPLICAS)
@@ -573,174 +537,7 @@ def test_what_is_given_the_model_later_is_refused_where_a_rank_has_a_part(tmp_pa
     assert launch(give_the_model, ranks=2, log_dir=tmp_path, device="cpu") == [wanted, wanted]
 
 
-def draw_noise(world: World) -> list[str]:
-    """A callback sets a number, or a tensor, that the loss reads: drawn, or by the step."""
-    told = []
-    makes = (lambda step: float(torch.rand(())), lambda step: torch.rand(3), lambda step: torch.full((3,), float(step)))
-    for make in makes:
-        held: dict[str, Any] = {"noise": 0.0}
-
-        def loss(output: torch.Tensor, target: torch.Tensor, held: dict[str, Any] = held) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(output + held["noise"], target)
-
-        def on_step(session: Any, step: int, metrics: Any, held: Any = held, make: Any = make) -> None:
-            held["noise"] = make(step)
-
-        session = open_session(world, make_job(on_step, loss=loss), REPLICAS)
-        told.append(refusal_of(lambda session=session: [session.step(next(session.batches())) for _ in "12"]))
-        session.close()
-    return told
-
-
-@pytest.mark.timeout(120)
-def test_what_callbacks_draw_for_the_loss_is_refused(tmp_path: Path) -> None:
-    refused = ["callback.unlike-numbers"] * 2 + [""]
-    assert launch(draw_noise, ranks=2, log_dir=tmp_path, device="cpu") == [refused, refused]
-
-
-class Late:
-    """A loss with a term that begins when it was called some times, which no look before the training can tell."""
-
-    def __init__(self, term: Callable[[torch.Tensor], torch.Tensor], begins: int) -> None:
-        self.calls: list[float] = []
-        self.term, self.begins = term, begins
-
-    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        self.calls.append(0.0)
-        loss = torch.nn.functional.cross_entropy(output, target)
-        return loss + self.term(output) if len(self.calls) > self.begins else loss
-
-
-class Hidden(Late):
-    """The same in a reentrant checkpoint, which is one node of autograd."""
-
-    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return checkpoint(super().__call__, output, target, use_reentrant=True)  # type: ignore[no-any-return]
-
-
-def add_late_terms(
-    world: World, strategies: list[Strategy], kind: type[Late], calls: int
-) -> list[tuple[str, dict[str, torch.Tensor], int]]:
-    """For each strategy and term: how it was refused, the weights, and the steps that were done."""
-    found = []
-    for strategy in strategies:
-        for term in TERMS:
-            job = make_job(loss=kind(term, 5 * strategy.microbatches * calls))
-            session = open_session(world, job, strategy)
-            session.executor.know(examine(job, copy.deepcopy(captured().model)))
-            session._begin_loop()
-            told = refusal_of(lambda session=session: [session.step(one) for one in session.batches()])
-            found.append((told, {} if told else session.weights(), session.steps))
-            session.close()
-    return found
-
-
 TERMS = (lambda output: output.square().mean(), lambda output: output.var(0).mean())
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("strategies", [[REPLICAS, ZERO3, PIPELINE, TENSORS]], ids=["2 ranks"])
-def test_a_term_that_begins_later_is_looked_at_when_it_begins(strategies: list[Strategy], tmp_path: Path) -> None:
-    """Steps went on with it, by gradients of other terms than that of the whole batch.
-
-    The calls are the length of a list, which nobody can set for a try. Microbatches count it too, so that a pipeline is
-    refused for that before it starts; here it is not asked.
-    """
-    plain = train_plainly(make_job(loss=Late(TERMS[0], 5))).state_dict()
-    for found in launch(add_late_terms, (strategies, Late, 1), ranks=2, log_dir=tmp_path, device="cpu"):
-        for told, _, steps in found[1::2]:
-            assert (told, steps) == ("session.loss-changed", 6)
-        for told, weights, _ in found[::2]:
-            assert told == ""
-            for name, one in weights.items():
-                torch.testing.assert_close(one, plain[name], rtol=0, atol=1e-10)
-
-
-@pytest.mark.timeout(120)
-def test_a_term_that_begins_later_in_a_reentrant_checkpoint_is_looked_at(tmp_path: Path) -> None:
-    """It was not seen at all. Ranks hear of it in the step after, as losses are added up before the backward."""
-    for found in launch(add_late_terms, ([REPLICAS, PIPELINE], Hidden, 2), ranks=2, log_dir=tmp_path, device="cpu"):
-        assert [told for told, _, _ in found] == ["", "session.loss-changed"] * 2
-        assert max(steps for _, _, steps in found[1::2]) <= 7
-
-
-class Observing(torch.nn.Module):
-    """Notes in a buffer how large its outputs are, while another one says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = torch.nn.Linear(6, 3)
-        self.register_buffer("most", torch.zeros(()))
-        self.register_buffer("observes", torch.zeros((), dtype=torch.uint8))
-
-    def forward(self, x: torch.Tensor) -> Any:
-        output = self.net(x)
-        if self.observes:
-            self.most.copy_(output.detach().abs().max())  # type: ignore[operator]
-        return output
-
-
-@pytest.mark.parametrize("begins", [2, 99])
-def test_a_buffer_that_a_forward_begins_to_write_to_is_looked_at(begins: int) -> None:
-    """The loss of that step is made as before; a microbatch wrote its own figure."""
-
-    def on_step(session: Any, step: int, metrics: Any) -> None:
-        for one in session.model.buffers():
-            if step == begins and one.dtype is torch.uint8:
-                one.fill_(1)
-
-    job = make_job(on_step, model=lambda: Observing().double())
-    strategy, made = builders.strategy(microbatches=2), capture_and_look(job)
-    program = lower(made.graph, strategy, batch=job.global_batch_size, clip=True)
-    session = Session(job, strategy, program, made, World(), owns_world=False)
-    session.executor.know(made.graph.behaviour)
-    session._begin_loop()
-    told = refusal_of(lambda: [session.step(one) for one in session.batches()])
-    assert (told, session.steps == begins + 2) == (("session.loss-changed", True) if begins == 2 else ("", False))
-    session.close()
-
-
-class Weighing(torch.nn.Module):
-    """A loss with a weight of each class, and a share of a term over the batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("weights", torch.ones(3, dtype=torch.float64))
-        self.share = 0.0
-
-    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        loss = torch.nn.functional.cross_entropy(output, target, weight=self.weights)  # type: ignore[arg-type]
-        return loss + self.share * output.mean(0).square().sum()
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda loss: loss.weights.mul_(2), ""),
-        (lambda loss: loss.weights[0].mul_(2), "session.loss-changed"),
-        (lambda loss: setattr(loss, "share", 0.5), "session.loss-changed"),
-    ],
-    ids=["weights of all classes", "the weight of a class", "a share"],
-)
-def test_what_a_loop_sets_for_the_loss_is_looked_at(change: Any, told: str) -> None:
-    """The same operations run; and each microbatch took the mean over its own weights."""
-    loss = Weighing()
-    job = make_job(loss=loss)
-    strategy, made = builders.strategy(microbatches=2), capture_and_look(job)
-    session = Session(
-        job, strategy, lower(made.graph, strategy, batch=job.global_batch_size, clip=True), made, World(),
-        owns_world=False,
-    )  # fmt: skip
-    session.executor.know(made.graph.behaviour)
-
-    def train() -> None:
-        for batch in session.batches():
-            if session.steps == 2:
-                change(loss)
-            session.step(batch)
-
-    assert (refusal_of(train), session.steps == 3) == (told, bool(told))
-    session.close()
 
 
 class Dropping(torch.nn.Module):
