@@ -35,6 +35,7 @@ from trimaran.runtime.data.datasets import make_dataset
 from trimaran.runtime.parts.part import Stage
 from trimaran.runtime.precision import place_model
 from trimaran.runtime.step.updates import Updater
+from trimaran.user_code.alone import alone
 from trimaran.user_code.datasets import first_samples, is_stream
 from trimaran.user_code.randomness import derive_seed, seed_generators
 
@@ -75,7 +76,8 @@ def measure_on_rank(
         job = make_job()
         if captured is None:
             report(world, "capturing the graph")
-            captured = capture(job)
+            with alone():
+                captured = capture(job)
             captured = replace(captured, graph=replace(captured.graph, behaviour=behaviour))
         job = weighed(job, behaviour)
         _measure_job(world, job, _place(captured, job, world, digest), wanted, findings, box_s)

@@ -45,6 +45,9 @@ from trimaran.user_code.alone import forget_ranks
 STEPS = 6
 """Of a trial: three of an epoch and three of the next."""
 
+TRIED = "tried"
+"""Figure of an error that says that a trial has found another training; no step of it counts."""
+
 _ENDED = "the process of the trial has ended without a word"
 
 
@@ -172,6 +175,7 @@ def try_plan(
             found: Verified = child.answer(limit_s)
         except TrimaranError as error:
             if error.code in (DIFFERS, FAILS_ALONE):
+                error.figures[TRIED] = error.code == DIFFERS
                 raise
             # The training says it better, with what it was about to do.
             return Verified(reason=f"the trial ended: {error.message.partition(chr(10))[0]}")

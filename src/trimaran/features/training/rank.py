@@ -445,8 +445,10 @@ def _open(
     captured = None
     if needs_graph(plan.strategy):
         from trimaran.graph.capture.capture import capture
+        from trimaran.user_code.alone import alone
 
-        with ACTIVITY.during("capturing the model"):
+        # What follows the number of ranks is for the trial to tell.
+        with ACTIVITY.during("capturing the model"), alone():
             captured = capture(job)
     session = Session(
         job,

@@ -28,12 +28,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trimaran.base.errors import EnvironmentProblem, ExecutionError, TrimaranError
 from trimaran.base.progress import Progress
 from trimaran.base.signals import STOP_SIGNALS, signal_name
 from trimaran.features.training.gradient_noise import obtain_observable_plan
-from trimaran.planner.pins import NO_PINS
+from trimaran.planner.pins import NO_PINS, spreading
 from trimaran.planning.answer.results import Planned
 from trimaran.planning.plan import obtain_plan
 from trimaran.planning.requests import NO_TARGET
@@ -43,6 +44,12 @@ LONGEST_WAIT_S = 60.0
 
 TRYING_A_DEVICE_S = 120.0
 """After that a device that does not answer is taken for lost [s]."""
+
+_KEPT = ("forbid", "allow", "compress", "compression", "codec", "powersgd_samples", "workers")
+"""Pins that hold for another plan, too."""
+
+MOST_KINDS = 3
+"""Kinds of plans that are tried after one that trains something else."""
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -207,32 +214,45 @@ def devices_left(planned: Planned, lost: int | None, find: Callable[[], Sequence
     return min(ranks, len(found))
 
 
-def plan_again(planned: Planned, devices: int, *, gradient_noise: bool, progress: Progress) -> Planned:
-    """A plan of the same job and global batch for fewer devices, without the degrees that the user had pinned.
+def plan_again(planned: Planned, note: str, *, gradient_noise: bool, progress: Progress, **otherwise: Any) -> Planned:
+    """Another plan of the same job and global batch, without the degrees that the user had pinned.
 
     Args:
         planned: what ran
-        devices: most that may take part
+        note: why it is planned again
         gradient_noise: it is observed
         progress: told what is being done
+        otherwise: fields of the request or of its pins that are other ones
 
     Raises:
         InputError: the options of the request cannot be kept
         InfeasibleError: nothing fits
     """
     batch, request = planned.global_batch_size, planned.request
-    kept = ("forbid", "allow", "compress", "compression", "codec", "powersgd_samples", "workers")
-    pins = replace(NO_PINS, **{name: getattr(request.pins, name) for name in kept})
-    fewer = replace(
+    pinned = {name: otherwise.pop(name) for name in [*otherwise] if hasattr(NO_PINS, name)}
+    another = replace(
         request,
-        devices=devices,
         batch=batch,
-        pins=pins,
+        pins=replace(NO_PINS, **{name: getattr(request.pins, name) for name in _KEPT} | pinned),
         target=NO_TARGET,
         objective="throughput" if request.objective in ("time", "cost") else request.objective,
+        **otherwise,
     )
     obtain = obtain_observable_plan if gradient_noise else obtain_plan
-    found = obtain(replace(planned.source, global_batch_size=batch), fewer, progress=progress)
-    lost = planned.simulated.plan.strategy.devices - devices
-    note = f"planned again for {devices}, as {lost} of the devices {'was' if lost == 1 else 'were'} lost"
+    found = obtain(replace(planned.source, global_batch_size=batch), another, progress=progress)
     return replace(found, notes=(*planned.notes, note))
+
+
+def other_kind(planned: Planned) -> dict[str, Any] | None:
+    """What is asked of a plan of another kind; None: the user has given the strategy, or a part of it.
+
+    Args:
+        planned: what would train something else
+    """
+    pins, strategy = planned.request.pins, planned.simulated.plan.strategy
+    whole = pins.microbatches == 1
+    free = replace(NO_PINS, **{name: getattr(pins, name) for name in _KEPT}, microbatches=1 if whole else None)
+    if planned.simulated.search is None or pins != free or pins.allow:
+        return None
+    kinds = spreading(strategy)
+    return {"forbid": tuple(sorted({*pins.forbid, *kinds})), "microbatches": 1 if whole or not kinds else None}

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import convert
 
-from trimaran.base.errors import CorruptDataError, ExecutionError, InputError, TrimaranError
+from trimaran.base.errors import CorruptDataError, ExecutionError, InfeasibleError, InputError, TrimaranError
 from trimaran.base.files import given, looked_at, shown_path, write_whole
 from trimaran.base.precision import element_bytes
 from trimaran.base.progress import Progress, ignore_progress
@@ -47,10 +47,12 @@ from trimaran.features.training.rank import (
     try_rank,
 )
 from trimaran.features.training.restarts import (
+    MOST_KINDS,
     VISIBLE,
     Restarts,
     Verdict,
     devices_left,
+    other_kind,
     plan_again,
 )
 from trimaran.features.training.run_record import (
@@ -82,7 +84,7 @@ from trimaran.report.timelines import write_timeline
 from trimaran.report.trace import write_trace
 from trimaran.runtime.checkpoint import STATE
 from trimaran.trial.compare import Verified
-from trimaran.trial.trial import nothing_to_try
+from trimaran.trial.trial import TRIED, nothing_to_try
 from trimaran.user_code.model import quiet
 from trimaran.user_code.randomness import preserved_randomness
 
@@ -339,10 +341,15 @@ class _Launching:
         Raises:
             TrimaranError: the failure after which they were not
         """
+        differing = 0
         while True:
             try:
-                return planned, *self._launch(planned, restarts.count)
+                return planned, *self._launch(planned, restarts.count, f"plan-{differing}" if differing else "")
             except TrimaranError as error:
+                if error.figures.get(TRIED) and differing < MOST_KINDS and (asked := other_kind(planned)) is not None:
+                    differing += 1
+                    planned = self._other_kind(planned, error, asked)
+                    continue
                 # From here on a signal has nothing to wait for.
                 progressed, self.stopping.training = self.stopping.training, False
                 if not restarts.allowed:
@@ -368,14 +375,11 @@ class _Launching:
                 error.message += "\nthe training was not started again: no device is left"
                 raise error
             try:
-                observes = self.options.gradient_noise
-                planned = plan_again(planned, left, gradient_noise=observes, progress=self.progress)
-                self.options.check_strategy(planned.simulated.plan.strategy, planned.simulated.job)
+                lost = f"{ranks - left} of the devices {'was' if ranks - left == 1 else 'were'} lost"
+                planned = self._plan_again(planned, f"planned again for {left}, as {lost}", devices=left)
             except TrimaranError as other:
                 error.message += f"\nthe training was not started again: no plan for {left} devices: {other.message}"
                 raise error from None
-            say(f"trimaran: {planned.notes[-1]}: {planned.simulated.plan.strategy.name}")
-            self.notes.try_to("plan.json, program.txt", lambda: _write_program(self.run, planned.simulated))
         strategy = planned.simulated.plan.strategy
         # The ranks tell their steps from time to time; a failure says where it was.
         known = error.figures.get("step")
@@ -383,7 +387,29 @@ class _Launching:
         self.notes.restart(why=error, step=step, strategy=strategy.name, ranks=strategy.devices)
         return planned
 
-    def _launch(self, planned: Planned, restarted: int) -> tuple[RankResult, float | None]:
+    def _plan_again(self, planned: Planned, note: str, **otherwise: Any) -> Planned:
+        observes = self.options.gradient_noise
+        other = plan_again(planned, note, gradient_noise=observes, progress=self.progress, **otherwise)
+        self.options.check_strategy(other.simulated.plan.strategy, other.simulated.job)
+        say(f"trimaran: {note}: {other.simulated.plan.strategy.name}")
+        self.notes.try_to("plan.json, program.txt", lambda: _write_program(self.run, other.simulated))
+        return other
+
+    def _other_kind(self, planned: Planned, error: TrimaranError, asked: Mapping[str, Any]) -> Planned:
+        """The best plan of another kind than one of which a trial says that it trains something else.
+
+        Raises:
+            TrimaranError: what the trial has said, where there is no other
+        """
+        name = planned.simulated.plan.strategy.name
+        say(f"trimaran: {error.message}")
+        try:
+            return self._plan_again(planned, f"planned again, as {name} is not what one process trains", **asked)
+        except (InputError, InfeasibleError) as other:
+            error.message += f"\nno plan of another kind: {other.message}"
+            raise error from None
+
+    def _launch(self, planned: Planned, restarted: int, folder: str = "") -> tuple[RankResult, float | None]:
         from trimaran.launch.hangs import OTHER_S, HangLimits, collective_timeout
         from trimaran.launch.supervise import launch
 
@@ -408,7 +434,7 @@ class _Launching:
                     self._untried(planned) == "",
                 ),
                 ranks=simulated.plan.strategy.devices,
-                log_dir=self.run.logs / f"restart-{restarted}" if restarted else self.run.logs,
+                log_dir=self.run.logs / (f"restart-{restarted}" if restarted else folder),
                 on_event=_listener(self.notes, self.stopping, self.progress),
                 on_quiet=self.stopping.all_read,
                 commands=self.stopping.commands,
