@@ -3,7 +3,8 @@
     job process: capture, plain loops ──▶ for each cell: its ranks, forked, in a process group of their own
                                      ◀── what each rank saw; or it raised; or its time is over
 
-A cell is "equal", "refused" before the first update, or a defect: "different", "error", "hang".
+A cell is "equal", "refused" before the first update, "noticed" by the watch of a training that has callbacks, or a
+defect: "different", "error", "hang".
 """
 
 import dataclasses
@@ -47,6 +48,7 @@ from trimaran.program.lowering.partition import segment_ops
 from trimaran.program.lowering.tensor_parallel import find_shards, why_not
 from trimaran.program.refusals import check_exact
 from trimaran.program.strategy import Strategy, needs_graph, splits_batches
+from trimaran.trial.compare import DIFFERS
 
 STEPS = 20
 CELL_S = 60.0
@@ -56,7 +58,7 @@ GRACE_S = 4.0
 LOG_CHARACTERS = 6000
 CAPTURE_S = 120
 
-Verdict = Literal["equal", "refused", "different", "error", "hang"]
+Verdict = Literal["equal", "refused", "noticed", "different", "error", "hang"]
 DEFECTS = ("different", "error", "hang")
 
 
@@ -271,6 +273,8 @@ def _captured(job: Job) -> tuple[Capture, None] | tuple[None, tuple[Verdict, str
 
 def _raised(error: Exception, where: str, *, before: bool) -> tuple[Verdict, str]:
     # A budget of memory is refused when the first steps have been seen, which are those of the plain loop.
+    if getattr(error, "code", "") == DIFFERS:
+        return "noticed", f"{where}{error}"
     refused = (before and isinstance(error, InputError)) or isinstance(error, InfeasibleError)
     text = str(error).strip().split("\n")[0]
     return "refused" if refused else "error", f"{where}{'' if refused else f'{type(error).__name__}: '}{text}"
@@ -348,7 +352,7 @@ def _rows(graph: Graph, strategy: Strategy) -> dict[str, int]:
 
 def _cause(raised: Sequence[tuple[Verdict, str]]) -> tuple[Verdict, str]:
     """Of what the ranks raised that which tells most: a rank that lost its peer tells less than the peer."""
-    refused = [one for one in raised if one[0] == "refused"]
+    refused = [one for one in raised if one[0] in ("refused", "noticed")]
     own = [one for one in raised if not any(word in one[1] for word in _WAITED + _OF_PEER)]
     waited = [one for one in raised if any(word in one[1] for word in _WAITED)]
     if refused or own:
@@ -461,6 +465,8 @@ def _train(
             evaluation=lower_evaluation(made.graph, strategy, batch=batch),
         )
         session.executor.know(seen)
+        if (job.on_step or job.on_epoch) and splits_batches(strategy):
+            session.watch(world)
         return _steps(session, job, budget, steps)
     except Exception as error:  # noqa: BLE001
         traceback.print_exc()

@@ -179,6 +179,12 @@ class Job:
     dataclass, or an object with a method `to`, used as `loss(model(batch), batch)`, or `model(batch).loss`.
     Other values of a batch than tensors (strings, None, objects) go to the model and the loss as they are.
 
+    A plan trains what one process trains, or is refused, for jobs that keep six points: `model`, `optimizer` and
+    `dataset` make the same thing on every rank under `seed`; the loss is a mean over samples, or says its weight; what
+    must survive a restart is in the model, the optimizer or the schedule; callbacks go by the step and the metrics, and
+    use `session.model` only where it is whole; data are a `Dataset`, or a stream, which resumes by `state_dict`; a
+    metric that is no mean over samples is computed over gathered outputs.
+
     Attributes:
         model: makes the model; called after the seed is set, so that every rank makes the same one
         loss: a scalar that is a mean over the samples of a batch, or `(sum, weight)` where it is another mean; None for

@@ -1,5 +1,7 @@
 """Steps of the training itself, compared with one process: those whose number is a power of two, from the 8th on.
 
+Where a job has callbacks, which no trial calls, from the first on.
+
 A trial (`trial.trial`) takes six steps; what changes later, as by a callback, a count or the weights, is noticed within
 a factor two of the step.
 
@@ -110,7 +112,9 @@ class Watch:
 
     def __init__(self, executor: Executor, job: Job, strategy: Strategy, world: World, *, first: int = 0) -> None:
         self._executor, self._job, self._strategy, self._device = executor, job, strategy, world.device
-        self._first, self._next, self._draws = first, 0 if first else FIRST, False
+        # A trial has not called what runs after a step.
+        self._begin = FIRST if job.on_step is None and job.on_epoch is None else 1
+        self._first, self._next, self._draws = first, 0 if first else self._begin, False
         # Microbatches may be joined; None: it is not known yet.
         self._joins: bool | None = None
         self._rank = world.rank
@@ -190,7 +194,7 @@ class Watch:
             # The next step is compared by its microbatches.
             self._draws = True
             return
-        self._next = number + 1 if number + 1 < self._first else max(FIRST, 1 << number.bit_length())
+        self._next = number + 1 if number + 1 < self._first else max(self._begin, 1 << number.bit_length())
         before = self.verified
         self.verified = replace(found if found.difference >= before.difference else before, reason=found.reason)
         self.verified = replace(self.verified, steps=before.steps + (not found.reason))
