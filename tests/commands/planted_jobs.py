@@ -863,3 +863,7 @@ def cancelling() -> Job:
 
 def plain() -> Job:
     return job()
+
+
+def countless() -> Job:
+    return job(dataset=lambda: Made(vector, 10**12))

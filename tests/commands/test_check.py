@@ -26,6 +26,7 @@ NONE: tuple[str, ...] = ()
 SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     # Nothing is odd, or it makes no difference: no false alarm.
     "plain": (NONE, ()),
+    "countless": (NONE, ()),
     "scaled": (NONE, ()),
     "smoothed": (NONE, ()),
     "cancelling": (NONE, ()),
@@ -99,7 +100,7 @@ SEEN: dict[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 """For each job what is refused or not known, tensor parallelism apart, and what is said of it."""
 
-QUIET = ("plain", "scaled", "smoothed", "cancelling", "island", "only_single", "uncopyable", "squeezed")
+QUIET = ("plain", "countless", "scaled", "smoothed", "cancelling", "island", "only_single", "uncopyable", "squeezed")
 
 
 @pytest.mark.parametrize("name", SEEN)

@@ -79,6 +79,22 @@ def test_a_rank_that_it_ends_is_wrong_input_too(
         assert json.loads(note.read_text())["status"] == "failed"
 
 
+PRINTS = ["print('x')", "import os, sys; sys.stdout = open(os.devnull, 'w')", "import sys; sys.stdout = None"]
+PRINTS += ["import sys; sys.stdout.close()", "import sys; sys.stderr = None; print('x')"]
+PRINT_CELLS = [(place, command, way) for place in PLACES[:4] for command in ("check", "plan") for way in PRINTS]
+
+
+@pytest.mark.parametrize("cells", some_and_rest("cells", some(PRINT_CELLS), PRINT_CELLS))
+def test_what_the_users_code_prints_or_puts_in_place_of_a_stream_is_no_part_of_the_answer(
+    cells: list[tuple[str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, command, way in cells:
+        monkeypatch.setenv("FAULT", f"{place} {way}")
+        done = trimaran(*COMMANDS[command], "--json", cwd=tmp_path)
+        assert done.returncode == 0, (place, command, way, done.stderr)
+        assert json.loads(done.stdout)["job"]
+
+
 WAIT = "import threading; threading.Event().wait()"
 
 

@@ -7,7 +7,7 @@ import typer
 
 from trimaran.cli.following import following
 from trimaran.cli.options import Json, check_unused, option
-from trimaran.cli.output import console, errors_reported, print_json
+from trimaran.cli.output import answers, console, errors_reported, print_json
 
 
 def jobs(as_json: Json = False) -> None:
@@ -121,7 +121,7 @@ def clusters(
             return
         machine = find_machine(name or "") if file is None else Machine(node=import_node(file, device, network))
         if as_toml:
-            typer.echo(printable(node_text(machine.node)), nl=False)
+            answers().write(printable(node_text(machine.node)))
         elif as_json:
             print_json({"machine": machine_document(machine)})
         else:

@@ -10,10 +10,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from trimaran.base.errors import EnvironmentProblem, InputError, TrimaranError
 from trimaran.base.files import given_from_here
@@ -60,6 +60,30 @@ def is_quiet() -> bool:
     return _printed["quiet"]
 
 
+_streams: list[TextIO] = []
+
+
+def answers() -> TextIO:
+    """Where answers go: to what was standard output before code of the job printed there, or replaced it."""
+    return _streams[-1] if _streams else sys.stdout
+
+
+@contextmanager
+def _users_apart() -> Iterator[None]:
+    """What the code of the job prints goes to standard error, and streams that it replaces are put back."""
+    _streams.append(answers())
+    try:
+        # A file, which code of the job may close without closing that of errors.
+        with (
+            open(2, "w", 1, errors="replace", closefd=False) as aside,
+            redirect_stdout(aside),
+            redirect_stderr(sys.stderr),
+        ):
+            yield
+    finally:
+        _streams.pop()
+
+
 class _Verdict(io.TextIOBase):
     """Standard output up to the first empty line, which ends the verdict of a page."""
 
@@ -71,7 +95,7 @@ class _Verdict(io.TextIOBase):
         self._ended = False
 
     def isatty(self) -> bool:
-        return sys.stdout.isatty()
+        return answers().isatty()
 
     def write(self, text: str) -> int:
         """Write what belongs to the verdict of a text."""
@@ -79,11 +103,11 @@ class _Verdict(io.TextIOBase):
             if not line.strip():
                 self._ended = True
             if not self._ended:
-                sys.stdout.write(line)
+                answers().write(line)
         return len(text)
 
     def flush(self) -> None:
-        sys.stdout.flush()
+        answers().flush()
 
 
 _verdict = _Verdict()
@@ -95,12 +119,12 @@ def console() -> "Console":
 
     if is_quiet():
         return make_console(soft_wrap=False, file=_verdict)
-    return make_console(soft_wrap=False, verbose=is_verbose())
+    return make_console(soft_wrap=False, verbose=is_verbose(), file=answers())
 
 
 def print_json(value: dict[str, object]) -> None:
     """Write one JSON object to standard output; `schema_version` comes first."""
-    sys.stdout.write(json.dumps({"schema_version": 1} | value, indent=2) + "\n")
+    answers().write(json.dumps({"schema_version": 1} | value, indent=2) + "\n")
 
 
 def print_document(document: dict[str, Any]) -> None:
@@ -150,10 +174,10 @@ def errors_reported(*, as_json: bool) -> Iterator[None]:
     The message goes to standard error; with `as_json` standard output carries it too, as `{"error": {...}}`. What else
     is raised is told by the lines of the user's code that led to it, as wrong input; where there are none, by the
     innermost ones of ours. With `TRIMARAN_DEBUG` the whole traceback comes first. Relative paths are meant from the
-    folder in which the block begins, wherever the code of the job goes.
+    folder in which the block begins, and answers go to its standard output, whatever the code of the job does.
     """
     try:
-        with given_from_here(), Catcher(raise_interrupted):
+        with given_from_here(), Catcher(raise_interrupted), _users_apart():
             yield
     except TrimaranError as error:
         _end(error, error, as_json=as_json)
@@ -202,7 +226,7 @@ def _end(said: TrimaranError, error: BaseException, *, as_json: bool) -> NoRetur
         ours = {"kind": kind, "code": said.code, "message": message, "exit_code": said.exit_code}
         print_json({"error": {**ours, **figures, **({"ways": ways} if "ways" in said.figures else {})}})
     # The exit code is the answer also where nobody can read the words.
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         if debugging():
             sys.stderr.write(printable(masked("".join(traceback.format_exception(error)))))
         sys.stderr.write(f"trimaran: {printable(message)}\n")

@@ -1081,7 +1081,8 @@ class _Examination:
                 high.append(max(have)[1])
                 low.append(min(have)[1])
         wanted = list(dict.fromkeys(itertools.chain.from_iterable(zip(high, low, strict=True))))[:size]
-        rest = [number for number in range(self._samples.count) if number not in wanted][: size - len(wanted)]
+        others = (number for number in range(self._samples.count) if number not in wanted)
+        rest = itertools.islice(others, size - len(wanted))
         firsts = [number for number in wanted if number in high]
         return [*firsts, *rest, *(number for number in wanted if number not in high)]
 
