@@ -15,7 +15,7 @@ from typing import Any
 MASK = "***"
 _SECRET = re.compile(
     r"secret|passw|passphrase|credential|authorization|webhook|token$|(api|access|private|secret)-?key(-id)?$"
-    r"|(^|-)(key|auth|pat|pwd|pass|jwt|sig|signature|cookie|sas|bearer)$"
+    r"|(^|-)(key|auth|pat|pwd|(ssh)?pass|creds?|otp|jwt|sig|signature|cookie|sas|bearer)$"
 )
 _PLACE = re.compile(r"-(file|path|dir|folder|env|name)$")
 """Ends of names of what says where a secret is."""

@@ -19,8 +19,9 @@ SECRET = "s3cr3tvalue"
 NAMES = (
     *("--token", "--api-key", "--api_key", "--apiKey", "--password", "--passwd", "--hf-token", "--hf_token"),
     *("--wandb-api-key", "--wandb.key", "--auth", "--db-pass", "--aws-secret-access-key", "--credentials", "-token"),
+    *("--creds", "--otp"),
 )
-VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "+auth.token", "wandb.api_key")
+VARIABLES = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "SSHPASS", "+auth.token", "wandb.key")
 FORMS = (
     *([name, SECRET] for name in NAMES),
     *([f"{name}={SECRET}"] for name in (*NAMES, *VARIABLES)),
