@@ -8,7 +8,7 @@ from tests.rehearsal.side_by_side import Job, rehearse
 
 from trimaran.base.remedies import MemoryHelp
 from trimaran.machine.find import find_machine
-from trimaran.rehearsal.memory import read_memory
+from trimaran.rehearsal.memory import Story, read_memory
 from trimaran.rehearsal.record import Record
 from trimaran.rehearsal.remedies import Change, memory_remedies
 from trimaran.rehearsal.time import seconds_of_step
@@ -29,8 +29,8 @@ does not do so evenly.
 def remedies(plain: Sequence[Record]) -> dict[str, MemoryHelp]:
     """Those of the first rank, by id, of several the last."""
 
-    def step_then(change: Change, on_host: bool) -> float:
-        return seconds_of_step([change(record) for record in plain], H100)
+    def step_then(change: Change, changed: Record, on_host: bool) -> float:
+        return seconds_of_step([changed, *(change(Story(record)) for record in plain[1:])], H100)
 
     return {one.id: one for one in memory_remedies(plain[0], step_then=step_then)}
 

@@ -10,8 +10,10 @@ import pytest
 from tests.commands.running import trimaran
 from tests.raising import raises
 from tests.rehearsal.rehearsing import rehearse_rank
+from tests.rehearsal.side_by_side import Job, rehearse
 
 from trimaran.features.rehearse.ask import ask
+from trimaran.features.rehearse.ask import rehearse as rehearse_script
 from trimaran.machine.find import find_machine
 from trimaran.planning.tracing.workloads import workload
 from trimaran.pricing.kernels.estimate import StepEstimate, estimate_step
@@ -228,3 +230,61 @@ def test_a_correction_that_says_nothing_of_the_step_is_refused(
     (tmp_path / "none.json").write_text('{"verdict": "fits"}')
     with raises(code):
         ask("train.py", cluster="dgx-h100", **options)
+
+
+PERIODS = Path(__file__).parent / "scripts_time/periods.py"
+
+# Kind, every how many steps it exchanges, steps that are rehearsed: steps whose mean is told, whether that is a period.
+STEPS_OF_A_PERIOD = {
+    ("accumulated", 4, 3): (1, True),
+    ("weights", 1, 3): (1, True),
+    ("weights", 99, 3): (1, True),
+    ("weights", 3, 7): (3, True),
+    ("weights", 3, 9): (3, True),
+    ("weights", 3, 3): (2, False),
+    ("weights", 3, 6): (5, False),
+    ("gradients", 2, 5): (2, True),
+    ("gradients", 4, 9): (4, True),
+    ("sent", 2, 5): (2, True),
+    ("sent", 2, 3): (2, False),
+    ("validated", 3, 8): (3, True),
+}
+
+
+@pytest.fixture(scope="module")
+def of_periods(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StepTime]:
+    jobs = [
+        Job(f"{kind} {every} {steps}", PERIODS, 8, (0, 7), (kind, str(every)), steps)
+        for kind, every, steps in STEPS_OF_A_PERIOD
+    ]
+    return {name: step_time(found, H100) for name, found in rehearse(jobs, tmp_path_factory.mktemp("periods")).items()}
+
+
+@pytest.mark.parametrize("case", STEPS_OF_A_PERIOD, ids=str)
+def test_where_steps_exchange_other_things_their_mean_is_told(
+    case: tuple[str, int, int], of_periods: dict[str, StepTime]
+) -> None:
+    timed, is_seen = STEPS_OF_A_PERIOD[case]
+    kind, every, steps = case
+    found = of_periods[f"{kind} {every} {steps}"]
+    assert found.timed == timed
+    assert found.parts.seconds == pytest.approx(found.step.seconds)
+    assert [f"--steps {2 * steps + 1} " in f"{note} " for note in found.notes] == [not is_seen] * (timed > 1)
+    assert len({span.step for span in found.timeline}) == timed
+
+
+def test_the_mean_of_a_period_is_that_of_steps_with_and_without(of_periods: dict[str, StepTime]) -> None:
+    without, each, third = (of_periods[f"weights {name}"] for name in ("99 3", "1 3", "3 7"))
+    mean = (2 * without.step.seconds + each.step.seconds) / 3
+    assert third.step.seconds == pytest.approx(mean, rel=0.01)
+    assert third.ranks[0].flops == pytest.approx(without.ranks[0].flops)
+    counts = {share.name: share.count for share in third.collectives}
+    assert counts["all_reduce of 8 ranks"] == pytest.approx((16 + 1 + 0 + 1) / 3, abs=0.34)
+
+
+def test_the_page_of_a_period_has_collectives_of_a_step_and_the_steps_to_ask_for() -> None:
+    found = rehearse_script(PERIODS, ["sent", "2"], world=8, cluster="dgx-h100", steps=5)
+    broadcast = next(one for one in found.collectives if one.operation == "broadcast")
+    assert (broadcast.count, broadcast.nbytes) == (8, 4 * 8 * (1024 * 1024 + 1024) // 2)
+    assert found.step is not None
+    assert "every 2 steps" in found.step.notes[0]

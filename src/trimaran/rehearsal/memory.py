@@ -346,21 +346,21 @@ class Story:
         self.purpose: dict[int, Purpose] = {}
         ends: dict[int, int] = {}
         for index, event in enumerate(record.events):
-            if isinstance(event, Take):
+            if type(event) is Take:
                 self.moves.append((_TAKE, event.block, event.nbytes, event.stream, index))
                 self.takes[event.block] = event
                 self.purpose[event.block] = event.purpose
-            elif isinstance(event, Give):
+            elif type(event) is Give:
                 self.moves.append((_GIVE, event.block, 0, 0, index))
-            elif isinstance(event, Use):
+            elif type(event) is Use:
                 self.moves.append((_USE, event.block, event.stream, 0, index))
-            elif isinstance(event, Name):
+            elif type(event) is Name:
                 self.purpose[event.block] = event.purpose
-            elif isinstance(event, Sync):
+            elif type(event) is Sync:
                 self.moves.append((_SYNC, event.stream, 0, 0, index))
-            elif isinstance(event, Empty):
+            elif type(event) is Empty:
                 self.moves.append((_EMPTY, 0, 0, 0, index))
-            elif isinstance(event, Step):
+            elif type(event) is Step:
                 ends[event.number] = index
         self.ends = [ends[number] for number in sorted(ends)]
 

@@ -42,18 +42,18 @@ from trimaran.simulator.allocator import Settings
 _LEAST_SAVED = 0.01
 """Of what is reserved; remedies that save less are not told."""
 
-Change = Callable[[Record], Record]
+Change = Callable[[Story], Record]
 """The record of a rank of the same script with a remedy; the argument stays as it is."""
 
-StepThen = Callable[[Change, bool], float | None]
-"""The step with a change of all ranks, and whether their hosts update their parameters [s]; None: not known."""
+StepThen = Callable[[Change, Record, bool], float | None]
+"""The step with a change, own record with it, and whether hosts update their parameters [s]; None: not known."""
 
 
 def memory_remedies(
     record: Record,
     *,
     settings: Settings | None = None,
-    step_then: StepThen = lambda change, on_host: None,
+    step_then: StepThen = lambda change, changed, on_host: None,
     host_room: int | None = None,
 ) -> tuple[MemoryHelp, ...]:
     """Known remedies that save memory of a rank, those that are enough first, then those with the shortest step.
@@ -72,7 +72,8 @@ def memory_remedies(
     ranks = min(record.per_node, record.world)
     found = []
     for remedy in _remedies(story, live_blocks(story, before.peak_at), settings):
-        then = Story(remedy.change(record))
+        changed = remedy.change(story)
+        then = Story(changed)
         with_it = settings if remedy.settings is None else remedy.settings
         after = play_blocks(then, with_it, None)
         saves = before.reserved - after.reserved
@@ -97,7 +98,7 @@ def memory_remedies(
                 basis=f"{format_bytes(before.reserved)} reserved become {format_bytes(after.reserved)}; "
                 f"{remedy.basis}.",
                 assumption=remedy.assumption,
-                step_time_s=step_then(remedy.change, remedy.id == "offload-state"),
+                step_time_s=step_then(remedy.change, changed, remedy.id == "offload-state"),
                 host_bytes=ranks * remedy.host_bytes,
                 refused=refused,
             )
@@ -133,7 +134,7 @@ def _remedies(story: Story, at_peak: set[int], settings: Settings) -> Iterator[_
             action="Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
             basis="blocks and their order stay",
             assumption="nothing more.",
-            change=lambda record: record,
+            change=lambda story: story.record,
             settings=Settings(
                 expandable=True, steps=settings.steps, most_split_bytes=settings.most_split_bytes, notes=settings.notes
             ),
@@ -272,9 +273,9 @@ def _samples(record: Record) -> int:
     return next((one.inputs[0].shape[0] for one in record.kernels if "convolution" in one.name and one.inputs), 0)
 
 
-def _halved(record: Record) -> Record:
+def _halved(story: Story) -> Record:
+    record = story.record
     edit = _Edit(record)
-    story = Story(record)
     edit.resize(dict.fromkeys(_following_batch(story), 2))
     summed, _ = _replicas(record)
     begins = 0
@@ -338,7 +339,8 @@ def _logits_blocks(record: Record, logits: Logits) -> list[int]:
     return found
 
 
-def _chunked(record: Record) -> Record:
+def _chunked(story: Story) -> Record:
+    record = story.record
     logits = _logits(record)
     if logits is None:
         return record
@@ -437,19 +439,20 @@ def host_update(record: Record) -> tuple[int, int]:
     return sum(story.takes[block].nbytes for block in parameters) // nbytes, nbytes
 
 
-def _updated_on_host(record: Record) -> Record:
-    edit = _Edit(record)
+def _updated_on_host(story: Story) -> Record:
+    edit = _Edit(story.record)
     edit.share_updates(0.0)
-    optimizer, _, _ = _by_purpose(Story(record))
+    optimizer, _, _ = _by_purpose(story)
     edit.resize(dict.fromkeys(optimizer, 0))
     return edit.record()
 
 
-def _zero_one(record: Record) -> Record:
+def _zero_one(story: Story) -> Record:
+    record = story.record
     group, replicas = _replicas(record)
     if replicas < 2:
         return record
-    edit, story = _Edit(record), Story(record)
+    edit = _Edit(record)
     optimizer, _, parameters = _by_purpose(story)
     edit.share_updates(1.0 / replicas)
     edit.resize(dict.fromkeys(optimizer, replicas))
@@ -460,11 +463,12 @@ def _zero_one(record: Record) -> Record:
     return edit.record()
 
 
-def _fully_sharded(record: Record) -> Record:
+def _fully_sharded(story: Story) -> Record:
+    record = story.record
     group, replicas = _replicas(record)
     if replicas < 2:
         return record
-    edit, story = _Edit(record), Story(record)
+    edit = _Edit(record)
     optimizer, gradients, parameters = _by_purpose(story)
     edit.share_updates(1.0 / replicas)
     given = {event.block for event in record.events if type(event) is Give}
@@ -646,9 +650,10 @@ def _most_away(story: Story, pauses: Iterable[_Pause]) -> int:
     return most
 
 
-def _paused(record: Record, kind: str) -> tuple[_Edit, Story, list[_Pause]]:
+def _paused(story: Story, kind: str) -> tuple[_Edit, list[_Pause]]:
     """The record without the blocks of the visits of a kind of modules until their backward."""
-    edit, story = _Edit(record), Story(record)
+    record = story.record
+    edit = _Edit(record)
     pauses = [one for one in _pauses(story) if one.blocks and starred(one.visit.module) == kind]
     for pause in pauses:
         # As the forward goes on, each when two later results are there: what makes one may read the one before.
@@ -662,11 +667,12 @@ def _paused(record: Record, kind: str) -> tuple[_Edit, Story, list[_Pause]]:
         edit.before[pause.until] += [
             replace(story.takes[block], purpose=story.purpose[block]) for block in pause.blocks
         ]
-    return edit, story, pauses
+    return edit, pauses
 
 
-def _recomputed(record: Record, kind: str) -> Record:
-    edit, _, pauses = _paused(record, kind)
+def _recomputed(story: Story, kind: str) -> Record:
+    record = story.record
+    edit, pauses = _paused(story, kind)
     for pause in pauses:
         again: dict[int, int] = {}
         for event in record.events[pause.visit.start : pause.visit.end + 1]:
@@ -681,8 +687,8 @@ def _recomputed(record: Record, kind: str) -> Record:
     return edit.record()
 
 
-def _offloaded(record: Record, kind: str) -> Record:
-    edit, story, pauses = _paused(record, kind)
+def _offloaded(story: Story, kind: str) -> Record:
+    edit, pauses = _paused(story, kind)
     copies: dict[tuple[int, str], int] = {}
 
     def copy(block: int, to: str, part: Part) -> Run:

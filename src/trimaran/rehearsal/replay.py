@@ -14,11 +14,13 @@
   some of the multiprocessors.
 
 A step lasts from the moment when the streams of all ranks have done what was asked of them before one `Step`, to that
-of the next. Collectives that no stream and no host waits for go on beyond it.
+of the next. Collectives that no stream and no host waits for go on beyond it. Where steps do not exchange the same, as
+those of local SGD or after which weights are averaged, a period of them is played, and what is told is their mean.
 Left out: the script's own Python between launches, loading of data, and messages through files.
 """
 
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -50,6 +52,9 @@ _SIDE_BY_SIDE = Interference(compute=INTERFERENCE.value, source=INTERFERENCE.sou
 
 _EVERYTHING = -1
 
+_LOGGED = 512
+"""Bytes that ranks give each other to be logged, at most: 64 numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
@@ -58,36 +63,32 @@ class Excerpt:
     Attributes:
         record: of the rank
         events: from the end of a step, or from the first forward, to the end of the last one
-        steps: their numbers; the first leads up to the others
+        steps: their numbers; what is before the timed ones leads up to them
+        timed: steps that are timed, the last ones
+        last: events of these
         issued: collectives before these events
     """
 
     record: Record
     events: Sequence[Event]
     steps: tuple[int, ...]
-    issued: Sequence[int] = ()
+    timed: int
+    last: Sequence[Event]
+    issued: Sequence[int]
 
     @property
-    def last(self) -> Sequence[Event]:
-        """The events of the last step."""
-        before = [
-            place
-            for place, event in enumerate(self.events)
-            if isinstance(event, Step) and event.number != self.steps[-1]
-        ]
-        return self.events[before[-1] + 1 :] if before else self.events
+    def lead(self) -> int:
+        """Steps before those that are timed."""
+        return len(self.steps) - self.timed
 
 
-def last_steps(record: Record) -> Excerpt:
-    """The last whole step of a record, and the one before it if there is one.
+def last_steps(record: Record, timed: int = 1) -> Excerpt:
+    """The last whole steps of a record, and the one before them if there is one.
 
     Raises:
         InputError: it has no whole step
     """
-    ends: dict[int, int] = {}
-    for place, event in enumerate(record.events):
-        if isinstance(event, Step):
-            ends[event.number] = place
+    ends = step_ends(record)
     numbers = sorted(ends)
     if not numbers:
         raise InputError(
@@ -97,9 +98,47 @@ def last_steps(record: Record) -> Excerpt:
             code="rehearse.no-whole-step",
             rank=record.rank,
         )
-    start = ends[numbers[-3]] + 1 if len(numbers) > 2 else first_forward(record)
-    issued = [event.collective for event in record.events[:start] if isinstance(event, Issue)]
-    return Excerpt(record, record.events[start : ends[numbers[-1]] + 1], tuple(numbers[-2:]), issued)
+    begins = [first_forward(record), *(ends[number] + 1 for number in numbers)]
+    first = max(0, len(numbers) - timed)
+    start = begins[max(0, first - 1)]
+    return Excerpt(
+        record,
+        events=record.events[start : begins[-1]],
+        steps=tuple(numbers[max(0, first - 1) :]),
+        timed=len(numbers) - first,
+        last=record.events[begins[first] : begins[-1]],
+        issued=[event.collective for event in record.events[:start] if type(event) is Issue],
+    )
+
+
+def step_ends(record: Record) -> dict[int, int]:
+    """Position of the last event of each step, by its number; several optimizers of one share it."""
+    return {event.number: place for place, event in enumerate(record.events) if type(event) is Step}
+
+
+def find_period(records: Sequence[Record]) -> tuple[int, bool]:
+    """Steps after which ranks exchange the same again, and whether they were seen to; else all after the first.
+
+    What is less than a hundredth of the largest of a rank is not looked at, nor losses that are logged. The first step
+    has what is done once.
+    """
+    counts: defaultdict[int, Counter[tuple[int, str, str]]] = defaultdict(Counter)
+    steps = 0
+    for record in records:
+        ends = sorted(step_ends(record).values())
+        steps = len(ends) if record is records[0] else min(steps, len(ends))
+        least = max([_LOGGED, *(one.nbytes / 100 for one in record.collectives if one.part != "setup")])
+        for place, event in enumerate(record.events):
+            if type(event) is Issue and (one := record.collectives[event.collective]).nbytes > least:
+                counts[bisect_left(ends, place)][record.rank, one.operation, one.group] += 1
+    exchanged = [counts[number] for number in range(1, steps)]
+    late = counts[steps] if all(record.end.how == "steps" for record in records) else Counter()
+    if not any(late <= one for one in exchanged):
+        return max(1, len(exchanged)), not exchanged
+    for period in range(1, len(exchanged)):
+        if exchanged[period:] == exchanged[:-period] and all(exchanged.count(one) > 1 for one in exchanged):
+            return period, True
+    return len(exchanged), len(exchanged) < 2
 
 
 def first_forward(record: Record) -> int:

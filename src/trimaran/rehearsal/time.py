@@ -43,7 +43,7 @@ from trimaran.rehearsal.prices import (
     sharing_host,
 )
 from trimaran.rehearsal.record import Issue, Kernel, Record, Run
-from trimaran.rehearsal.replay import Excerpt, Times, last_steps, play_of, run
+from trimaran.rehearsal.replay import Excerpt, Times, find_period, last_steps, play_of, run
 
 TODAY = Software(year=2026.0, source="assumed: PyTorch 2.11 to 2.15, with which scripts are rehearsed")
 
@@ -105,18 +105,18 @@ class RankTime:
     samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Share:
     """What a kernel or a collective takes of a rank's step.
 
     Attributes:
         name: of the operator, or of the collective and its group
-        count: in a step
+        count: in a step; the mean where steps differ
         seconds: in a step [s]
     """
 
     name: str
-    count: int
+    count: float
     seconds: float
 
 
@@ -125,14 +125,15 @@ class StepTime:
     """The step of a rehearsed script.
 
     Attributes:
-        step: the last whole one, with its 90 % interval [s]
+        step: the last whole one, or the mean of those timed, with its 90 % interval [s]
         ranks: that were rehearsed, ascending
         critical: place in `ranks` of the rank that waits least for others
         mfu: operations of the model of all ranks, by their peak, without what is recomputed [0..1]
         peak: precision that `mfu` counts with, such as "bf16"
         kernels: that take most on the critical rank, the longest first
         collectives: likewise
-        timeline: spans of the step, by rank and stream
+        timeline: spans of the steps that were timed, by rank and stream
+        timed: last steps whose means these are: a period of what ranks exchange
         notes: what to know, such as what was left out
     """
 
@@ -144,6 +145,7 @@ class StepTime:
     kernels: tuple[Share, ...]
     collectives: tuple[Share, ...]
     timeline: Timeline
+    timed: int
     notes: tuple[str, ...]
 
     @property
@@ -175,7 +177,7 @@ def step_time(
         calibration: factors from one device
 
     Returns:
-        Step, parts, and the timeline of the last whole step.
+        Step, parts, and the timeline of the last whole step, or the last period of steps that differ.
 
     Raises:
         InputError: no record, one without a whole step, a machine that is too small, ranks that wait for each other
@@ -208,9 +210,10 @@ def _answer(
     if any(map(compiles, records)):
         records, software = [*map(fused, records)], replace(software, compiled=True)
     asked = _Asked(machine=machine, kinds=dict(kinds or {}), software=software, calibration=calibration)
-    excerpts = [last_steps(record) for record in sorted(records, key=lambda one: one.rank)]
+    timed, is_seen = find_period(records)
+    excerpts = [last_steps(record, timed) for record in sorted(records, key=lambda one: one.rank)]
     _check_steps(excerpts)
-    return _Answer(excerpts, asked)
+    return _Answer(excerpts, asked, is_seen=is_seen)
 
 
 def _check_steps(excerpts: Sequence[Excerpt]) -> None:
@@ -316,12 +319,12 @@ class _Priced:
         self.play = play_of(excerpts, self.prices, self.launch_s, links, drag=self.drag, kinds=asked.kinds)
 
     def _totals(self, excerpt: Excerpt) -> tuple[float, float]:
-        """Device and host time of the last step [s, s]."""
+        """Device and host time of a step [s, s]."""
         prices = self.prices[excerpt.record.rank]
         runs = [prices[event.kernel] for event in excerpt.last if isinstance(event, Run)]
         issued = sum(isinstance(event, Issue) for event in excerpt.last)
         host_s = math.fsum(price.host_s for price in runs) + issued * self.launch_s
-        return math.fsum(price.device_s for price in runs), host_s
+        return math.fsum(price.device_s for price in runs) / excerpt.timed, host_s / excerpt.timed
 
 
 class _Answer:
@@ -330,10 +333,12 @@ class _Answer:
     Args:
         excerpts: of each rank, ascending
         asked: what they are priced with
+        is_seen: whether their steps are a period of what ranks exchange
     """
 
-    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked) -> None:
-        self._excerpts, self._asked = excerpts, asked
+    def __init__(self, excerpts: Sequence[Excerpt], asked: _Asked, *, is_seen: bool) -> None:
+        self._excerpts, self._asked, self._is_seen = excerpts, asked, is_seen
+        self._timed, self._lead = excerpts[0].timed, excerpts[0].lead
         self._priced = _Priced(excerpts, asked)
         self._play = self._priced.play
         self._times = run(self._play)
@@ -348,7 +353,7 @@ class _Answer:
     @property
     def seconds(self) -> float:
         """The step [s]."""
-        return self._to_s - self._from_s + self._waited_s
+        return (self._to_s - self._from_s) / self._timed + self._waited_s
 
     def give(self) -> StepTime:
         """The answer."""
@@ -365,6 +370,8 @@ class _Answer:
             notes.insert(0, f"rehearsed as on {record.device}, priced on {self._asked.device.name}")
         if self._asked.software.compiled:
             notes.insert(0, COMPILED)
+        if self._timed > 1 or not self._is_seen:
+            notes.insert(0, self._means())
         kernels, collectives = self._shares(self._excerpts[critical])
         return StepTime(
             step=step,
@@ -375,17 +382,22 @@ class _Answer:
             kernels=kernels,
             collectives=collectives,
             timeline=self._timeline(),
+            timed=self._timed,
             notes=tuple(notes),
         )
 
-    def _window(self, times: Times) -> tuple[float, float]:
-        """When the last step began and ended [s, s]."""
-        return (self._ended(times, -2) if self._steady else 0.0), self._ended(times, -1)
+    def _means(self) -> str:
+        """Of which steps figures are means."""
+        first, last = (self._excerpts[0].steps[place] + 1 for place in (self._lead, -1))
+        means = f"means of steps {first} to {last}, as ranks do not exchange the same in each"
+        if self._is_seen:
+            return f"{means}, but every {self._timed} steps"
+        return f"{means}; how often they do was not seen, and is with --steps {2 * last + 1} or more"
 
-    @property
-    def _steady(self) -> bool:
-        """Whether each rank has a step before its last one."""
-        return all(len(excerpt.steps) > 1 for excerpt in self._excerpts)
+    def _window(self, times: Times) -> tuple[float, float]:
+        """When the steps that are timed began and ended [s, s]."""
+        steady = all(excerpt.lead for excerpt in self._excerpts)
+        return (self._ended(times, -1 - self._timed) if steady else 0.0), self._ended(times, -1)
 
     def _ended(self, times: Times, step: int) -> float:
         """When all ranks had done all of a step, counted from the last as -1 [s]."""
@@ -402,9 +414,9 @@ class _Answer:
 
         def seconds(times: Times) -> float:
             start_s, end_s = self._window(times)
-            return end_s - start_s
+            return (end_s - start_s) / self._timed
 
-        step_s = self._to_s - self._from_s
+        step_s = (self._to_s - self._from_s) / self._timed
         transfers = play.transfers.items()
         low = {task: each.low / (each.latency_s + each.flow_s) for task, each in transfers if each.high > 0.0}
         high = {task: each.high / (each.latency_s + each.flow_s) for task, each in transfers if each.high > 0.0}
@@ -438,14 +450,14 @@ class _Answer:
         once = sum(price.flops for price in forward)
         attention = sum(price.flops for price in forward if price.kind == WorkKind.ATTENTION)
         again = sum(price.flops for price in backward)
-        tokens, samples = _taken_in(record, runs)
+        tokens, samples = (round(taken / excerpt.timed) for taken in _taken_in(record, runs))
         return RankTime(
             rank=record.rank,
             parts=self._parts(excerpt),
             device_s=device_s,
             host_s=host_s,
-            flops=sum(prices[event.kernel].flops for event in runs),
-            model_flops=once + min(again, 2.0 * (once - attention) + _ATTENTION_BACKWARD * attention),
+            flops=sum(prices[event.kernel].flops for event in runs) / excerpt.timed,
+            model_flops=(once + min(again, 2.0 * (once - attention) + _ATTENTION_BACKWARD * attention)) / excerpt.timed,
             tokens=tokens,
             samples=samples,
         )
@@ -473,13 +485,8 @@ class _Answer:
                 at_s = end_s
         if at_s < self._to_s:
             self._divide(found, rank, (at_s, self._to_s), None)
-        return Parts(
-            compute_s=found["compute"],
-            launches_s=found["launches"],
-            communication_s=found["communication"],
-            bubble_s=found["bubble"],
-            slowest_s=self._waited_s,
-        )
+        means = {f"{name}_s": seconds / self._timed for name, seconds in found.items()}
+        return Parts(**means, slowest_s=self._waited_s)
 
     def _divide(self, found: dict[str, float], rank: int, idle: tuple[float, float], task: int | None) -> None:
         """Say why a device had nothing to do, back from the kernel that ended it.
@@ -544,13 +551,12 @@ class _Answer:
         return name, peaks[name].flops_per_s
 
     def _shares(self, excerpt: Excerpt) -> tuple[tuple[Share, ...], tuple[Share, ...]]:
-        """The kernels and the collectives of a rank that take most of the last step."""
+        """The kernels and the collectives of a rank that take most of a step."""
         play, times, record = self._play, self._times, excerpt.record
-        last = len(excerpt.steps) - 1
         seconds: dict[str, Counter[str]] = {"kernel": Counter(), "collective": Counter()}
         counts: Counter[str] = Counter()
         for task, what in enumerate(play.what):
-            if play.step[task] != last:
+            if play.step[task] < self._lead:
                 continue
             if what == "kernel" and play.rank[task] == record.rank:
                 name = record.kernels[play.index[task]].name.rpartition(".")[0]
@@ -561,7 +567,7 @@ class _Answer:
             seconds[what][name] += times.end_s[task] - times.start_s[task]  # type: ignore[assignment]
             counts[name] += 1
         kernels, collectives = (
-            tuple(Share(name=name, count=counts[name], seconds=value) for name, value in each.most_common(TOP))
+            tuple(Share(name, counts[name] / self._timed, value / self._timed) for name, value in each.most_common(TOP))
             for each in seconds.values()
         )
         return kernels, collectives
@@ -580,14 +586,13 @@ class _Answer:
         return next(excerpt.record for excerpt in self._excerpts if excerpt.record.rank == rank)
 
     def _timeline(self) -> Timeline:
-        """Spans of the last step, from its start."""
+        """Spans of the steps that are timed, from their start."""
         play, times = self._play, self._times
-        last = len(self._excerpts[0].steps) - 1
-        rows: list[tuple[int, str, float, float, str, int]] = []
+        rows: list[tuple[int, str, float, float, str, int, int]] = []
         records = {excerpt.record.rank: excerpt.record for excerpt in self._excerpts}
         for task, what in enumerate(play.what):
             start_s, end_s = times.start_s[task], times.end_s[task]
-            if play.step[task] != last or what in ("arrival", "join") or end_s <= start_s:
+            if play.step[task] < self._lead or what in ("arrival", "join") or end_s <= start_s:
                 continue
             record = records[play.rank[task]]
             if what == "kernel":
@@ -607,15 +612,15 @@ class _Answer:
                 end_s=[row[3] - first_s for row in rows],
                 instruction=[row[4] for row in rows],
                 nbytes=[row[5] for row in rows],
-                step=[self._excerpts[0].steps[-1]] * len(rows),
+                step=[row[6] for row in rows],
             )
         )
 
     def _row(
         self, rank: int, stream: str, task: int, name: str, nbytes: int
-    ) -> tuple[int, str, float, float, str, int]:
-        times = self._times
-        return rank, stream, times.start_s[task], times.end_s[task], f"r{rank}/{name} #{task}", nbytes
+    ) -> tuple[int, str, float, float, str, int, int]:
+        times, step = self._times, self._excerpts[0].steps[self._play.step[task]]
+        return rank, stream, times.start_s[task], times.end_s[task], f"r{rank}/{name} #{task}", nbytes, step
 
 
 def _device_name(name: str) -> str:

@@ -132,7 +132,7 @@ class RehearsedCollectives:
         operation: such as "all_gather"
         group: the script's name of the group, or its ranks
         ranks: of the group
-        count: in one step
+        count: in one step; the mean where steps differ
         nbytes: of all of them [bytes]
     """
 
@@ -140,7 +140,7 @@ class RehearsedCollectives:
     operation: str
     group: str
     ranks: Count
-    count: Count
+    count: Positive
     nbytes: Count
 
 

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -27,12 +27,12 @@ from trimaran.program.types import Program
 from trimaran.rehearsal.agreement import Agreement, agree, side_text
 from trimaran.rehearsal.kinds import describe_place
 from trimaran.rehearsal.launch import RankRun
-from trimaran.rehearsal.memory import RankMemory, first_short, read_memory
+from trimaran.rehearsal.memory import RankMemory, Story, first_short, read_memory
 from trimaran.rehearsal.one_model import apart
 from trimaran.rehearsal.prices import Calibration
-from trimaran.rehearsal.record import Frame, Issue, Record, Run, Step
+from trimaran.rehearsal.record import Frame, Issue, Record, Run
 from trimaran.rehearsal.remedies import Change, host_update, memory_remedies
-from trimaran.rehearsal.replay import first_forward
+from trimaran.rehearsal.replay import last_steps, step_ends
 from trimaran.rehearsal.time import StepTime, calibration_from_profile, seconds_of_step, step_time
 from trimaran.report.rehearsal import (
     InventedValue,
@@ -141,7 +141,7 @@ def conclude(question: Question, rehearsed: Rehearsed, *, took_s: float) -> Conc
         troubles=troubles[:_MOST_TROUBLES],
         remedies=_remedies(question, rehearsed, memories, settings, verdict, factors),
         agreement=_agreement_line(agreement, question.target.world),
-        collectives=_collectives(records),
+        collectives=_collectives(records, timed.timed if timed is not None else 1),
         step=step,
         invented=_invented(records),
         notes=[*_notes(question, rehearsed, agreement, memories), *no_time, *corrected],
@@ -165,7 +165,7 @@ def _rank(run: RankRun, memory: RankMemory, place: str, stands: Mapping[int, int
         stands_for=stands.get(run.request.rank, 1),
         ended=_ended(run),
         status=record.end.status,
-        steps=len(_step_ends(record)),
+        steps=len(step_ends(record)),
         allocated_bytes=memory.peak.allocated,
         reserved_bytes=memory.reserved,
         room_bytes=memory.fit.room,
@@ -182,7 +182,7 @@ def _peak_line(memory: RankMemory) -> str:
 
 def _ended(run: RankRun) -> str:
     end = run.record.end
-    count = len(_step_ends(run.record))
+    count = len(step_ends(run.record))
     steps = f" after {format_count(count, 'step')}" if count else ""
     seconds = f"{run.seconds:.0f} s"
     words = {
@@ -199,12 +199,6 @@ def _ended(run: RankRun) -> str:
 
 def _process_end(status: int) -> str:
     return f"was ended by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-
-
-def _step_ends(record: Record) -> list[int]:
-    """Position of the last event of each step."""
-    ends = {event.number: position for position, event in enumerate(record.events) if isinstance(event, Step)}
-    return [ends[number] for number in sorted(ends)]
 
 
 def frame_text(frame: Frame) -> str:
@@ -404,20 +398,21 @@ def _remedies(
     verdict: Verdict,
     factors: Calibration | None,
 ) -> Sequence[MemoryHelp]:
-    """What would help the rank that is short of most memory; each is done by all rehearsed ranks for its step."""
+    """What would help the rank that is short of most memory; for its step all do it whose calls are others than its."""
     if verdict not in ("out of memory", "not sure") or any(one.growth for one in memories.values()):
         return []
     record = min(rehearsed.records, key=lambda one: memories[one.rank].fit.margin)
     if memories[record.rank].fit.margin > 0 and verdict == "not sure":
         return []
     machine, per_node = question.target.machine, question.target.per_node
+    others = [Story(one) for one in rehearsed.records if _calls(one) != _calls(record)]
+    there = {record.rank, *(story.record.rank for story in others)}
+    kinds = {rank: one if one in there else record.rank for rank, one in rehearsed.representatives.items()}
 
-    def step_then(change: Change, on_host: bool) -> float | None:
-        changed = [change(one) for one in rehearsed.records]
-        if not all(map(_step_ends, changed)):
-            return None
+    def step_then(change: Change, changed: Record, on_host: bool) -> float | None:
         try:
-            seconds = seconds_of_step(changed, machine, kinds=rehearsed.representatives, calibration=factors)
+            every = [changed, *map(change, others)]
+            seconds = seconds_of_step(every, machine, kinds=kinds, calibration=factors)
             if on_host:
                 each = {one.rank: host_update(one) for one in rehearsed.records}
                 seconds += max(
@@ -430,6 +425,11 @@ def _remedies(
 
     helps = memory_remedies(record, settings=settings, step_then=step_then, host_room=machine.node.host_room(per_node))
     return helps[:_MOST_REMEDIES]
+
+
+def _calls(record: Record) -> list[tuple[str, int]]:
+    """What a rank asks of others, by which ranks that differ in their shards alone are alike."""
+    return [(one.operation, one.nbytes) for one in record.collectives]
 
 
 def _untrained(ranks: Sequence[RehearsedRank], records: Sequence[Record]) -> list[Trouble]:
@@ -495,7 +495,7 @@ def _factors(question: Question, rehearsed: Rehearsed) -> tuple[Calibration | No
         return question.calibration, [f"times of the step: modelled, {question.calibration.source}"]
     if question.profile is None:
         return None, []
-    record = next((record for record in rehearsed.records if _step_ends(record)), None)
+    record = next((record for record in rehearsed.records if step_ends(record)), None)
     if record is None:
         return None, [f"{question.profile.source} was not used: the script took no step"]
     found = calibration_from_profile(question.profile, record, question.target.machine)
@@ -504,7 +504,7 @@ def _factors(question: Question, rehearsed: Rehearsed) -> tuple[Calibration | No
 
 def _timed(question: Question, rehearsed: Rehearsed, factors: Calibration | None) -> tuple[StepTime | None, list[str]]:
     """The step on the target cluster, or why there is none."""
-    timed = [record for record in rehearsed.records if _step_ends(record)]
+    timed = [record for record in rehearsed.records if step_ends(record)]
     if len(timed) < len(rehearsed.records) or not timed:
         return None, []
     try:
@@ -568,22 +568,20 @@ def _so_far(records: Sequence[Record]) -> str:
     """Of which steps that is known, where scripts would have gone on."""
     if all(record.end.how not in ("steps", "seconds") for record in records):
         return ""
-    steps = min(len(_step_ends(record)) for record in records)
+    steps = min(len(step_ends(record)) for record in records)
     return " in the first step" if steps == 1 else f" in the first {steps} steps"
 
 
-def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
-    """Collectives of the last whole step of the rank that asks for most."""
+def _collectives(records: Sequence[Record], timed: int) -> list[RehearsedCollectives]:
+    """Collectives of a step of the rank that asks for most: of the last whole one, or the mean of those timed."""
     best: list[RehearsedCollectives] = []
     for record in records:
-        ends = [first_forward(record), *_step_ends(record)]
-        if len(ends) < 2:
+        if not step_ends(record):
             continue
-        start, stop = list(pairwise(ends))[-1]
         counts: Counter[tuple[str, str]] = Counter()
         nbytes: Counter[tuple[str, str]] = Counter()
-        for event in record.events[start:stop]:
-            if isinstance(event, Issue):
+        for event in last_steps(record, timed).last:
+            if type(event) is Issue:
                 one = record.collectives[event.collective]
                 counts[one.operation, one.group] += 1
                 nbytes[one.operation, one.group] += one.nbytes
@@ -593,8 +591,8 @@ def _collectives(records: Sequence[Record]) -> list[RehearsedCollectives]:
                 operation=operation,
                 group=_group_name(record, group),
                 ranks=len(record.groups[group].ranks) if group in record.groups else record.world,
-                count=count,
-                nbytes=nbytes[operation, group],
+                count=count // timed if count % timed == 0 else round(count / timed, 2),
+                nbytes=nbytes[operation, group] // timed,
             )
             for (operation, group), count in sorted(counts.items(), key=lambda one: -nbytes[one[0]])
             if group not in record.groups or len(record.groups[group].ranks) > 1
@@ -632,10 +630,10 @@ def _notes(
     yield from question.target.notes
     yield from rehearsed.notes
     for run in rehearsed.runs:
-        if run.record.end.how == "seconds" and _step_ends(run.record):
+        if run.record.end.how == "seconds" and step_ends(run.record):
             yield f"rank {run.request.rank}: {_ended(run)}; --limit gives it more"
     to_come = max(record.to_come for record in rehearsed.records)
-    if any(record.end.how == "steps" and len(_step_ends(record)) < to_come for record in rehearsed.records):
+    if any(record.end.how == "steps" and len(step_ends(record)) < to_come for record in rehearsed.records):
         yield (
             f"the script says that it takes {to_come:,} steps, by its loader or its schedule: their end, with what is "
             f"saved there and where ranks have uneven batches, is rehearsed with --steps {to_come}"
