@@ -11,7 +11,7 @@ from trimaran.rehearsal.one_model import Apart, apart
 from trimaran.rehearsal.record import Record
 
 FOLDER = Path(__file__).parent / "one_model"
-SEPARATE, PLANTED = FOLDER / "separate_models.py", FOLDER / "planted.py"
+SEPARATE, PLANTED, ACTIVATIONS = (FOLDER / f"{name}.py" for name in ("separate_models", "planted", "activations"))
 
 LAYERS = {f"layers.{number}.{part}" for number in range(4) for part in ("weight", "bias")}
 UPPER = {name for name in LAYERS if name.startswith(("layers.2", "layers.3"))}
@@ -47,6 +47,21 @@ OTHERS_RIGHT = (
     "by function", "functional hooks", "averaged in step", "closure", "warmed", "in backward", "accumulated aside",
     "written back by list", "written where it is read",
 )  # fmt: skip
+
+# Networks whose ranks give each other activations, and modules whose parameters no rank has again.
+OF_ACTIVATIONS = {
+    "statistics": (),
+    "statistics by hand": (),
+    "contrastive": (),
+    "contrastive by function": (),
+    "contrastive by own function": (),
+    "heads": (),
+    "experts": ("1.expert.0", "1.expert.2"),
+    "experts by gathering": ("1.expert.0", "1.expert.2"),
+    "classes": ("3.expert",),
+}
+ON_DEVICE = ("contrastive", "experts", "shards of one batch")
+ONE_BATCH = ("shards", "shards of one batch", "tables")
 
 
 def rehearsed(kinds: Iterable[str], folder: Path) -> dict[str, list[Record]]:
@@ -127,3 +142,33 @@ def test_it_is_the_verdict_with_the_line_and_the_way_out(script: Path, kind: str
     line = [n for n, text in enumerate(script.read_text().splitlines(), 1) if "optimizer.step()" in text][-1]
     assert f"{script.name}:{line}" in found.headline
     assert "layers.2.weight" in found.headline or kind == "plain"
+
+
+@pytest.fixture(scope="module")
+def of_activations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Record]]:
+    cases = [(kind, way, "host") for kind in OF_ACTIVATIONS for way in ("alone", "reduced")]
+    cases += [(kind, "alone", "device") for kind in ON_DEVICE]
+    cases += [(kind, "alone", "host") for kind in ONE_BATCH]
+    jobs = [Job(" ".join(case), ACTIVATIONS, 4, (0, 3), case, 3) for case in cases]
+    return rehearse(jobs, tmp_path_factory.mktemp("activations"))
+
+
+@pytest.mark.parametrize("kind", OF_ACTIVATIONS)
+def test_activations_of_other_batches_make_no_model_of_several(
+    kind: str, of_activations: dict[str, list[Record]]
+) -> None:
+    assert judged(of_activations[f"{kind} reduced host"]) is None
+    for where in ("host", "device") if kind in ON_DEVICE else ("host",):
+        found = judged(of_activations[f"{kind} alone {where}"])
+        assert found is not None
+        known = {update.parameter for update in of_activations[f"{kind} alone {where}"][0].updates}
+        assert set(found.parameters) == {one for one in known if one.rpartition(".")[0] not in OF_ACTIVATIONS[kind]}
+        assert found.lines[0].line in marked_lines(ACTIVATIONS, "# step")
+
+
+@pytest.mark.parametrize("kind", ONE_BATCH)
+def test_ranks_of_one_batch_and_tables_of_some_are_one_model(
+    kind: str, of_activations: dict[str, list[Record]]
+) -> None:
+    for where in ("host", "device") if kind in ON_DEVICE else ("host",):
+        assert judged(of_activations[f"{kind} alone {where}"]) is None

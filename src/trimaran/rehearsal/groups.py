@@ -261,7 +261,7 @@ class Exchanges:
                 self._meeting.join(self._known[asked.group])
             return
         ranks = self._known[asked.group]
-        self._join_by_activations(asked, ranks, given, got)
+        self._join_by_activations(number, ranks, given, got)
         self.gradients.exchanged(given, got, asked.group, len(ranks))
         made = [tensor for tensor in got if not any(tensor is one for one in given)]
         if given:
@@ -291,18 +291,16 @@ class Exchanges:
             self._arrive(number)
 
     def _join_by_activations(
-        self, asked: Collective, ranks: tuple[int, ...], given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]
+        self, number: int, ranks: tuple[int, ...], given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]
     ) -> None:
-        """Ranks that give each other activations or messages until the first step hold one model together."""
+        """Ranks that give each other activations or messages until the first step may hold one model together."""
         record = self._recorder.record
+        asked = record.collectives[number]
         if self._recorder.steps or len(ranks) < 2 or sum(tensor.numel() for tensor in (*given, *got)) <= _MOST_LOGGED:
             return
-        if asked.operation in MESSAGES:
-            ranks = tuple(sorted((self._rank, asked.peer)))
-        elif asked.part != "forward" or self.gradients.any_of(given) or _is_of_replicas():
-            return
-        if ranks not in record.joined:
-            record.joined.append(ranks)
+        of_forward = asked.part == "forward" and not self.gradients.any_of(given) and not _is_of_replicas()
+        if asked.operation in MESSAGES or of_forward:
+            record.joined.append(number)
 
     def _message(self, got: Sequence[torch.Tensor], peer: int) -> Callable[[], None]:
         """What takes the values that another rank sends."""

@@ -340,7 +340,9 @@ class Record(msgspec.Struct):
         keeper: line that made what holds the graph of a step before the last two; 0: none does
         devices: of its node that the rank trains on or gives NCCL tensors of, and the line that put the first one there
         updates: of each parameter, whether it is trained together with other ranks
-        joined: ranks that give each other activations or messages until the first step, and so hold one model
+        joined: collectives until the first step in which ranks give each other activations or messages
+        batches: digest of what the host sent to the device between the first step and the last, else of its seed; "":
+            not known
         to_come: steps that the script says it takes, by the length of its loader and of its schedules; 0: it does not
     """
 
@@ -369,7 +371,8 @@ class Record(msgspec.Struct):
     keeper: int = 0
     devices: dict[int, int] = msgspec.field(default_factory=dict)
     updates: list[Update] = msgspec.field(default_factory=list)
-    joined: list[tuple[int, ...]] = msgspec.field(default_factory=list)
+    joined: list[int] = msgspec.field(default_factory=list)
+    batches: str = ""
     to_come: int = 0
     version: int = VERSION
 

@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
+from zlib import crc32
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from trimaran.base.precision import dtype_name
@@ -56,6 +58,10 @@ def form_of(tensor: torch.Tensor) -> TensorForm:
     return TensorForm(shape, dtype_name(tensor.dtype), tensor.device.type, strides)
 
 
+_LOOKED_AT = 64, 4096
+"""Elements of a tensor by which batches are told apart: more than what is logged, and at most."""
+
+
 class Recorder:
     """What happens, in the order in which the host asks for it.
 
@@ -88,6 +94,7 @@ class Recorder:
         self._outstanding: list[int] = []
         self._streams: dict[int, list[Any]] = {}
         self._made_streams = 0
+        self._sent = 0  # digest of what the host has given the device since the first step
         self._nodes: list[int] = []  # of autograd that were made at the end of each step
         self._compiling: int | None = None  # depth of calls that are compiled; None: the script compiles nothing
         self._compiled: set[int] = set()  # stacks of lines that were in such a call
@@ -126,8 +133,18 @@ class Recorder:
         """Whether an optimizer steps."""
         return self._updating > 0
 
+    def sent(self, source: Any) -> None:
+        """The host gives the device values that it knows; after the first step they are of batches."""
+        has_values = type(source) is torch.Tensor and source.layout == torch.strided
+        if self.steps and has_values and source.numel() > _LOOKED_AT[0]:
+            with _disable_current_modes():
+                part = source.detach().flatten()[: _LOOKED_AT[1]].contiguous().view(torch.uint8)
+                self._sent = crc32(part.numpy().tobytes(), self._sent)
+
     def stepped(self) -> None:
         """All optimizers of a step have stepped."""
+        if self.steps:
+            self.record.batches = f"sent {self._sent}" if self._sent else f"seed {torch.initial_seed()}"
         self.record.events.append(Step(self.steps))
         self.steps += 1
         self._nodes.append(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]

@@ -456,7 +456,11 @@ class RehearsalMode(TorchDispatchMode):
             if on_device and func not in _WITHOUT_KERNEL and func.namespace != "prim":
                 kernel = self._kernel(func, args, kwargs, out, outs)
                 self._recorder.run(kernel)
-            purpose = "input" if func is _aten._to_copy.default and args[0].device.type == "cpu" else None
+            source = args[0] if func is _aten._to_copy.default else args[1] if func is _aten.copy_.default else None
+            from_host = source is not None and source.device.type == "cpu" and on_device
+            if from_host:
+                self._recorder.sent(source)
+            purpose = "input" if from_host and source is args[0] else None
             for made in outs:
                 if isinstance(made, FakeTensor) and made.device.type == "cuda":
                     self._recorder.take(made, purpose)  # type: ignore[arg-type]
