@@ -44,12 +44,10 @@ RIGHT = [
     Run(job="gpt_by_identity", strategy=REPLICAS, steps=STEPS),
 ]
 REFUSED = [
-    *(("gpt_muon", strategy, "take zero=1") for strategy in (GRADIENTS, SHARDS)),
     *(("gpt_one_norm", strategy, "looks across parameters") for strategy in (STATE, PIPELINE, HOMES)),
     *(("gpt_layerwise", strategy, "options of") for strategy in (STATE, PIPELINE)),
     *(("gpt_foreign", strategy, "no parameter of the model") for strategy in ALL),
     *(("gpt_closed_over", strategy, "not given") for strategy in (STATE, GRADIENTS, SHARDS, PIPELINE, HOMES)),
-    *(("gpt_by_identity", strategy, "named_parameters") for strategy in (SHARDS, STATE)),
     ("gpt_noisy", REPLICAS, "random numbers"),
     *((job, strategy, "needs no closure") for job in ("gpt_lbfgs", "gpt_two_steps") for strategy in (REPLICAS, SHARDS)),
 ]

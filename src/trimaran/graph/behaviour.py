@@ -4,7 +4,7 @@
 Plain data, so that a rank, a planner and a table for people read the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,9 +95,6 @@ class Weight:
         return f'elements of "{self.tensor}"{after}{but}'
 
 
-ScheduleReads = Literal["", "gradients", "parameters", "chance"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerTraits:
     """What a job's optimizer does with its parameters.
@@ -111,14 +108,15 @@ class OptimizerTraits:
         keeps_gradients: its `zero_grad` leaves gradients that are not zero
         hooked: hooks were registered on its step
         needs_metric: the schedule's step needs a metric
-        schedule_reads: by what the schedule sets options: gradients; or what is given to the optimizer: how much, its
-            values, or its state; empty: neither
+        schedule_draws: the schedule sets other options each time: it draws them, or reads a clock
         extra: parameters that it holds and was not given, by name where the model has them
         foreign: those of them that the model has not
         missing: names of parameters that it was given and does not hold: they are not updated
         reason: what it does otherwise, where it is not elementwise
-        tried: names of those that stood for all
         options: for each name, the options of its group: at first, and after each of a few steps of the schedule
+        kept: what it keeps of small tensors in the place of some parameters, by name, and their shape: tensors without
+            values, of fp64 where they are of the dtype of the parameter
+        forgets: what it or the schedule does otherwise when it is put back from its own state_dict(); empty: nothing
     """
 
     class_name: str = ""
@@ -129,13 +127,14 @@ class OptimizerTraits:
     keeps_gradients: bool = False
     hooked: bool = False
     needs_metric: bool = False
-    schedule_reads: ScheduleReads = ""
+    schedule_draws: bool = False
     extra: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     reason: str = ""
-    tried: tuple[str, ...] = ()
+    forgets: str = ""
     options: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict, repr=False, compare=False)
+    kept: Mapping[str, tuple[Sequence[int], Mapping[Any, Any]]] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,10 +66,11 @@ from trimaran.graph.gradients import are_alike, kept_gradient, largest, largest_
 from trimaran.graph.metrics import TRIED as TRIED_BY_METRIC
 from trimaran.graph.metrics import copied_metric, kind_of_metric
 from trimaran.graph.optimizers import (
-    follows_ranks,
+    differing_option,
     modules_of,
     optimizer_traits,
     parameter_names,
+    trained_parameters,
 )
 from trimaran.user_code.alone import alone
 from trimaran.user_code.batches import (
@@ -197,7 +198,9 @@ def examine(job: Job, model: nn.Module, *, too_large: bool = False) -> Behaviour
         readers=readers_of(job, model),
     )  # fmt: skip
     with quiet(), _elsewhere():
-        if follows_ranks(job, model, found.optimizer):
+        parameters = trained_parameters(model)
+        # It may ask for a device that is not here.
+        if attempted("Job.optimizer", lambda: differing_option(job, parameters, found.optimizer), ""):
             found = replace(found, follows_ranks="Job.optimizer or Job.lr_schedule")
     if too_large:
         return replace(found, not_looked=TOO_LARGE)

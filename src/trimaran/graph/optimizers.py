@@ -12,13 +12,16 @@ parameters are never stepped, and hooks on the trial's optimizers never fire. Wh
 another thing after thousands of steps than in the first 32.
 """
 
+import copy
+import functools
 import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +30,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import attempted, told, users
-from trimaran.graph.behaviour import OptimizerTraits, ScheduleReads
+from trimaran.base.user_errors import attempted, summary, told, users
+from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.user_code.held_state import HeldState
 from trimaran.user_code.model import quiet
-from trimaran.user_code.randomness import find_moved, host_states, preserved_randomness
+from trimaran.user_code.randomness import preserved_randomness
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a loss function of the user's holds: modules and parameters, by the names under which it does
@@ -93,15 +96,14 @@ def parameter_names(loss: Any) -> dict[int, str]:
 # Gradients grow from step to step, so that what is clipped at any norm is clipped in one of them. Each tensor, and each
 # quarter of it, has its largest at another step, so that what is left out by a norm of all is not left out by its own.
 _SCALES = (1e-4, 1.0, 1e4, 1.0)
-_STEPS = 8
-# Large enough for optimizers that treat small tensors in another way than large ones, such as those of 8 bits.
-_ELEMENTS = 9216
-# An optimizer may clip by a running norm, or have its first preconditioner, after as many. In the first half of them
-# gradients keep their signs, as on a slope: those that find their rate (Prodigy, D-Adaptation) raise it there only.
-_STEPS_OF_SMALL = 32
-_ELEMENTS_OF_SMALL = 64
+# Elements of a tensor, steps, and how many of the first are steady. Large enough for optimizers that treat small
+# tensors in another way than large ones, such as those of 8 bits. And long enough for those that clip by a running
+# norm, or have their first preconditioner, after many steps; those that find their rate (Prodigy, D-Adaptation) raise
+# it only where gradients keep their signs, as on a slope. The last is for what fails on small tensors.
+_SETS = ((9216, 8, 0), (64, 32, 16), (9216, 32, 16))
 _TRIED = 10
 _SCHEDULED = 3
+_CLOSURE = "its step computes the loss again"
 
 
 MarkedTensor = TypeVar("MarkedTensor", bound=torch.Tensor)
@@ -194,7 +196,8 @@ def make_optimizer(job: Job, parameters: Trained) -> Any:
         InputError: the job fails to make it, or makes something else
     """
     failed = (
-        f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters ({_some(parameters)}); it is called "
+        f"Job.optimizer of {job.name!r} failed on {len(parameters)} parameters "
+        f"({format_some([name for name, _ in parameters.named_parameters()])}); it is called "
         "with those that one rank updates, also while a plan is made"
     )
     cannot = "optimizer.cannot-make"
@@ -227,8 +230,8 @@ def parts_of_update(job: Job, model: nn.Module) -> dict[str, Any]:
     Raises:
         InputError: the job fails to make its optimizer
     """
-    with preserved_randomness(model), quiet():
-        made = _make_without_values(job, trained_parameters(model)).made
+    with _trying(job, model):
+        made = _asked(job, trained_parameters(model)).optimizer
     hooks = [one for name, kept in vars(made).items() if name.startswith("_optimizer_step_") for one in kept.values()]
     return {"the optimizer": made, "a hook on its step": tuple(hooks), "the schedule": job.lr_schedule}
 
@@ -321,52 +324,12 @@ def without_hooks(optimizer: Any) -> int:
     Returns:
         How many there were.
     """
-    found = 0
-    for register in ("register_step_pre_hook", "register_step_post_hook"):
-        if not hasattr(optimizer, register):
-            continue
-        try:
-            hooks = getattr(optimizer, register)(_nothing).hooks_dict_ref()
-        except AttributeError:
-            # A class of torch's whose `__init__` was not called, as wrappers of another optimizer do, takes none.
-            continue
-        found += len(hooks) - 1
-        hooks.clear()
+    # A class of torch's whose `__init__` was not called, as wrappers of another optimizer do, has none.
+    hooks = [vars(optimizer).get(f"_optimizer_step_{when}_hooks", {}) for when in ("pre", "post")]
+    found = sum(map(len, hooks))
+    for one in hooks:
+        one.clear()
     return found
-
-
-def closure_pattern(optimizer: Any) -> str:
-    """What in an optimizer's interface says that its step computes the loss again; empty: nothing.
-
-    Args:
-        optimizer: of a job
-    """
-    if all(callable(getattr(optimizer, name, None)) for name in ("first_step", "second_step")):
-        return "first_step() and second_step()"
-    own = getattr(type(optimizer), "step", None)
-    # A schedule wraps the step of an object, and the wrapper has the signature of the class's.
-    needed = _required(optimizer.step) if own is None else _required(own)[1:]
-    return f"step({', '.join(needed)})" if needed else ""
-
-
-def check_closure(optimizer: Any) -> None:
-    """Refuse an optimizer whose step computes the loss again.
-
-    Args:
-        optimizer: of a job
-
-    Raises:
-        InputError: it does
-    """
-    pattern = closure_pattern(optimizer)
-    if pattern:
-        raise InputError(
-            f"{type(optimizer).__name__} has {pattern}: it computes loss and gradients again within an update, and a "
-            "step here runs each microbatch forward and backward once. Use an optimizer whose step() needs no closure, "
-            "such as torch.optim.AdamW or SGD, or train in your plain loop",
-            code="optimizer.needs-closure",
-            optimizer=type(optimizer).__name__,
-        )
 
 
 def optimizer_traits(job: Job, model: nn.Module) -> OptimizerTraits:
@@ -384,47 +347,34 @@ def optimizer_traits(job: Job, model: nn.Module) -> OptimizerTraits:
     trained = trained_parameters(model)
     if not len(trained):
         return OptimizerTraits()
+    with _trying(job, model) as put_back:
+        return _find_out(job, model, trained, put_back)
+
+
+@contextmanager
+def _trying(job: Job, model: nn.Module | None = None) -> Iterator[Callable[[], None]]:
+    """Put back what is drawn, and what the functions that make an optimizer and a schedule hold, as counts of calls."""
+    held = HeldState({"optimizer": job.optimizer, "schedule": job.lr_schedule})
     with preserved_randomness(model), quiet():
-        return _find_out(job, model, trained)
-
-
-def follows_ranks(job: Job, model: nn.Module, traits: OptimizerTraits) -> bool:
-    """Whether the job's optimizer or schedule has other options here, among ranks, than where it was tried.
-
-    Args:
-        job: makes them
-        model: whose parameters are trained; whole
-        traits: of the optimizer in one process
-    """
-    trained = trained_parameters(model)
-    if not len(trained):
-        return False
-    try:
-        with preserved_randomness(model), quiet():
-            found, _ = _ask_options(job, trained)
-    except Exception:  # noqa: BLE001 - as where it asks for a device that is not here
-        return False
-    return any(
-        not same(one.get(key), other.get(key))
-        for name, options in traits.options.items()
-        for one, other in zip(found.get(name, ()), options, strict=False)
-        for key in one.keys() | other.keys()
-    )
+        try:
+            yield held.put_back
+        finally:
+            held.put_back()
 
 
 def differing_option(job: Job, parameters: Trained, traits: OptimizerTraits) -> str:
-    """What the job's optimizer would do differently over these parameters than over all; empty: nothing.
+    """What the job's optimizer would do differently over these parameters, or here, than where it was tried; or empty.
 
-    A factory may look at what it is given: at the last layer's number, at shapes, at how many groups there are. So the
-    options of each parameter are compared, now and after a few steps of the schedule.
+    A factory may look at what it is given, at the last layer's number, at shapes, at how many groups there are, or at
+    the number of ranks. So the options of each parameter are compared, now and after a few steps of the schedule.
 
     Args:
         job: makes the optimizer and the schedule
         parameters: that one rank updates, of the shapes that they have there
         traits: of the optimizer over all parameters
     """
-    with preserved_randomness(), quiet():
-        found, _ = _ask_options(job, parameters)
+    with _trying(job):
+        found = _asked(job, parameters).options
     for name, _ in parameters.named_parameters():
         here, there = found.get(name), traits.options.get(name)
         if (here is None) != (there is None):
@@ -440,25 +390,8 @@ def differing_option(job: Job, parameters: Trained, traits: OptimizerTraits) -> 
     return ""
 
 
-def identity_fault(optimizer: Any, parameters: Trained, traits: OptimizerTraits) -> str:
-    """What an optimizer over the user's own parameters holds or sets otherwise than over stand-ins; empty: nothing.
-
-    A factory may know parameters by `id`, or look at their values, of which shards have neither.
-
-    Args:
-        optimizer: over the parameters
-        parameters: of the user's model
-        traits: of the optimizer over stand-ins
-    """
-    own = _options(optimizer)
-    for name, parameter in parameters.named_parameters():
-        here, there = own.get(id(parameter)), traits.options.get(name)
-        if (here is None) != (there is None) or (here is not None and there and not same(here, there[0])):
-            return f"it treats {name} otherwise than another parameter of that name and shape"
-    return ""
-
-
 Named = Sequence[tuple[str, torch.Tensor]]
+Options = Mapping[str, Any]
 
 
 class Trial:
@@ -470,9 +403,9 @@ class Trial:
         schedule: makes one of it; None: there is none
 
     Attributes:
-        values: of each tensor, after each step
-        options: of each tensor, at first and after each step of the schedule; None where the optimizer does not hold it
-        drew: random numbers were drawn
+        given: the tensors
+        values: of each tensor, at first and after each step
+        options: of each tensor by name, at first; then those that each step of the schedule has changed
 
     Raises:
         Exception: whatever the optimizer raises; so does `take`
@@ -481,88 +414,90 @@ class Trial:
     def __init__(
         self, make: Callable[[Trained], Any], starts: Named, schedule: Callable[[Any], Any] | None = None
     ) -> None:
-        self.named = [(name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts]
-        self.optimizer = make(Trained(self.named))
+        self.given = Trained((name, marked(nn.Parameter(start.detach().clone()), start)) for name, start in starts)
+        self.optimizer = make(self.given)
         self.schedule = None if schedule is None else schedule(self.optimizer)
         without_hooks(self.optimizer)
-        own = {id(parameter) for _, parameter in self.named}
-        if any(id(held) not in own for group in self.optimizer.param_groups for held in group["params"]):
-            raise InputError("it holds parameters that it was not given")
-        for group in self.optimizer.param_groups if self.schedule is None else ():
-            # A schedule may be what gives it a rate.
-            if isinstance(group.get("lr"), float | int) and not group["lr"]:
-                group["lr"] = 1e-2
-        self.values: list[tuple[torch.Tensor, ...]] = []
-        self.options: list[list[Mapping[str, Any] | None]] = []
-        self.drew = False
-        self._note_options()
+        self.values = [self._copies()]
+        self.options = [_options(self.optimizer, self.given)]
 
     def take(
         self,
         gradients: Sequence[Sequence[torch.Tensor]],
         *,
         closure: Callable[[], Any] | None = None,
-        forgotten: bool = True,
         step: Callable[[], Any] | None = None,
-        apart: bool = False,
     ) -> "Trial":
-        """A step by each of some gradients; a schedule that comes to its end ends them.
+        """A step by each of some gradients, and one of the schedule, until that comes to its end.
 
         Args:
             gradients: of each step, one a tensor
             closure: given to each step; None: nothing is
-            forgotten: they are, before the schedule is stepped
             step: in the place of the optimizer's
-            apart: one tensor after the other, the first group narrowed to it
         """
-        gpus = sorted({one.device.index for _, one in self.named if one.is_cuda})
-        # `torch.manual_seed` would seed other GPUs, too.
-        for generator in (torch.default_generator, *(torch.cuda.default_generators[index] for index in gpus)):
-            generator.manual_seed(0)
-        before, on_gpus = host_states(), [torch.cuda.get_rng_state(index) for index in gpus]
-        parameters, update = [one for _, one in self.named], step or self.optimizer.step
+        update = step or self.optimizer.step
         for of_step in gradients:
-            for parameter, gradient in zip(parameters, of_step, strict=True):
+            for parameter, gradient in zip(self.given, of_step, strict=True):
                 parameter.grad = gradient.clone()
-            for one in parameters if apart else ():
-                self.optimizer.param_groups[0]["params"] = [one]
-                update()
-            if apart:
-                self.optimizer.param_groups[0]["params"] = parameters
-            else:
-                update(*(() if closure is None else (closure,)))
-            self.values.append(tuple(parameter.detach().clone() for parameter in parameters))
-            for parameter in parameters if forgotten and self.schedule is not None else ():
-                parameter.grad = None
-            try:
-                if self.schedule is not None:
-                    self.schedule.step(*((1.0,) if takes_metric(self.schedule) else ()))
-            except Exception:
-                if len(self.options) == 1:
-                    raise
-                break  # the run tells where
-            self._note_options()
-        self.drew = bool(find_moved(before)) or not same(on_gpus, [torch.cuda.get_rng_state(one) for one in gpus])
+            # A schedule may begin, or stay for long, without a rate.
+            idle = [one for one in self.optimizer.param_groups if isinstance(one.get("lr"), float | int)]
+            idle = [one for one in idle if not one["lr"]]
+            for group in idle:
+                group["lr"] = 1e-2
+            update(*(() if closure is None else (closure,)))
+            for group in idle:
+                group["lr"] = 0.0
+            self.values.append(self._copies())
+            self._follow()
         return self
 
     def states(self) -> list[dict[Any, Any]]:
         """What the optimizer keeps of each tensor."""
-        return [dict(self.optimizer.state.get(parameter, {})) for _, parameter in self.named]
+        return [dict(self.optimizer.state.get(one, {})) for one in self.given]
 
     def keeps_gradients(self) -> bool:
         """Whether its own `zero_grad` leaves gradients that are not zero."""
+        # torch's wraps the step of a class whose `__init__` did not call that of its own.
         if getattr(type(self.optimizer), "zero_grad", None) in (None, torch.optim.Optimizer.zero_grad):
             return False
         self.optimizer.zero_grad()
-        return any(one.grad is not None and bool(one.grad.count_nonzero()) for _, one in self.named)
+        return any(one.grad is not None and bool(one.grad.count_nonzero()) for one in self.given)
 
-    def _note_options(self) -> None:
-        held = _options(self.optimizer)
-        self.options.append([held.get(id(parameter)) for _, parameter in self.named])
+    def go_on_from(self, other: "Trial") -> None:
+        """Take over what another trial over the same tensors keeps, as from a checkpoint: state and groups alone."""
+        packed = copy.deepcopy(other.optimizer.state_dict())
+        self.optimizer.load_state_dict({key: packed[key] for key in ("state", "param_groups")})
+        for own, theirs in zip(self.given, other.given, strict=True):
+            for key, value in other.optimizer.state.get(theirs, {}).items():
+                # torch gives state the dtype of its parameter, which not all of it has.
+                if isinstance(value, torch.Tensor) and self.optimizer.state[own][key].dtype != value.dtype:
+                    self.optimizer.state[own][key] = value.clone()
+        if self.schedule is not None and other.schedule is not None:
+            self.schedule.load_state_dict(copy.deepcopy(other.schedule.state_dict()))
+
+    def _copies(self) -> list[torch.Tensor]:
+        return [one.detach().clone() for one in self.given]
+
+    def _follow(self) -> None:
+        if self.schedule is None:
+            return
+        before = _options(self.optimizer, self.given)
+        try:
+            self.schedule.step(*((1.0,) if takes_metric(self.schedule) else ()))
+        except Exception:
+            if len(self.options) == 1:
+                raise
+            self.schedule = None  # the run tells where
+        self.options.append(
+            {
+                name: {key: one for key, one in now.items() if not same(one, before[name].get(key))}
+                for name, now in _options(self.optimizer, self.given).items()
+            }
+        )
 
 
 def stand_ins(
-    parameters: Trained, names: Iterable[str], *, elements: int = _ELEMENTS, steps: int = _STEPS, steady: int = 0
+    parameters: Trained, names: Iterable[str], *, elements: int, steps: int, steady: int = 0
 ) -> tuple[Named, list[list[torch.Tensor]]]:
     """Small tensors in fp64 in the place of parameters, the same on every rank, and gradients of some steps.
 
@@ -575,30 +510,24 @@ def stand_ins(
     """
     generator = torch.Generator().manual_seed(0)
     by_name = dict(parameters.named_parameters())
-    scales: dict[tuple[tuple[int, ...], int], torch.Tensor] = {}
 
-    def draw(like: torch.Tensor, step: int | None) -> torch.Tensor:
+    def draw(like: torch.Tensor, step: int | None = None) -> torch.Tensor:
         side = max(2, int(elements ** (1 / max(1, like.ndim))))
-        shape = [min(size, side) for size in like.shape]
+        shape = tuple(min(size, side) for size in like.shape)
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
-        if step is not None:
-            key = tuple(shape), step % len(_SCALES)
-            scales[key] = scales[key] if key in scales else _scales(*key)
-            drawn = drawn * scales[key]
-        return marked(drawn.to(like.device), like)
+        return marked((drawn if step is None else drawn * _scales(shape, step)).to(like.device), like)
 
-    chosen = [(name, by_name[name]) for name in names]
-    starts = [(name, draw(like, None)) for name, like in chosen]
-    pairs = [(like, start) for (_, like), (_, start) in zip(chosen, starts, strict=True)]
+    starts = [(name, draw(by_name[name])) for name in names]
     return starts, [
         [
-            draw(like, None).copysign_(start) if step < steady else draw(like, step + place)
-            for place, (like, start) in enumerate(pairs)
+            draw(start).copysign_(start) if step < steady else draw(start, step + place)
+            for place, (_, start) in enumerate(starts)
         ]
         for step in range(steps)
     ]
 
 
+@functools.cache
 def _scales(shape: tuple[int, ...], step: int) -> torch.Tensor:
     """What the gradient of a tensor is multiplied by: another number in each half of the first dim and of the second.
 
@@ -614,242 +543,195 @@ def _scales(shape: tuple[int, ...], step: int) -> torch.Tensor:
     return torch.tensor(_SCALES, dtype=torch.float64)[(quarter + step) % len(_SCALES)]
 
 
-def try_steps(
-    job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, closure: Callable[[], Any] | None = None
-) -> Trial:
-    """Let the job's optimizer update tensors, as `Trial.take`."""
-    return Trial(partial(make_optimizer, job), starts).take(gradients, closure=closure)
-
-
-def try_longer(
-    job: Job, parameters: Trained, names: Iterable[str]
-) -> tuple[Named, list[list[torch.Tensor]], Trial | None]:
-    """Let the job's optimizer take more steps over smaller tensors: those, their gradients, and what came of it.
-
-    Args:
-        job: makes the optimizer
-        parameters: which tensors stand for
-        names: of those that are wanted
-    """
-    for elements in (_ELEMENTS_OF_SMALL, _ELEMENTS):
-        small, later = stand_ins(
-            parameters, names, elements=elements, steps=_STEPS_OF_SMALL, steady=_STEPS_OF_SMALL // 2
-        )
-        # It is the user's, and may need larger tensors.
-        with suppress(Exception):
-            return small, later, try_steps(job, small, later)
-    return [], [], None
-
-
-def unchanged(starts: Named, trial: Trial) -> bool:
-    """Whether a trial has changed nothing, as where hooks on the user's own parameters update them.
-
-    Args:
-        starts: what was tried
-        trial: of it
-    """
-    return all(torch.equal(one, start.to(one)) for one, (_, start) in zip(trial.values[-1], starts, strict=True))
-
-
-def equal_values(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> bool:
-    """Whether tensors in fp64 are equal, but for the order of sums."""
-    return all(
-        torch.equal(*pair) or torch.allclose(*pair, rtol=1e-9, atol=1e-12, equal_nan=True)
-        for pair in zip(found, expected, strict=True)
-    )
-
-
-def _find_out(job: Job, model: nn.Module, trained: Trained) -> OptimizerTraits:
-    options, optimizer = _ask_options(job, trained)
-    hooked = without_hooks(optimizer) > 0
-    held = {id(one): one for group in optimizer.param_groups for one in group["params"]}
+def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[], None]) -> OptimizerTraits:
+    asked = _asked(job, trained)
+    hooked = without_hooks(asked.optimizer) > 0
     names = {id(one): name for name, one in model.named_parameters()}
     of_loss = {key: f"{name} of the loss" for key, name in parameter_names(job.loss).items()}
-    phantoms = {id(one) for one in optimizer.given}
-    others = [one for key, one in held.items() if key not in phantoms]
-    extra = tuple({**of_loss, **names}.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others)
-    foreign = tuple(name for name, one in zip(extra, others, strict=True) if id(one) not in names)
+    given = {id(one) for one in asked.given}
+    others = [one for group in asked.optimizer.param_groups for one in group["params"] if id(one) not in given]
+    extra = [{**of_loss, **names}.get(id(one), f"a tensor of shape {tuple(one.shape)}") for one in others]
     # Its step may reach the model by a name, and would write to it also while it is tried.
     parts = {id(one): name or "the model" for name, one in (*model.named_modules(), *model.named_parameters())}
-    reached = HeldState({"the optimizer": optimizer.made}, undoable=False).parts()
-    extra = (*extra, *(parts[id(one)] for one in reached if id(one) in parts))
-    missing = tuple(name for name, _ in trained.named_parameters() if name not in options)
-    common: dict[str, Any] = {
-        "class_name": type(optimizer.made).__name__,
-        "hooked": hooked,
-        "needs_metric": optimizer.needs_metric,
-        "extra": extra,
-        "foreign": foreign,
-        "missing": missing,
-        "options": options,
-    }
-    unlike: dict[str, Any] = {"separable": False, "elementwise": False}
-    if closure_pattern(optimizer.made):
-        return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
-    if extra:
-        return OptimizerTraits(**common, **unlike, reason=f"it holds {format_some(extra)}, which it was not given")
-    tried = _representatives(trained, options)
+    reached = HeldState({"the optimizer": asked.optimizer}, undoable=False).parts()
+    found = OptimizerTraits(
+        class_name=type(asked.optimizer).__name__,
+        separable=False,
+        elementwise=False,
+        hooked=hooked,
+        needs_metric=asked.needs_metric,
+        extra=(*extra, *(parts[id(one)] for one in reached if id(one) in parts)),
+        foreign=tuple(name for name, one in zip(extra, others, strict=True) if id(one) not in names),
+        missing=tuple(name for name, _ in trained.named_parameters() if name not in asked.options),
+        options=asked.options,
+    )
+    halves = all(callable(getattr(asked.optimizer, name, None)) for name in ("first_step", "second_step"))
+    if halves or _required(getattr(type(asked.optimizer), "step", None))[1:]:
+        return replace(found, needs_closure=True, reason=_CLOSURE)
+    if found.extra:
+        return replace(found, reason=f"it holds {format_some(found.extra)}, which it was not given")
+    tried = _representatives(trained, asked.options)
     if not tried:
-        return OptimizerTraits(**common)
-    starts, gradients = stand_ins(trained, tried)
-    try:
-        together = try_steps(job, starts, gradients)
-    except Exception as error:  # noqa: BLE001 it is the user's
-        if _runs_with_closure(job, starts, gradients):
-            return OptimizerTraits(**common, **unlike, needs_closure=True, reason="its step computes the loss again")
-        return OptimizerTraits(**common, **unlike, tried=tried, reason=f"it could not be tried ({_line(error)})")
-    reads = _read_by_schedule(job, trained, list(options), tried)
-    keeps = together.keeps_gradients()
-    common |= {"draws": together.drew, "keeps_gradients": keeps, "tried": tried, "schedule_reads": reads}
-    if unchanged(starts, together):
-        return OptimizerTraits(**common, **unlike, reason="its step changes nothing, given gradients")
-    reason = _difference(job, starts, gradients, together, [[number] for number in range(len(starts))])
-    small, later, longer = ([], [], None) if reason else try_longer(job, trained, tried)
-    if longer is not None:
-        reason = _difference(job, small, later, longer, [[number] for number in sorted({0, len(small) - 1})])
-    if reason:
-        return OptimizerTraits(**common, **unlike, reason=f"it looks across parameters: {reason}")
-    reason = _difference_in_parts(job, starts, gradients, together)
-    if longer is not None and not reason:
-        reason = _difference_in_parts(job, small, later, longer)
-    return OptimizerTraits(**common, elementwise=not reason, reason=reason)
+        return replace(found, separable=True, elementwise=True)
+    schedule = None if job.lr_schedule is None else partial(make_schedule, job)
 
+    def begin(starts: Named) -> Trial:
+        put_back()
+        return Trial(partial(make_optimizer, job), starts, schedule)
 
-def _read_by_schedule(job: Job, trained: Trained, names: Sequence[str], tried: Sequence[str]) -> ScheduleReads:
-    """What the job's schedule sets options by: gradients, other tensors of what it is given, their number, or chance.
-
-    Args:
-        job: of the schedule
-        trained: parameters
-        names: of those that the optimizer holds
-        tried: names of some that stand for all of them
-    """
-    if job.lr_schedule is None:
-        return ""
-
-    def along(named: Named, steps: Sequence[Sequence[torch.Tensor]], *, forgotten: bool = True) -> list[Any] | None:
-        # One that counts its calls counts from where it was.
-        held = HeldState({"optimizer": job.optimizer, "schedule": job.lr_schedule})
+    cases: list[_Case] = []
+    for elements, steps, steady in _SETS:
+        if len(cases) == 2:
+            break
+        starts, gradients = stand_ins(trained, tried, elements=elements, steps=steps, steady=steady)
         try:
-            return _along_schedule(job, named, steps, forgotten=forgotten)
-        finally:
-            held.put_back()
-
-    def half(one: torch.Tensor) -> torch.Tensor:
-        return one[: 1 + len(one) // 2] if one.ndim else one
-
-    starts, gradients = stand_ins(trained, names)
-    others = (
-        [(name, marked(2.0 * one, one)) for name, one in starts],
-        [[3.0 * one for one in step] for step in gradients],
+            cases.append(_Case(starts, gradients, begin(starts).take(gradients)))
+        except Exception as error:  # noqa: BLE001 it is the user's
+            if not cases:
+                needs = _runs_with_closure(begin(starts), gradients)
+                reason = _CLOSURE if needs else f"it could not be tried ({summary(error)})"
+                return replace(found, needs_closure=needs, reason=reason)
+    starts, gradients, whole = cases[0]
+    again = begin(starts).take(gradients)
+    found = replace(
+        found,
+        draws=not _alike(again.values, whole.values),
+        schedule_draws=not same(again.options, whole.options),
+        keeps_gradients=again.keeps_gradients(),
+        kept={name: (one.shape, _forms(state)) for (name, one), state in zip(starts, whole.states(), strict=True)},
     )
-    halves = (
-        [(name, marked(half(one), one)) for name, one in starts],
-        [[half(one) for one in step] for step in gradients],
-    )
-    places = [place for place, name in enumerate(names) if name in tried]
-    fewer = [starts[place] for place in places], [[step[place] for place in places] for step in gradients]
+    if found.draws or found.schedule_draws:
+        return replace(found, separable=True, elementwise=True)
+    found = replace(found, forgets=_forgotten(begin, starts, gradients))
+    if same(whole.values[0], whole.values[-1]):
+        return replace(found, reason="its step changes nothing, given gradients")
+    each = range(len(tried))
+    across = [(case, [number], None) for case in cases for number in each]
+    if reason := next(filter(None, (_difference(begin, *share, "alone than with others") for share in across)), ""):
+        return replace(found, reason=f"it looks across parameters: {reason}")
+    # Ranks that share a layer have rows of its weights, or columns.
+    cuts = [(case, each, partial(_part, *cut)) for case in cases for cut in itertools.product((0, 1), (False, True))]
+    reason = next(filter(None, (_difference(begin, *share, "in parts than as a whole") for share in cuts)), "")
+    return replace(found, separable=True, elementwise=not reason, reason=reason)
+
+
+class _Case(NamedTuple):
+    """Tensors, their gradients, and what came of them together."""
+
+    starts: Named
+    gradients: list[list[torch.Tensor]]
+    whole: Trial
+
+
+def _difference(
+    begin: Callable[[Named], Trial],
+    case: _Case,
+    numbers: Sequence[int],
+    part: Callable[[torch.Tensor], torch.Tensor] | None,
+    how: str,
+) -> str:
+    """What differs where some of the tensors are updated by themselves, or parts of them; empty: nothing."""
+    cut = part or (lambda tensor: tensor)
+    names = [case.starts[number][0] for number in numbers]
     try:
-        together = along(starts, gradients)
-        if together is None:
-            return ""
-        if not same(together, along(starts, gradients, forgotten=False)):
-            return "gradients" if same(together, along(starts, gradients)) else "chance"
-        some = [[one[place] for place in places] for one in together]
-        for (named, steps), expected in ((others, together), (halves, together), (fewer, some)):
-            if (found := along(named, steps)) is not None and not same(found, expected):
-                return "parameters"
-    except Exception:  # noqa: BLE001 - it is the user's; what fails on these tensors reads them, or counts them
-        return "parameters"
+        apart = begin([(name, cut(case.starts[number][1])) for name, number in zip(names, numbers, strict=True)])
+        apart.take([[cut(step[number]) for number in numbers] for step in case.gradients])
+    except Exception as error:  # noqa: BLE001 it is the user's
+        return f"it fails on {format_some(names)} {how} ({summary(error)})"
+    for place, (name, number) in enumerate(zip(names, numbers, strict=True)):
+        here, there = ([options.get(name) for options in trial.options] for trial in (apart, case.whole))
+        if not same(here, there):
+            return f"the options of {name} are others {how}"
+        if not _alike([[one[place]] for one in apart.values], [[cut(one[number])] for one in case.whole.values]):
+            return f"{name} is updated differently {how}"
     return ""
 
 
-def _along_schedule(
-    job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], *, forgotten: bool
-) -> list[Any] | None:
-    """The options of each tensor, at first and after each step of the schedule; None: the optimizer fails on them."""
-    try:
-        trial = Trial(partial(make_optimizer, job), starts, partial(make_schedule, job))
-    except InputError:
-        return None
-    try:
-        return trial.take(() if takes_metric(trial.schedule) else gradients, forgotten=forgotten).options
-    except Exception:
-        if len(trial.values) == len(trial.options):
-            raise
-        return None  # its step may need all parameters
+def _part(dim: int, second: bool, tensor: torch.Tensor) -> torch.Tensor:
+    split = dim if tensor.ndim > dim else 0
+    if not tensor.ndim or tensor.shape[split] < 2:
+        return tensor
+    # Not in the middle: blocks of a few hundred elements would begin there too.
+    first = max(1, tensor.shape[split] * 2 // 5 - 1)
+    return marked(tensor.narrow(split, *((first, tensor.shape[split] - first) if second else (0, first))), tensor)
 
 
-class _Asked:
-    """An optimizer that was made over parameters without values, and what came of it."""
-
-    def __init__(self, made: Any, given: Trained) -> None:
-        self.made, self.given = made, given
-        self.param_groups = made.param_groups
-        self.needs_metric = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.made, name)
-
-
-def _ask_options(job: Job, parameters: Trained) -> tuple[dict[str, tuple[Mapping[str, Any], ...]], _Asked]:
-    """Options of each parameter by name, at first and along the schedule; nothing has values."""
-    # A factor of a schedule may count its calls.
-    held = HeldState({"optimizer": job.optimizer, "schedule": job.lr_schedule})
-    try:
-        return _asked_options(job, parameters)
-    finally:
-        held.put_back()
+def _forgotten(begin: Callable[[Named], Trial], starts: Named, gradients: list[list[torch.Tensor]]) -> str:
+    """What an optimizer and a schedule that are put back do otherwise than without a break; empty: nothing."""
+    # Whatever else fails, the training meets it too and tells it better.
+    with suppress(Exception):
+        # One step, so that a count that is lost is off in any period.
+        first = begin(starts).take(gradients[:1])
+        second = begin([*first.given.named_parameters()])
+        try:
+            second.go_on_from(first)
+        except Exception as error:  # noqa: BLE001 it is the user's
+            return f"load_state_dict() with the state and the groups of small tensors raised {summary(error)}"
+        for trial in (first, second):
+            trial.take(gradients * 2)
+        if not same(first.options[2:], second.options[1:]):
+            return "the schedule sets other options than without a break"
+        if not _alike(first.values[1:], second.values):
+            return "small tensors are updated otherwise than without a break"
+    return ""
 
 
-def _asked_options(job: Job, parameters: Trained) -> tuple[dict[str, tuple[Mapping[str, Any], ...]], _Asked]:
-    asked = _make_without_values(job, parameters)
-    first = _options(asked.made)
-    try:
-        schedule = make_schedule(job, asked.made)
-    except InputError:
-        # It may read values.
-        asked = _make_over_zeros(job, parameters)
-        first = _options(asked.made)
-        schedule = make_schedule(job, asked.made)
-    names = {id(phantom): name for name, phantom in asked.given.named_parameters()}
-    found: dict[str, list[Mapping[str, Any]]] = {names[key]: [one] for key, one in first.items() if key in names}
-    if schedule is not None:
-        asked.needs_metric = takes_metric(schedule)
-        for _ in range(0 if asked.needs_metric else _SCHEDULED):
-            now = _options(asked.made)
-            for key, name in names.items():
-                if key in now:
-                    found[name].append(now[key])
-            try:
-                schedule.step()
-            except Exception:  # noqa: BLE001 it has come to its end; the run tells where
-                break
-    return {name: tuple(along) for name, along in found.items()}, asked
+def _forms(state: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What is kept of a tensor; tensors without their values."""
+    return {
+        key: torch.empty_like(one, device="meta") if isinstance(one, torch.Tensor) else one
+        for key, one in state.items()
+    }
 
 
-def _make_without_values(job: Job, parameters: Trained) -> _Asked:
+def _runs_with_closure(trial: Trial, gradients: Sequence[Sequence[torch.Tensor]]) -> bool:
+    closure = partial(torch.zeros, (), requires_grad=True)
+    return attempted("Job.optimizer", lambda: bool(trial.take(gradients, closure=closure)), False)
+
+
+def _alike(found: Sequence[Sequence[torch.Tensor]], expected: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Whether tensors in fp64 change alike in each step, but for the order of sums."""
+    steps = zip(itertools.pairwise(found), itertools.pairwise(expected), strict=True)
+    return all(
+        torch.equal(one, other)
+        or torch.allclose(
+            one - old, other - former, rtol=1e-6, atol=1e-13 * (1 + float(other.abs().max())), equal_nan=True
+        )
+        for (olds, now), (formers, then) in steps
+        for old, one, former, other in zip(olds, now, formers, then, strict=True)
+    )
+
+
+class _Asked(NamedTuple):
+    """An optimizer over parameters without values, and the options of each by name, at first and along the schedule."""
+
+    optimizer: Any
+    given: Trained
+    options: dict[str, tuple[Options, ...]]
+    needs_metric: bool
+
+
+def _asked(job: Job, parameters: Trained) -> _Asked:
     """The job's optimizer over parameters of the true shapes, which take no memory."""
 
-    def on_meta(like: torch.Tensor) -> torch.Tensor:
-        return torch.empty(like.shape, dtype=like.dtype, device="meta")
+    def over(empty: Callable[[torch.Tensor], torch.Tensor]) -> _Asked:
+        given = Trained((name, marked(nn.Parameter(empty(one)), one)) for name, one in parameters.named_parameters())
+        optimizer = make_optimizer(job, given)
+        along = [_options(optimizer, given)]
+        schedule = make_schedule(job, optimizer)
+        needs_metric = schedule is not None and takes_metric(schedule)
+        with suppress(Exception):  # it has come to its end; the run tells where
+            for _ in range(0 if schedule is None or needs_metric else _SCHEDULED):
+                along.append(_options(optimizer, given))
+                schedule.step()
+        options = {name: tuple(one[name] for one in along if name in one) for name in along[0]}
+        return _Asked(optimizer, given, options, needs_metric)
 
     try:
-        given = Trained((name, marked(nn.Parameter(on_meta(one)), one)) for name, one in parameters.named_parameters())
-        return _Asked(make_optimizer(job, given), given)
+        return over(lambda like: torch.empty(like.shape, dtype=like.dtype, device="meta"))
     except InputError:
-        # Some forms, such as fused ones, ask for the device.
-        return _make_over_zeros(job, parameters)
-
-
-def _make_over_zeros(job: Job, parameters: Trained) -> _Asked:
-    """The same over parameters of which each has one zero in all its places."""
-
-    def expanded(like: torch.Tensor) -> torch.Tensor:
-        return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
-
-    given = Trained((name, marked(nn.Parameter(expanded(one)), one)) for name, one in parameters.named_parameters())
-    return _Asked(make_optimizer(job, given), given)
+        # Some forms, such as fused ones, ask for the device, and a schedule for values: one zero in all places.
+        return over(lambda like: torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape))
 
 
 def parameter_groups(job: Job, parameters: Trained) -> tuple[tuple[tuple[str, ...], ...], bool]:
@@ -865,25 +747,27 @@ def parameter_groups(job: Job, parameters: Trained) -> tuple[tuple[tuple[str, ..
     Raises:
         InputError: the job fails to make it over parameters without values
     """
-    with quiet():
-        asked = _make_without_values(job, parameters)
+    with _trying(job):
+        asked = _asked(job, parameters)
     names = {id(one): name for name, one in asked.given.named_parameters()}
-    groups = asked.made.param_groups
+    groups = asked.optimizer.param_groups
     named = any("param_names" in group for group in groups)
     return tuple(tuple(names[id(one)] for one in group["params"] if id(one) in names) for group in groups), named
 
 
-def _options(optimizer: Any) -> dict[int, Mapping[str, Any]]:
-    """The options of each parameter's group, by the parameter's id."""
-    found: dict[int, Mapping[str, Any]] = {}
-    for group in optimizer.param_groups:
-        options = {key: _frozen(value) for key, value in group.items() if key not in ("params", "param_names")}
-        found.update((id(parameter), options) for parameter in group["params"])
-    return found
-
-
-def _frozen(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+def _options(optimizer: Any, parameters: Trained) -> dict[str, Options]:
+    """The options of the groups of parameters, by their names; of those that it does not hold there are none."""
+    names = {id(one): name for name, one in parameters.named_parameters()}
+    return {
+        names[id(parameter)]: {
+            key: one.detach().clone() if isinstance(one, torch.Tensor) else one
+            for key, one in group.items()
+            if key not in ("params", "param_names")
+        }
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if id(parameter) in names
+    }
 
 
 def _representatives(parameters: Trained, options: Mapping[str, tuple[Mapping[str, Any], ...]]) -> tuple[str, ...]:
@@ -902,68 +786,7 @@ def _is_form(option: Any) -> bool:
     return option is None or isinstance(option, bool | str)
 
 
-def _difference(
-    job: Job,
-    starts: Named,
-    gradients: Sequence[Sequence[torch.Tensor]],
-    together: Trial,
-    shares: Sequence[Sequence[int]],
-) -> str:
-    """What differs where shares of the tensors are updated each by themselves; empty: nothing."""
-    for share in shares:
-        names = ", ".join(starts[number][0] for number in share)
-        try:
-            apart = try_steps(job, [starts[n] for n in share], [[step[n] for n in share] for step in gradients])
-        except Exception as error:  # noqa: BLE001 it is the user's
-            return f"it fails on {names} alone ({_line(error)})"
-        for place, number in enumerate(share):
-            if not same(apart.options[0][place], together.options[0][number]):
-                return f"the options of {names} are others when it is given alone"
-            if not equal_values(
-                (values[place] for values in apart.values), (values[number] for values in together.values)
-            ):
-                return f"{names} is updated differently alone than with others"
-    return ""
-
-
-def _difference_in_parts(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]], together: Trial) -> str:
-    """What differs where two parts of each tensor are updated by themselves; empty: nothing."""
-    # Ranks that share a layer have rows of its weights, or columns.
-    columns = any(one.ndim > 1 for _, one in starts)
-    for dim, second in itertools.product((0, 1) if columns else (0,), (False, True)):
-
-        def part(tensor: torch.Tensor, second: bool = second, dim: int = dim) -> torch.Tensor:
-            split = dim if tensor.ndim > dim else 0
-            if not tensor.ndim or tensor.shape[split] < 2:
-                return tensor
-            # Not in the middle: blocks of a few hundred elements would begin there too.
-            first = max(1, tensor.shape[split] * 2 // 5 - 1)
-            bounds = (first, tensor.shape[split] - first) if second else (0, first)
-            return marked(tensor.narrow(split, *bounds), tensor)
-
-        try:
-            apart = try_steps(
-                job, [(name, part(one)) for name, one in starts], [[part(one) for one in step] for step in gradients]
-            )
-        except Exception as error:  # noqa: BLE001 it is the user's
-            return f"it fails on a part of a parameter ({_line(error)})"
-        for number, (name, _) in enumerate(starts):
-            if not same(apart.options[0][number], together.options[0][number]):
-                return f"the options of {name} are others when it is given a part of it"
-            if not equal_values(
-                (values[number] for values in apart.values), (part(values[number]) for values in together.values)
-            ):
-                return f"a part of {name} is updated differently than the whole"
-    return ""
-
-
-def _runs_with_closure(job: Job, starts: Named, gradients: Sequence[Sequence[torch.Tensor]]) -> bool:
-    closed = partial(torch.zeros, (), requires_grad=True)
-    runs = partial(try_steps, job, starts, gradients, closure=closed)
-    return attempted("Job.optimizer", lambda: isinstance(runs(), Trial), False)
-
-
-def _required(function: Callable[..., Any]) -> list[str]:
+def _required(function: Any) -> list[str]:
     """Names of the arguments that a call must give."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -988,17 +811,3 @@ def same(one: Any, other: Any) -> bool:
         return one == other or (math.isnan(one) and math.isnan(other))
     # What says nothing of its value, such as a function, is taken for equal where it is of one type.
     return type(one) is type(other) and (callable(one) or bool(one == other))
-
-
-def _line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def _some(parameters: Trained) -> str:
-    names = [name for name, _ in parameters.named_parameters()]
-    return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
-
-
-def _nothing(*arguments: Any) -> None:
-    """A hook that does nothing."""

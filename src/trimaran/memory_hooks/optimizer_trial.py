@@ -8,14 +8,14 @@ over all parameters or searches along a line does not pass, whatever its name.
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from trimaran.base.errors import InputError
-from trimaran.graph.optimizers import Trained, Trial, same
+from trimaran.base.user_errors import summary
+from trimaran.graph.optimizers import Trial, same
 
 _STEPS = 3
 _PARAMETERS = 3
@@ -68,23 +68,25 @@ def state_per_parameter_byte(optimizer: Optimizer) -> float:
         InputError: it does not treat its parameters one by one
     """
     _check_holds_nothing_else(optimizer)
-    try:
-        return _try(optimizer, _copy)
-    except InputError:
-        raise
-    except Exception as error:  # noqa: BLE001 whatever it is, it is reported below
+    errors: list[Exception] = []
+    devices = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
+    # Some make their state when they are made, not in their first step.
+    for make in (_copy, _make):
         try:
-            # Some make their state when they are made, not in their first step.
-            return _try(optimizer, _make)
+            with torch.random.fork_rng(devices=[one.index for one in devices if one.type == "cuda"]):
+                return max(
+                    (_try(optimizer, group, make) for group in optimizer.param_groups if group["params"]), default=0.0
+                )
         except InputError:
             raise
-        except Exception:  # noqa: BLE001 the first error is the one that says what is wrong
-            raise InputError(
-                f"{_name(optimizer)} cannot update some of its parameters alone ({type(error).__name__}: {error}): its "
-                f"state must stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
-                code="host-state.partial-update-fails",
-                optimizer=_name(optimizer),
-            ) from error
+        except Exception as error:  # noqa: BLE001 the first is the one that says what is wrong
+            errors.append(error)
+    raise InputError(
+        f"{_name(optimizer)} cannot update some of its parameters alone ({summary(errors[0])}): its state must stay "
+        "where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
+        code="host-state.partial-update-fails",
+        optimizer=_name(optimizer),
+    ) from errors[0]
 
 
 def _name(optimizer: Optimizer) -> str:
@@ -108,11 +110,9 @@ def _check_holds_nothing_else(optimizer: Optimizer) -> None:
 
 
 def _flat(value: object) -> Iterator[object]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple | set):
-        for member in value:
-            yield from _flat(member)
+    members = value.values() if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping | list | tuple | set):
+        yield from (held for member in members for held in _flat(member))  # type: ignore[attr-defined]
     else:
         yield value
 
@@ -130,47 +130,40 @@ def _make(optimizer: Optimizer, group: dict[str, Any]) -> Optimizer:
     return small
 
 
-def _try(optimizer: Optimizer, small: Callable[[Optimizer, dict[str, Any]], Optimizer]) -> float:
-    """Update small parameters of each group together and apart: bytes of state for a byte of them.
+def _try(optimizer: Optimizer, group: dict[str, Any], small: Callable[[Optimizer, dict[str, Any]], Optimizer]) -> float:
+    """Update small parameters of a group together and one after the other: bytes of state for a byte of them.
 
     Raises:
         InputError: they come out otherwise
         Exception: of the optimizer
     """
-    devices = {parameter.device for group in optimizer.param_groups for parameter in group["params"]}
-    gpus = sorted(device.index for device in devices if device.type == "cuda")
-    share = 0.0
-    with torch.random.fork_rng(devices=gpus):
-        for group in optimizer.param_groups:
-            if not group["params"]:
-                continue
-            options = {key: one for key, one in group.items() if key not in ("params", "param_names")}
+    options = {key: one for key, one in group.items() if key not in ("params", "param_names")}
+    like, generator = group["params"][0], torch.Generator().manual_seed(0)
+    drawn = torch.randn(_STEPS + 1, _PARAMETERS, _SIDE, _SIDE, generator=generator).to(like)
+    starts = [(str(place), one) for place, one in enumerate(drawn[0])]
 
-            generator = torch.Generator().manual_seed(0)
-            starts, *gradients = [
-                [_draw(group["params"][0], generator) for _ in range(_PARAMETERS)] for _ in range(_STEPS + 1)
-            ]
+    def taken(*, apart: bool) -> Trial:
+        # `torch.manual_seed` would seed other GPUs, too.
+        for one in [torch.default_generator, *([torch.cuda.default_generators[like.get_device()]] * like.is_cuda)]:
+            one.manual_seed(0)
+        trial = Trial(lambda given: small(optimizer, {**copy.deepcopy(options), "params": list(given)}), starts)
 
-            def make(trained: Trained, options: dict[str, Any] = options) -> Optimizer:
-                return small(optimizer, {**copy.deepcopy(options), "params": list(trained)})
+        def step() -> None:
+            for some in [[one] for one in trial.given] if apart else [list(trial.given)]:
+                trial.optimizer.param_groups[0]["params"] = some
+                plain_step(optimizer)(trial.optimizer)
+            trial.optimizer.param_groups[0]["params"] = list(trial.given)
 
-            together, apart = (Trial(make, [(str(place), one) for place, one in enumerate(starts)]) for _ in range(2))
-            for trial in (together, apart):
-                step = partial(plain_step(optimizer), trial.optimizer)
-                trial.take(gradients, step=step, apart=trial is apart)
-            if not same(*([one.options, one.values[-1], one.states()] for one in (together, apart))):
-                raise InputError(
-                    f"{_name(optimizer)} updates a parameter differently when others are updated with it: its state "
-                    "must stay where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
-                    code="host-state.partial-update-differs",
-                    optimizer=_name(optimizer),
-                )
-            kept = [one for state in together.states() for one in state.values() if isinstance(one, torch.Tensor)]
-            nbytes = sum(one.nbytes for _, one in together.named)
-            share = max(share, sum(one.nbytes for one in kept if one.dim()) / nbytes)
-    return share
+        return trial.take([list(one) for one in drawn[1:]], step=step)
 
-
-def _draw(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    drawn = torch.randn(_SIDE, _SIDE, generator=generator, dtype=torch.float32)
-    return drawn.to(device=like.device, dtype=like.dtype)
+    together, apart = taken(apart=False), taken(apart=True)
+    groups = ([{**one, "params": ()} for one in trial.optimizer.param_groups] for trial in (together, apart))
+    if not same(together.values, apart.values) or not same(together.states(), apart.states()) or not same(*groups):
+        raise InputError(
+            f"{_name(optimizer)} updates a parameter differently when others are updated with it: its state must stay "
+            "where it is. Streaming works for optimizers such as SGD, Adam, AdamW and RMSprop",
+            code="host-state.partial-update-differs",
+            optimizer=_name(optimizer),
+        )
+    kept = [one for state in together.states() for one in state.values() if isinstance(one, torch.Tensor)]
+    return sum(one.nbytes for one in kept if one.dim()) / drawn[0].nbytes

@@ -10,8 +10,8 @@ Strategies under which an optimizer updates as in a plain loop:
     subsets    zero=1, sync="p2p", pipelines, placements     that of a rank holds some: right where it is separable
     parts      zero=2 and 3, tensor parallelism              it holds parts of tensors: right where it is elementwise
 
-An optimizer that is not elementwise may still be right under zero=2 and 3, on tensors that know that they are parts.
-The runtime tries that where it has the ranks.
+An optimizer that is not elementwise may still be right under zero=2 and 3, on tensors that know that they are parts:
+the trial of the plan shows that.
 """
 
 import math
@@ -53,16 +53,11 @@ that update everything (dp with sync="all-reduce", zero=0)'
             f"the zero_grad of {name} keeps some of the gradients, and here they are forgotten after an update: let "
             "its step keep in its state what it needs of them"
         )
-    if traits.schedule_reads == "gradients":
-        return (
-            "Job.lr_schedule sets options by gradients, and these are forgotten after an update, before the schedule "
-            "is stepped: let the step of the optimizer keep in its state what the schedule reads"
-        )
     if precision == "fp16" and (found := scaling_obstacle(strategy)):
         return found
     if strategy.devices == 1:
         return ""
-    if traits.schedule_reads == "chance":
+    if traits.schedule_draws:
         return (
             "Job.lr_schedule sets other options each time that it is tried: it draws them, or reads a clock, and every "
             "rank would have its own: let it go by its own steps, or draw from a generator that it makes and seeds, or "
@@ -86,11 +81,6 @@ that update everything (dp with sync="all-reduce", zero=0)'
         )
     if traits.hooked:
         return f"hooks on the step of {name} would see the parameters of one rank only: use {_WHOLE}"
-    if traits.schedule_reads:
-        return (
-            f"Job.lr_schedule sets options by the parameters that {name} is given, or its state, and here a rank has "
-            f"some of them, or parts: let it go by its own steps alone, or use {_WHOLE}"
-        )
     if not traits.separable and (subsets or strategy.zero < 2):
         return (
             f"each rank updates some parameters, and {name} cannot be split over parameters: {traits.reason}; use "

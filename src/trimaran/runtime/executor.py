@@ -170,7 +170,7 @@ class Executor:
             check_synchronized(self.model, world.device)
         # Before the model is partitioned, and on every rank alike.
         self._traits = optimizer_traits(job, self.model)
-        check_update(job, strategy, self.model, self._traits, gradient_noise=bool(gradient_noise))
+        check_update(job, strategy, self._traits, gradient_noise=bool(gradient_noise))
         self.program = program
         self._instructions = program.ranks[world.rank]
         # Where steps overlap: what this rank does, step by step, and the global batches under way, the newest first.
@@ -274,7 +274,7 @@ class Executor:
     @property
     def schedule_draws(self) -> bool:
         """Whether the job's schedule draws random numbers, or reads a clock."""
-        return self._traits.schedule_reads == "chance"
+        return self._traits.schedule_draws
 
     def refit(self, why: str) -> None:
         """Train the parameters of the model that require gradients now, and no others.

@@ -225,9 +225,10 @@ class PlainTraining(PlainStep):
             parameter.grad = gradients[name].to(parameter) if name in gradients else None
         if self.optimizer is not None:
             self.optimizer.step()
-            self.optimizer.zero_grad()
         if self.schedule is not None and not follows:
             self.schedule.step()
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
 
     def end_epoch(self, metric: float) -> None:
         """Step a schedule that follows a metric."""

@@ -656,9 +656,9 @@ UNSAVABLE: dict[str, tuple[dict[str, Any], str]] = {
     "optimizer that tells its count": (
         {"optimizer": lambda parameters: Telling(parameters, lr=0.1, momentum=0.9)}, "checkpoint.forgets"),
     "optimizer that wants its count": (
-        {"optimizer": lambda parameters: Wanting(parameters, lr=0.1, momentum=0.9)}, "checkpoint.not-put-back"),
+        {"optimizer": lambda parameters: Wanting(parameters, lr=0.1, momentum=0.9)}, "checkpoint.forgets"),
     "optimizer in another": ({"optimizer": lambda parameters: Wrapping(parameters, lr=0.1)},
-                             "checkpoint.optimizer-own-form"),
+                             "checkpoint.forgets"),
     "schedule that forgets": ({"lr_schedule": lambda optimizer: Forgetting(optimizer, 3)}, "checkpoint.forgets"),
     "attribute": ({"model": lambda: Counted(3, 1)}, "checkpoint.outside-the-model"),
     "generator": ({"model": Noisy}, "checkpoint.outside-the-model"),

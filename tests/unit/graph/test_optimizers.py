@@ -121,7 +121,7 @@ class Centred(torch.optim.SGD):
 def test_what_needs_whole_rows_is_found() -> None:
     traits = optimizer_traits(gpt(lambda parameters: Centred(parameters, lr=0.1)), MODEL)
     assert (traits.separable, traits.elementwise) == (True, False)
-    assert "updated differently than the whole" in traits.reason
+    assert "updated differently in parts" in traits.reason
 
 
 def test_what_looks_across_parameters_is_found() -> None:
@@ -309,26 +309,126 @@ COUNTED = [0]
 
 
 @pytest.mark.parametrize(
-    ("figure", "reads"),
+    ("figure", "shared", "draws"),
     [
-        (lambda made: sum(float(one.detach().norm()) for one in held(made)), "parameters"),
-        (lambda made: sum(float(one["momentum_buffer"].sum()) for one in made.state.values()), "parameters"),
-        (lambda made: len(held(made)), "parameters"),
-        (lambda made: float(held(made)[7].detach().norm()), "parameters"),
-        (lambda made: abs(float(held(made)[0].detach()[9, 5])), "parameters"),
-        (lambda made: sum(float(one.grad.norm()) for one in held(made) if one.grad is not None), "gradients"),
-        (lambda made: COUNTED.__setitem__(0, COUNTED[0] + 1) or COUNTED[0], ""),
-        (lambda made: random.random(), "chance"),
-        (lambda made: time.perf_counter(), "chance"),
+        (lambda made: sum(float(one.detach().norm()) for one in held(made)), False, False),
+        (lambda made: sum(float(one["momentum_buffer"].sum()) for one in made.state.values()), False, False),
+        (lambda made: len(held(made)), False, False),
+        (lambda made: float(held(made)[7].detach().norm()), False, False),
+        (lambda made: abs(float(held(made)[0].detach()[9, 5])), False, False),
+        (lambda made: sum(float(one.grad.norm()) for one in held(made) if one.grad is not None), False, False),
+        (lambda made: COUNTED.__setitem__(0, COUNTED[0] + 1) or COUNTED[0], True, False),
+        (lambda made: random.random(), True, True),
+        (lambda made: time.perf_counter(), True, True),
     ],
 )  # fmt: skip
-def test_what_a_schedule_reads_of_its_optimizer_is_found(figure: Any, reads: str) -> None:
+def test_what_a_schedule_reads_of_its_optimizer_is_found(figure: Any, shared: bool, draws: bool) -> None:
     job = gpt(lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
               lr_schedule=lambda optimizer: ByWhat(optimizer, figure))  # fmt: skip
     traits = optimizer_traits(job, MODEL)
-    assert traits.schedule_reads == reads
-    assert (update_obstacle(builders.strategy(dp=2, zero=1), traits) == "") == (reads == "")
-    assert (update_obstacle(builders.strategy(), traits) == "") == (reads != "gradients")
+    assert (traits.separable, traits.schedule_draws) == (shared, draws)
+    assert (update_obstacle(builders.strategy(dp=2, zero=1), traits) == "") == (shared and not draws)
+    assert (update_obstacle(builders.strategy(dp=2), traits) == "") == (not draws)
+    assert update_obstacle(builders.strategy(), traits) == ""
+
+
+class Ratio(torch.optim.SGD):
+    """The step of each tensor by the ratio of its norm and that of its gradient (LARS)."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for one in held(self):
+            one.sub_(one.grad * (0.1 * one.norm() / one.grad.norm()))
+
+
+class Preconditioned(torch.optim.SGD):
+    """Matrices by the roots of sums of outer products, from the twentieth step on (Shampoo)."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for one in (one for one in held(self) if one.ndim == 2):
+            state = self.state[one]
+            state["count"] = state.get("count", 0) + 1
+            state["left"] = state.get("left", 0) + one.grad @ one.grad.T
+            if state["count"] >= 20:
+                values, vectors = torch.linalg.eigh(state["left"])
+                one.grad = vectors @ torch.diag(values.clamp(min=1e-6) ** -0.5) @ vectors.T @ one.grad
+        super().step(closure)
+
+
+class Slow(torch.optim.SGD):
+    """Every fifth step goes to a mean with slow copies, which lie in the state, or in an attribute (Lookahead)."""
+
+    def __init__(self, parameters: Any, *, in_state: bool) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.slow: dict[Any, Any] | None = None if in_state else {one: one.detach().clone() for one in held(self)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        group = self.param_groups[0]
+        group["count"] = group.get("count", 0) + 1
+        for one in held(self):
+            slow = self.state[one].setdefault("slow", one.clone()) if self.slow is None else self.slow[one]
+            if group["count"] % 5 == 0:
+                one.copy_(slow.lerp_(one, 0.5))
+
+
+class Averaged(torch.optim.SGD):
+    """A running mean of iterates, whose weight is counted by the group (schedule-free)."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        group = self.param_groups[0]
+        group["count"] = group.get("count", 0) + 1
+        for one in held(self):
+            fast = self.state[one].setdefault("fast", one.clone())
+            one.lerp_(fast.sub_(one.grad, alpha=0.1), 1 / group["count"])
+
+
+class Blocks(torch.optim.SGD):
+    """Of large tensors the gradient is rounded to 8 bits, by the largest of each 100 elements."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for one in (one for one in held(self) if one.numel() >= 1000):
+            for block in one.grad.view(-1).split(100):
+                scale = block.abs().max() / 127
+                block.div_(scale).round_().mul_(scale)
+        super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("make", "separable", "elementwise", "resumes"),
+    [
+        (lambda p: Ratio(p, lr=0.1), True, False, True),
+        (lambda p: Preconditioned(p, lr=0.1), True, False, True),
+        (lambda p: torch.optim.Muon([one for one in p if one.ndim == 2]), True, False, True),
+        (lambda p: OneNorm(p, lr=0.1), False, False, True),
+        (lambda p: Slow(p, in_state=True), True, True, True),
+        (lambda p: Slow(p, in_state=False), True, True, False),
+        (lambda p: Averaged(p, lr=0.1), True, True, True),
+        (lambda p: Blocks(p, lr=0.1), True, False, True),
+        (torch.optim.Adafactor, True, False, True),
+        (lambda p: torch.optim.AdamW(p, amsgrad=True), True, True, True),
+    ],
+)
+@pytest.mark.parametrize("warm", [False, True])
+def test_one_trial_says_what_an_optimizer_may_be_given_and_whether_it_goes_on(
+    make: Any, separable: bool, elementwise: bool, resumes: bool, warm: bool
+) -> None:
+    """Also under a schedule whose rate is nothing in every step of the trial."""
+    schedule = (lambda optimizer: LambdaLR(optimizer, lambda step: float(step > 99))) if warm else None
+    traits = optimizer_traits(gpt(make, lr_schedule=schedule), MODEL)
+    assert (traits.separable, traits.elementwise) == (separable, elementwise)
+    assert (traits.forgets == "") == resumes
+
+
+def test_what_is_kept_of_small_tensors_is_told() -> None:
+    traits = optimizer_traits(gpt(torch.optim.AdamW), MODEL)
+    for shape, state in traits.kept.values():
+        assert {key: (one.is_meta, one.shape) for key, one in state.items()} == {
+            "step": (True, ()), "exp_avg": (True, shape), "exp_avg_sq": (True, shape)
+        }  # fmt: skip
 
 
 def test_strategies_are_refused_by_what_was_found() -> None:

@@ -1,11 +1,9 @@
 """Divisor, global norm, optimizer, schedule."""
 
-import dataclasses
 from typing import Any
 
 import pytest
 import torch
-from tests.raising import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -93,6 +91,23 @@ def test_a_rank_that_is_home_to_nothing_updates_nothing() -> None:
     assert (updater.optimizer, there.item(), there.grad) == (None, 0.0, None)
 
 
-def test_an_optimizer_that_needs_a_closure_is_refused_with_the_pattern_that_works() -> None:
-    with raises("optimizer.needs-closure", match="AdamW", optimizer="LBFGS"):
-        Updater(dataclasses.replace(job(), optimizer=torch.optim.LBFGS), named([parameter(1.0)]), [])
+class ByGradient:
+    """A rate by the gradients, as a loop has them that forgets them where a step begins."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = sum(float(one.grad) for one in group["params"])
+
+
+def test_a_schedule_may_read_gradients() -> None:
+    """Steps of 1 x 3, then 3 x 2."""
+    own = parameter(3.0)
+    updater = Updater(job(lr_schedule=ByGradient), named([own]), [own])
+    updater.update()
+    assert own.grad is None
+    own.grad = torch.tensor([2.0])
+    updater.update()
+    assert own.item() == -9.0

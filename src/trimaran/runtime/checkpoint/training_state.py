@@ -27,9 +27,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -38,10 +37,8 @@ from torch import nn
 
 from trimaran.base.decoding import decode_object
 from trimaran.base.errors import CorruptDataError, InputError, TrimaranError
-from trimaran.base.job import Job
 from trimaran.base.precision import dtype_name
 from trimaran.base.units import format_some
-from trimaran.base.user_errors import users
 from trimaran.checkpoint_files.container import check_writable
 from trimaran.checkpoint_files.content import Form, Member, OptimizerContent
 from trimaran.checkpoint_files.pieces import (
@@ -60,17 +57,7 @@ from trimaran.checkpoint_files.pieces import (
     share_out,
 )
 from trimaran.checkpoint_files.plain import decode, dtype_named, encode
-from trimaran.graph.optimizers import (
-    Trained,
-    Trial,
-    make_optimizer,
-    make_schedule,
-    marked,
-    parameter_groups,
-    same,
-    stand_ins,
-    trained_parameters,
-)
+from trimaran.graph.optimizers import Trained, marked, parameter_groups, trained_parameters
 from trimaran.graph.trace.storages import dtype_of
 from trimaran.program.json_files import to_plain
 from trimaran.program.strategy import IN_LINE, Strategy
@@ -81,8 +68,7 @@ from trimaran.runtime.parts.part import Making, Part, Sharing
 from trimaran.runtime.precision import LossScaler
 from trimaran.runtime.step.updates import Updater
 from trimaran.runtime.whole_state import Held, Kind, StateGatherer, merge_groups, same_options
-from trimaran.user_code.held_state import HeldState
-from trimaran.user_code.model import class_name, quiet
+from trimaran.user_code.model import class_name
 from trimaran.user_code.randomness import RandomState, derive_seed, preserved_randomness, seed_generators
 
 VERSION = 1
@@ -226,24 +212,6 @@ class TrainingState:
                     code="checkpoint.optimizer-without-state",
                     optimizer=name,
                 )
-        with users(
-            f"state_dict() of {name}",
-            said=lambda error: InputError(
-                f"state_dict() of {name} raised {type(error).__name__}: {error}: where it is derived from "
-                "torch.optim.Optimizer, call its __init__ with the groups of parameters, or train without saving",
-                code="checkpoint.optimizer-fails",
-                optimizer=name,
-            ),
-        ):
-            packed = optimizer.state_dict()
-        if not isinstance(packed, dict) or not {"state", "param_groups"} <= packed.keys():
-            raise InputError(
-                f"state_dict() of {name} is not of the form that optimizers of torch give, with state and "
-                "param_groups, by which a checkpoint puts them back on any ranks: keep what it needs in its state, by "
-                "parameter, and in its param_groups, or train without saving",
-                code="checkpoint.optimizer-own-form",
-                optimizer=name,
-            )
         if self._updater.foreign:
             raise InputError(
                 f"{name} holds {len(self._updater.foreign)} parameters that the model has not, and a checkpoint has "
@@ -251,14 +219,7 @@ class TrainingState:
                 code="checkpoint.foreign-parameters",
                 optimizer=name,
             )
-        self._try_optimizer(name)
-        self._extra()
-        self._schedule_state()
-        self._try_going_on(name)
-
-    def _try_optimizer(self, name: str) -> None:
-        """Look at what the optimizer keeps of small tensors after a step."""
-        for one, (shape, state) in self._kept_of_some().items():
+        for one, (shape, state) in self._traits.kept.items():
             for key, value in state.items():
                 what = f'"{key}" that {name} keeps of {one}'
                 if not isinstance(key, str):
@@ -268,91 +229,24 @@ class TrainingState:
                         code="checkpoint.key-not-text",
                         optimizer=name,
                     )
+                shared = self._part.sharing and self._traits.elementwise
                 if not isinstance(value, torch.Tensor):
                     encode(value, what)
-                    if self._part.sharing and self._traits.elementwise:
+                    if shared:
                         _check_no_shares_in(value, what)
-                elif value.dim() and value.shape != shape and self._part.sharing and self._traits.elementwise:
-                    raise _not_like_share(what, tuple(value.shape), tuple(shape))
-
-    def _try_going_on(self, name: str) -> None:
-        """See whether an optimizer and a schedule that are put back go on as they would have, on small tensors."""
-        starts, gradients = self._stand_ins()
-        if not starts:
-            return
-        with preserved_randomness(self._gatherer.model), quiet(), _put_back_after(self._job):
-            try:
-                scheduled = None if self._job.lr_schedule is None else partial(make_schedule, self._job)
-                make = partial(make_optimizer, self._job)
-                first = Trial(make, starts, scheduled).take(gradients[:_BEFORE])
-                second = Trial(make, first.named, scheduled)
-            except Exception:  # noqa: BLE001 whatever it is, the training meets it too and tells it better
-                return
-            with users(
-                f"load_state_dict() of {name}",
-                said=lambda error: InputError(
-                    f"what {name} and its schedule keep cannot be put back: load_state_dict() with the state of small "
-                    f"tensors and the options of their groups raised {type(error).__name__}: {error}. Let it take what "
-                    "optimizers of torch give, state and param_groups, or train without saving",
-                    code="checkpoint.not-put-back",
-                    optimizer=name,
-                ),
-            ):
-                _take_over(second, first)
-            try:
-                for trial in (first, second):
-                    trial.take(gradients * _ROUNDS)
-            except Exception:  # noqa: BLE001 as above
-                return
-        same_options = same(first.options[_BEFORE + 1 :], second.options[1:])
-        if same_options and same(first.values[_BEFORE:], second.values):
-            return
-        schedule = self._updater.schedule
-        of_schedule = schedule is not None and not same_options
-        what = f"the schedule {type(schedule).__name__}" if of_schedule else name
-        lost = (
-            "What it keeps in attributes, such as a count of steps, is lost: keep it in the optimizer's state or "
-            "param_groups, or return it from state_dict() and take it in load_state_dict(), or train without saving"
-            if of_schedule
-            else "What it keeps in attributes, such as a count of steps, is lost, also where its state_dict() has it "
-            "besides state and param_groups: keep it in one of these two, or train without saving"
-        )
-        raise InputError(
-            f"{what} does not go on as before from its own state_dict(): on small tensors it was put back by "
-            f"load_state_dict(), and then made other updates than without a break. {lost}",
-            code="checkpoint.forgets",
-            what=what,
-        )
-
-    def _stand_ins(self) -> tuple[list[tuple[str, torch.Tensor]], list[list[torch.Tensor]]]:
-        """Small tensors in the place of some parameters, and gradients of some steps; none where none can be tried."""
-        parameters = trained_parameters(self._gatherer.model)
-        known = {one for one, _ in parameters.named_parameters()}
-        tried = [one for one in self._traits.tried if one in known]
-        if not tried:
-            return [], []
-        starts, gradients = stand_ins(_like(parameters), tried)
-        return list(starts), gradients
-
-    def _kept_of_some(self, *, own_dtypes: bool = False) -> dict[str, tuple[torch.Size, dict[Any, Any]]]:
-        """What the optimizer keeps of small tensors after a step, and their shapes, by names of some parameters.
-
-        Args:
-            own_dtypes: tensors of the dtypes of the parameters; else of fp64
-        """
-        starts, gradients = self._stand_ins()
-        if not starts:
-            return {}
-        parameters = trained_parameters(self._gatherer.model)
-        with preserved_randomness(self._gatherer.model), quiet():
-            dtypes = {one: like.dtype if own_dtypes else torch.float64 for one, like in parameters.named_parameters()}
-            cast = [dtypes[one] for one, _ in starts]
-            trial = Trial(
-                partial(make_optimizer, self._job),
-                [(one, marked(start.to(dtype), start)) for (one, start), dtype in zip(starts, cast, strict=True)],
-            ).take([[one.to(dtype) for one, dtype in zip(gradients[0], cast, strict=True)]])
-            kept = zip(trial.named, trial.states(), strict=True)
-            return {name: (parameter.shape, state) for (name, parameter), state in kept}
+                elif value.dim() and value.shape != shape and shared:
+                    raise _not_like_share(what, tuple(value.shape), shape)
+        self._extra()
+        self._schedule_state()
+        if self._traits.forgets:
+            raise InputError(
+                f"{name} and its schedule do not go on from their own state_dict() as before: {self._traits.forgets}. "
+                "What they keep in attributes, such as a count of steps, is lost, also where the state_dict() of an "
+                "optimizer has it besides state and param_groups: keep it in one of these two, or in what the "
+                "schedule's state_dict() returns, or train without saving",
+                code="checkpoint.forgets",
+                optimizer=name,
+            )
 
     # -----------------------------------------------------------------------------------------------------------------
     # Take
@@ -798,7 +692,7 @@ class TrainingState:
         self, content: OptimizerContent, names: Mapping[Member, str], source: str
     ) -> tuple[dict[What, Entry], dict[str, dict[str, Any]], tuple[str, ...]]:
         """Tensors of a state, and what is none, compared with what this job's optimizer keeps."""
-        kept = self._kept_of_some(own_dtypes=True)
+        kept = self._traits.kept
         if not kept:
             raise InputError(
                 f"the optimizer of this job cannot be tried, so that its state cannot be compared with that in {source}"
@@ -813,7 +707,7 @@ class TrainingState:
         wrong: list[str] = []
         for member, state in content.states.items():
             name = names[member]
-            whole, _ = self._gatherer.shapes["parameter", name]
+            whole, own = self._gatherer.shapes["parameter", name]
             if frozenset(state) not in forms:
                 wrong.append(f"{name} ({', '.join(state) or 'nothing'})")
                 continue
@@ -821,8 +715,9 @@ class TrainingState:
                 of, sample = samples[key]
                 like = isinstance(sample, torch.Tensor)
                 if isinstance(one, Form) and one.shape:
-                    fits = not like or sample.shape != of or one.shape == whole
-                    if not like or not fits or one.dtype != sample.dtype:
+                    fits = like and (sample.shape != of or one.shape == whole)
+                    # It was tried in fp64.
+                    if not fits or one.dtype != (dtype_of(own) if sample.dtype == torch.float64 else sample.dtype):
                         wrong.append(f"{key} of {name} is {one}")
                     dtype = dtype_name(one.dtype)
                     table["optimizer", name, key] = Entry(
@@ -1171,33 +1066,6 @@ class TrainingState:
                 source=source,
             ) from error
         return moved
-
-
-def _take_over(trial: Trial, other: Trial) -> None:
-    """Put the state of one trial into another one, as from a checkpoint."""
-    theirs = other.optimizer
-    options = [{key: one for key, one in group.items() if key != "params"} for group in theirs.param_groups]
-    pairs = zip(trial.named, other.named, strict=True)
-    states = {id(own): theirs.state[one] for (_, own), (_, one) in pairs if one in theirs.state}
-    extra = {key: one for key, one in theirs.state.items() if isinstance(key, str)}
-    _load(trial.optimizer, *copy.deepcopy((options, states, extra)))
-    if trial.schedule is not None and other.schedule is not None:
-        trial.schedule.load_state_dict(copy.deepcopy(other.schedule.state_dict()))
-
-
-@contextmanager
-def _put_back_after(job: Job) -> Iterator[None]:
-    """Put back what the functions of a job that make an optimizer and a schedule hold."""
-    held = HeldState({"Job.optimizer": job.optimizer, "Job.lr_schedule": job.lr_schedule})
-    try:
-        yield
-    finally:
-        held.put_back()
-
-
-_BEFORE, _ROUNDS = 1, 2
-"""Steps that are taken before a state is put back: one, so that a count that is lost is off in any period. And how
-often the gradients of a trial are gone through then."""
 
 
 _GENERATORS: Mapping[str, tuple[str, ...]] = {

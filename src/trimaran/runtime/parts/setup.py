@@ -13,7 +13,7 @@ from trimaran.base.errors import InputError
 from trimaran.base.job import Job
 from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.capture.capture import Capture
-from trimaran.graph.optimizers import identity_fault, make_optimizer, named_in, trained_parameters
+from trimaran.graph.optimizers import named_in
 from trimaran.graph.types import Graph, ParameterUse
 from trimaran.launch.world import World
 from trimaran.program.gradients import gradient_buckets
@@ -78,15 +78,12 @@ def check_capture(job: Job, strategy: Strategy, capture: Capture | None) -> None
         )
 
 
-def check_update(
-    job: Job, strategy: Strategy, model: nn.Module, traits: OptimizerTraits, *, gradient_noise: bool = False
-) -> None:
+def check_update(job: Job, strategy: Strategy, traits: OptimizerTraits, *, gradient_noise: bool = False) -> None:
     """Refuse a strategy under which the update would not be that of a plain loop.
 
     Args:
         job: the job
         strategy: how it runs
-        model: the user's, whole
         traits: of its optimizer
         gradient_noise: the norms of gradients are to be noted
 
@@ -100,18 +97,6 @@ def check_update(
             code="strategy.cannot-update",
             strategy=strategy.name,
         )
-    if strategy.zero or strategy.pp > 1 or strategy.shards or (strategy.sync == "p2p" and strategy.dp > 1):
-        # Shards or stages may take the place of these parameters, so that nothing may depend on their identity. The
-        # whole model is asked, so that all ranks find the same.
-        parameters = trained_parameters(model)
-        if len(parameters) and (found := identity_fault(make_optimizer(job, parameters), parameters, traits)):
-            raise InputError(
-                f"{job.name!r} cannot train under {strategy.name}, where a rank updates some parameters, or shards: "
-                f"its optimizer knows them by identity or values, as {found}. Tell them by name (named_parameters() of "
-                'the argument of Job.optimizer), or use replicas that update everything (sync="all-reduce", zero=0)',
-                code="strategy.parameters-by-identity",
-                strategy=strategy.name,
-            )
     if gradient_noise and job.precision == "fp16":
         raise InputError(
             "the gradient noise scale cannot be seen in fp16, where losses are scaled: use bf16 or fp32",

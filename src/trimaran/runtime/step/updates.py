@@ -12,7 +12,6 @@ from trimaran.base.user_errors import users
 from trimaran.graph.behaviour import OptimizerTraits
 from trimaran.graph.optimizers import (
     Trained,
-    check_closure,
     differing_option,
     make_optimizer,
     make_schedule,
@@ -39,8 +38,8 @@ class Updater:
         updates: that were done
 
     Raises:
-        InputError: the job fails to make its optimizer or its schedule, the optimizer needs a closure, it holds none of
-            the parameters or others than it may, or it would do another thing than over all parameters
+        InputError: the job fails to make its optimizer or its schedule, it holds none of the parameters or others than
+            it may, or it would do another thing than over all parameters
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Updater:
         self.optimizer: Any = make_optimizer(job, given) if given else None
         if self.optimizer is None:
             return
-        check_closure(self.optimizer)
         if measured:
             without_hooks(self.optimizer)
             _drop_others(self.optimizer, given)
@@ -174,15 +172,17 @@ class Updater:
     def update(self) -> None:
         """One step of the optimizer, then one of the schedule, unless that is stepped by a metric; no gradient is left.
 
+        A schedule may read them, as in a loop that forgets gradients where a step begins.
+
         Raises:
             InputError: the schedule has come to its end, or fails
         """
         if self.optimizer is not None:
             self.optimizer.step()
             self.updates += 1
-        self.drop_gradients()
         if self.schedule is not None and not self._by_metric:
             self._step_schedule()
+        self.drop_gradients()
 
     def end_epoch(self, metric: float) -> None:
         """One step of a schedule that follows a metric; any other is left alone.

@@ -6,7 +6,7 @@ of a pipeline or with tensor parallelism, and zero=1 on a rank with several segm
 
 An optimizer that treats each element separately is given the shards as plain tensors: on a CPU, the bookkeeping of
 DTensor would take longer than the update. Any other one is given the DTensors, whose norms and means are those of whole
-tensors, if a trial on small ones shows that it does the same on them as on whole tensors.
+tensors: the trial of the plan shows whether it does the same on them as on whole tensors.
 """
 
 from collections.abc import Sequence
@@ -14,24 +14,12 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trimaran.base.errors import InputError
 from trimaran.base.job import Job
+from trimaran.base.user_errors import told, users
 from trimaran.graph.behaviour import OptimizerTraits
-from trimaran.graph.optimizers import (
-    Named,
-    Trained,
-    Trial,
-    differing_option,
-    equal_values,
-    marked,
-    named_in,
-    stand_ins,
-    try_longer,
-    try_steps,
-    unchanged,
-)
+from trimaran.graph.optimizers import Trained, differing_option, marked, named_in
 from trimaran.graph.types import Graph
 from trimaran.program.gradients import gradient_buckets
 from trimaran.program.lowering.partition import segment_ops
@@ -41,8 +29,6 @@ from trimaran.runtime.parts.part import Making, Part
 from trimaran.runtime.parts.segments import parameters_by_name
 from trimaran.runtime.step.updates import Updater, local_part
 from trimaran.runtime.zero.fsdp import ShardedReplica
-from trimaran.user_code.model import quiet
-from trimaran.user_code.randomness import preserved_randomness
 
 
 class ShardUpdater(Updater):
@@ -62,8 +48,6 @@ class ShardUpdater(Updater):
             (name, marked(nn.Parameter(local_part(one.detach())), one)) for name, one in parameters.named_parameters()
         )
         elementwise = traits.elementwise and not differing_option(job, plain, traits)
-        if not elementwise and len(parameters):
-            _try_on_shards(job, parameters, traits)
         super().__init__(job, parameters, list(parameters), held=plain if elementwise else None, traits=traits)
         self._plain = list(zip(parameters, plain, strict=True)) if elementwise else []
 
@@ -76,55 +60,18 @@ class ShardUpdater(Updater):
         for parameter, plain in self._plain:
             plain.grad = None if parameter.grad is None else local_part(parameter.grad)
             parameter.grad = None
-        super().update()
+        with users(
+            "Job.optimizer",
+            said=lambda error: InputError(
+                f"{self.name} fails on shards of parameters: {told(error)}. Take zero=1 or zero=0", optimizer=self.name
+            ),
+        ):
+            super().update()
         for parameter, plain in self._plain:
             own = local_part(parameter.detach())
             if plain.data_ptr() != own.data_ptr():
                 # The optimizer has put another tensor in its place (p.data = ...).
                 plain.data = own.copy_(plain.detach())
-
-
-def _try_on_shards(job: Job, parameters: Trained, traits: OptimizerTraits) -> None:
-    """See that the optimizer does the same on DTensors as on whole tensors; every replica takes part.
-
-    Raises:
-        InputError: it does not, or fails
-    """
-    layouts = {name: one for name, one in parameters.named_parameters() if isinstance(one, DTensor)}
-
-    def sharded(name: str, tensor: torch.Tensor) -> torch.Tensor:
-        # Every replica has the whole: nothing is sent.
-        layout = layouts[name]
-        return marked(distribute_tensor(tensor, layout.device_mesh, layout.placements, src_data_rank=None), layout)
-
-    def is_alike(starts: Named, gradients: Sequence[Sequence[torch.Tensor]], whole: Trial) -> bool:
-        names = [name for name, _ in starts]
-        found = try_steps(
-            job,
-            [(name, sharded(name, start)) for name, start in starts],
-            [[sharded(*one) for one in zip(names, step, strict=True)] for step in gradients],
-        )
-        gathered = [[one.full_tensor() for one in values if isinstance(one, DTensor)] for values in found.values]
-        return all(equal_values(*pair) for pair in zip(gathered, whole.values, strict=True))
-
-    try:
-        with preserved_randomness(), quiet():
-            starts, gradients = stand_ins(parameters, traits.tried)
-            whole = try_steps(job, starts, gradients)
-            small, later, longer = try_longer(job, parameters, traits.tried)
-            alike = is_alike(starts, gradients, whole) and (longer is None or is_alike(small, later, longer))
-    except Exception as error:  # an optimizer may raise anything
-        raise InputError(
-            f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and a trial on sharded tensors "
-            f"failed ({type(error).__name__}: {error}): take zero=1 or zero=0",
-            optimizer=traits.class_name,
-        ) from error
-    if unchanged(starts, whole) or not alike:
-        raise InputError(
-            f"{traits.class_name} cannot update shards of parameters ({traits.reason}), and on sharded tensors it does "
-            "not do what it does on whole ones: take zero=1 or zero=0",
-            optimizer=traits.class_name,
-        )
 
 
 def zero_part(making: Making) -> Part:
