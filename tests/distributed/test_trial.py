@@ -35,6 +35,7 @@ from trimaran.trial.trial import STEPS, _examined, try_plan
 
 REPLICAS = builders.strategy(dp=2)
 SHARDED = builders.strategy(dp=2, zero=1)
+SHARDS = builders.strategy(dp=2, zero=3, units=("blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm"))
 PIPELINE = builders.strategy(pp=2, microbatches=2, schedule="1f1b")
 
 
@@ -93,6 +94,9 @@ WRONG: dict[str, tuple[Callable[[], Job], Strategy]] = {
     "calls are counted": (lambda: _job(model=lambda: Counts().double()), builders.strategy(microbatches=2)),
     "one norm": (lambda: _job(optimizer=lambda parameters: Normed(parameters, lr=0.1)), SHARDED),
     "by the data": (lambda: _job(model=lambda: Unequal().double()), builders.strategy(microbatches=2)),
+    # Of shards there are other identities, and other orders of the sums in bf16.
+    "parameters by identity": (partial(make_job, "gpt_by_identity"), SHARDS),
+    "whole matrices": (partial(make_job, "gpt_muon"), SHARDS),
     **{
         f"ranks in {place}": (partial(following_job, place, way), REPLICAS)
         for place, way in zip(PLACES, ("group", "variable") * 4, strict=True)

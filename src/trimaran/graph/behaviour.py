@@ -109,6 +109,7 @@ class OptimizerTraits:
         hooked: hooks were registered on its step
         needs_metric: the schedule's step needs a metric
         schedule_draws: the schedule sets other options each time: it draws them, or reads a clock
+        schedule_reads: it sets them by what is given to the optimizer: how much, its values, its gradients or its state
         extra: parameters that it holds and was not given, by name where the model has them
         foreign: those of them that the model has not
         missing: names of parameters that it was given and does not hold: they are not updated
@@ -128,6 +129,7 @@ class OptimizerTraits:
     hooked: bool = False
     needs_metric: bool = False
     schedule_draws: bool = False
+    schedule_reads: bool = False
     extra: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()

@@ -104,6 +104,7 @@ _SETS = ((9216, 8, 0), (64, 32, 16), (9216, 32, 16))
 _TRIED = 10
 _SCHEDULED = 3
 _CLOSURE = "its step computes the loss again"
+_BY_SCHEDULE = "what the schedule makes of the options of"
 
 
 MarkedTensor = TypeVar("MarkedTensor", bound=torch.Tensor)
@@ -588,7 +589,7 @@ def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[
             cases.append(_Case(starts, gradients, begin(starts).take(gradients)))
         except Exception as error:  # noqa: BLE001 it is the user's
             if not cases:
-                needs = _runs_with_closure(begin(starts), gradients)
+                needs = _runs_with_closure(begin, starts, gradients)
                 reason = _CLOSURE if needs else f"it could not be tried ({summary(error)})"
                 return replace(found, needs_closure=needs, reason=reason)
     starts, gradients, whole = cases[0]
@@ -606,13 +607,15 @@ def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[
     if same(whole.values[0], whole.values[-1]):
         return replace(found, reason="its step changes nothing, given gradients")
     each = range(len(tried))
-    across = [(case, [number], None) for case in cases for number in each]
-    if reason := next(filter(None, (_difference(begin, *share, "alone than with others") for share in across)), ""):
-        return replace(found, reason=f"it looks across parameters: {reason}")
+    wholes = [(case, [number], None) for case in cases for number in each]
+    across = next(filter(None, (_difference(begin, *share, "alone than with others") for share in wholes)), "")
     # Ranks that share a layer have rows of its weights, or columns.
     cuts = [(case, each, partial(_part, *cut)) for case in cases for cut in itertools.product((0, 1), (False, True))]
-    reason = next(filter(None, (_difference(begin, *share, "in parts than as a whole") for share in cuts)), "")
-    return replace(found, separable=True, elementwise=not reason, reason=reason)
+    split = across or next(filter(None, (_difference(begin, *share, "in parts than as a whole") for share in cuts)), "")
+    reason = f"it looks across parameters: {across}" if across else split
+    return replace(
+        found, separable=not across, elementwise=not split, reason=reason, schedule_reads=_BY_SCHEDULE in reason
+    )
 
 
 class _Case(NamedTuple):
@@ -641,7 +644,7 @@ def _difference(
     for place, (name, number) in enumerate(zip(names, numbers, strict=True)):
         here, there = ([options.get(name) for options in trial.options] for trial in (apart, case.whole))
         if not same(here, there):
-            return f"the options of {name} are others {how}"
+            return f"{_BY_SCHEDULE if same(here[:1], there[:1]) else 'the options of'} {name} are others {how}"
         if not _alike([[one[place]] for one in apart.values], [[cut(one[number])] for one in case.whole.values]):
             return f"{name} is updated differently {how}"
     return ""
@@ -684,9 +687,11 @@ def _forms(state: Mapping[Any, Any]) -> dict[Any, Any]:
     }
 
 
-def _runs_with_closure(trial: Trial, gradients: Sequence[Sequence[torch.Tensor]]) -> bool:
+def _runs_with_closure(
+    begin: Callable[[Named], Trial], starts: Named, gradients: Sequence[Sequence[torch.Tensor]]
+) -> bool:
     closure = partial(torch.zeros, (), requires_grad=True)
-    return attempted("Job.optimizer", lambda: bool(trial.take(gradients, closure=closure)), False)
+    return attempted("Job.optimizer", lambda: bool(begin(starts).take(gradients, closure=closure)), False)
 
 
 def _alike(found: Sequence[Sequence[torch.Tensor]], expected: Sequence[Sequence[torch.Tensor]]) -> bool:

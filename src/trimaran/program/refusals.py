@@ -81,7 +81,7 @@ that update everything (dp with sync="all-reduce", zero=0)'
         )
     if traits.hooked:
         return f"hooks on the step of {name} would see the parameters of one rank only: use {_WHOLE}"
-    if not traits.separable and (subsets or strategy.zero < 2):
+    if traits.schedule_reads or (not traits.separable and (subsets or strategy.zero < 2)):
         return (
             f"each rank updates some parameters, and {name} cannot be split over parameters: {traits.reason}; use "
             f"{_WHOLE}"

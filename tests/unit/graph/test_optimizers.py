@@ -327,7 +327,10 @@ def test_what_a_schedule_reads_of_its_optimizer_is_found(figure: Any, shared: bo
               lr_schedule=lambda optimizer: ByWhat(optimizer, figure))  # fmt: skip
     traits = optimizer_traits(job, MODEL)
     assert (traits.separable, traits.schedule_draws) == (shared, draws)
-    assert (update_obstacle(builders.strategy(dp=2, zero=1), traits) == "") == (shared and not draws)
+    # Where it fails on some of the parameters, more is not known.
+    assert traits.schedule_reads == ("options of" in traits.reason)
+    for zero in (1, 3) if traits.schedule_reads or shared else (1,):
+        assert (update_obstacle(builders.strategy(dp=2, zero=zero), traits) == "") == (shared and not draws)
     assert (update_obstacle(builders.strategy(dp=2), traits) == "") == (not draws)
     assert update_obstacle(builders.strategy(), traits) == ""
 
