@@ -78,7 +78,8 @@ class Checked:
     def document(self) -> dict[str, Any]:
         """For programs."""
         evidence = to_plain(self.behaviour)
-        evidence.get("optimizer", {}).pop("options", None)
+        for name in ("options", "kept"):
+            evidence.get("optimizer", {}).pop(name, None)
         return {
             "job": self.job,
             "seen": [to_plain(one) for one in self.seen],
