@@ -935,6 +935,7 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/features/rehearse/runs.py": "what the ranks of this rehearsal wrote",
     "trimaran/rehearsal/record.py": "likewise",
     "trimaran/trial/trial.py": "answers of processes that this one has forked",
+    "trimaran/trial/watch.py": "batches of the ranks of this run, and what the process has asked that forked this one",
     "trimaran/rehearsal/build.py": "files of torch and of this package as installed, and what a trial of them kept",
     "trimaran/rehearsal/launch.py": "likewise, and what the kernel says of processes",
     "trimaran/rehearsal/groups.py": "objects of the ranks of this rehearsal",

@@ -20,9 +20,8 @@ SCRIPTS = "rehearsal/"
 """Runs scripts of users under a simulated device."""
 
 STILL_READING = {
-    "graph/examine.py": {"ast", "getsource", "getclosurevars"},
     "graph/optimizers.py": {"getclosurevars"},
-    "user_code/held_state.py": {"ast", "dis", "getsource", "co_names", "co_consts"},
+    "user_code/held_state.py": {"dis", "co_names", "co_consts"},
 }
 
 OF_TORCH = {"torch", "dist", "distributed_c10d", "clip_grad", "prune", "torch_worker", "nn", "functional"}
