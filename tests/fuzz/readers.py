@@ -967,7 +967,6 @@ INTERNAL: Mapping[str, str] = {
     "trimaran/launch/addresses.py": "what the kernel says of its network interfaces",
     "trimaran/base/system.py": "files of the kernel",
     "trimaran/launch/hangs.py": "files of the kernel",
-    "trimaran/graph/examine.py": "names in the code of callbacks of this process",
     "trimaran/graph/sharding/calls.py": "texts that tracing made in this process",
     "trimaran/pricing/collectives/prediction.py": "a file of the package",
     "trimaran/machine/detect.py": "files of the kernel",
