@@ -503,9 +503,10 @@ def differing(
         what: is wrong with it
     """
     places = {path: place for place, path in enumerate(dict.fromkeys(order))}
-    first = min(wrong, key=lambda one: _place(one.name, places))
-    modules = {_owner(one.name) for one in wrong}
-    others = "" if len(modules) == 1 else f", the first of {len(modules)} modules that differ"
+    # The loss has no name.
+    first = min(wrong, key=lambda one: (not one.name, _place(one.name, places)))
+    modules = {_owner(one.name) for one in wrong if one.name}
+    others = "" if len(modules) < 2 else f", the first of {len(modules)} modules that differ"
     figures = f"difference {first.difference:.2g}, limit {first.limit:.2g}" if first.limit else ""
     detail = "; ".join(part for part in (first.text, figures) if part)
     own = ranks.get(first.name, ())
