@@ -15,11 +15,12 @@ batch is that of the ranks: their microbatches, joined; or one by one, under the
 model draws, a batch norm depends on them, or collate makes another batch of them.
 
 Both compute in the precision of the job. Where they differ by more than rounding usually does, as a loss that goes to 0
-loses its digits, it is measured what rounding does here: the child moves all weights by the rounding of the coarsest
-type, and a difference is one where it is many times that.
+loses its digits, it is measured what rounding does here: two processes that the child has forked before its pass, so
+that all is as it was, move all weights by the rounding of the coarsest type. A difference is many times that.
 """
 
 import math
+import os
 import pickle
 import signal
 import time
@@ -224,6 +225,7 @@ class Watch:
             batches, states = zip(*((one, state) for one, state in given if one), strict=True)
             if together and self._joins and (whole := join(batches)) is not None:
                 batches, states = ([whole],), (here,)
+            spare = [Forked(partial(_moved, plain, batches, states, seed)) for seed in range(_SAMPLES)]
             try:
                 expected = plain.gradients(batches, states)
             except Exception as error:  # noqa: BLE001  # the trial has told what one process cannot do
@@ -237,15 +239,25 @@ class Watch:
                 return Verified(), self._joins
             compared = [*compare_gradients(gradients, expected), compare_losses(loss, expected)]
             if not all(one.agrees for one in compared):
-                moved = partial(plain.gradients, batches, states)
                 share = _ROUNDED * eps(expected.coarsest)
-                compared = _widened(compared, expected, [moved(moved=share, seed=seed) for seed in range(_SAMPLES)])
+                compared = _widened(compared, expected, [one.ask(share) for one in spare])
         wrong = [one for one in compared if not one.agrees]
         if wrong:
             raise differing(wrong, expected.order, step, strategy, ranks, NOT_OF_ONE)
         nearest = max(compared, key=lambda one: one.difference / one.limit)
         found = Verified(tensors=len(compared), difference=nearest.difference, limit=nearest.limit)
         return found, self._joins
+
+
+def _moved(
+    plain: PlainStep, batches: Sequence[Sequence[Any]], states: Sequence[RandomState], seed: int, connection: Connection
+) -> Gradients:
+    try:
+        # Written by the parent of this process, into a pipe that no other process can open.
+        share: float = pickle.loads(connection.recv_bytes())  # noqa: S301
+    except EOFError:  # nobody asks
+        os._exit(0)
+    return plain.gradients(batches, states, moved=share, seed=seed)
 
 
 def _pickled(batches: list[Any]) -> bytes:
