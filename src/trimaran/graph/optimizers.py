@@ -458,7 +458,7 @@ class Trial:
 
     def keeps_gradients(self) -> bool:
         """Whether its own `zero_grad` leaves gradients that are not zero."""
-        # torch's wraps the step of a class whose `__init__` did not call that of its own.
+        # torch's wraps the step of a class whose `__init__` has not called that of torch.
         if getattr(type(self.optimizer), "zero_grad", None) in (None, torch.optim.Optimizer.zero_grad):
             return False
         self.optimizer.zero_grad()
@@ -610,8 +610,10 @@ def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[
     wholes = [(case, [number], None) for case in cases for number in each]
     across = next(filter(None, (_difference(begin, *share, "alone than with others") for share in wholes)), "")
     # Ranks that share a layer have rows of its weights, or columns.
-    cuts = [(case, each, partial(_part, *cut)) for case in cases for cut in itertools.product((0, 1), (False, True))]
-    split = across or next(filter(None, (_difference(begin, *share, "in parts than as a whole") for share in cuts)), "")
+    parts = [(case, each, partial(_part, *of)) for case in cases for of in itertools.product((0, 1), (False, True))]
+    split = across or next(
+        filter(None, (_difference(begin, *share, "in parts than as a whole") for share in parts)), ""
+    )
     reason = f"it looks across parameters: {across}" if across else split
     return replace(
         found, separable=not across, elementwise=not split, reason=reason, schedule_reads=_BY_SCHEDULE in reason
@@ -634,18 +636,18 @@ def _difference(
     how: str,
 ) -> str:
     """What differs where some of the tensors are updated by themselves, or parts of them; empty: nothing."""
-    cut = part or (lambda tensor: tensor)
+    take = part or (lambda tensor: tensor)
     names = [case.starts[number][0] for number in numbers]
     try:
-        apart = begin([(name, cut(case.starts[number][1])) for name, number in zip(names, numbers, strict=True)])
-        apart.take([[cut(step[number]) for number in numbers] for step in case.gradients])
+        apart = begin([(name, take(case.starts[number][1])) for name, number in zip(names, numbers, strict=True)])
+        apart.take([[take(step[number]) for number in numbers] for step in case.gradients])
     except Exception as error:  # noqa: BLE001 it is the user's
         return f"it fails on {format_some(names)} {how} ({summary(error)})"
     for place, (name, number) in enumerate(zip(names, numbers, strict=True)):
         here, there = ([options.get(name) for options in trial.options] for trial in (apart, case.whole))
         if not same(here, there):
             return f"{_BY_SCHEDULE if same(here[:1], there[:1]) else 'the options of'} {name} are others {how}"
-        if not _alike([[one[place]] for one in apart.values], [[cut(one[number])] for one in case.whole.values]):
+        if not _alike([[one[place]] for one in apart.values], [[take(one[number])] for one in case.whole.values]):
             return f"{name} is updated differently {how}"
     return ""
 
