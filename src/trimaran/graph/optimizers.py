@@ -610,9 +610,9 @@ def _find_out(job: Job, model: nn.Module, trained: Trained, put_back: Callable[[
     wholes = [(case, [number], None) for case in cases for number in each]
     across = next(filter(None, (_difference(begin, *share, "alone than with others") for share in wholes)), "")
     # Ranks that share a layer have rows of its weights, or columns.
-    parts = [(case, each, partial(_part, *of)) for case in cases for of in itertools.product((0, 1), (False, True))]
+    shares = [(case, each, partial(_part, *of)) for case in cases for of in itertools.product((0, 1), (False, True))]
     split = across or next(
-        filter(None, (_difference(begin, *share, "in parts than as a whole") for share in parts)), ""
+        filter(None, (_difference(begin, *share, "in parts than as a whole") for share in shares)), ""
     )
     reason = f"it looks across parameters: {across}" if across else split
     return replace(
